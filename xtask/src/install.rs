@@ -1,0 +1,180 @@
+//! The Debian packages the tests need, and how they come onto a machine.
+//!
+//! Owns the table of programs and packages. Installing never starts a system service and never
+//! makes a database cluster: tests start their own parts in temporary folders. Whatever is put
+//! down for that is taken away again; a file that was there before is left alone. Without root it
+//! changes nothing and says what to type.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::steps::succeed;
+
+/// Program, and the package that has it. Add a row to make a part available to tests.
+const NEEDS: [(&str, &str); 6] = [
+    ("initdb", "postgresql"),
+    ("pg_ctl", "postgresql"),
+    ("setpriv", "util-linux"),
+    ("faketime", "faketime"),
+    ("python3", "python3"),
+    ("git", "git"),
+];
+
+/// Debian keeps the server programs of PostgreSQL out of the search path.
+const POSTGRES: &str = "/usr/lib/postgresql";
+
+/// Tells the packages' scripts not to start services (exit code 101 means "forbidden by policy").
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+const POLICY_TEXT: &str = "#!/bin/sh\n# Placed by `cargo xtask test --install`.\nexit 101\n";
+
+/// Read by the PostgreSQL packages through the include line of createcluster.conf.
+const NO_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/delta-ci-tests.conf";
+const NO_CLUSTER_TEXT: &str =
+    "# Placed by `cargo xtask test --install`.\ncreate_main_cluster = false\n";
+
+/// Fails when a program is missing, naming the command that brings it.
+pub fn require() -> Result<()> {
+    let packages = missing();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "the tests need Debian packages that are missing: {0}\n  \
+         as root: cargo xtask test --install\n  \
+         or:      apt-get install --no-install-recommends {0}",
+        packages.join(" ")
+    )
+}
+
+/// Installs what is missing; without root it only says what that is.
+pub fn install() -> Result<()> {
+    let packages = missing();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if !is_root() {
+        return require();
+    }
+    println!("==> install {}", packages.join(" "));
+    let _policy = Placed::file(POLICY, POLICY_TEXT, 0o755)?;
+    let _no_cluster = Placed::file(NO_CLUSTER, NO_CLUSTER_TEXT, 0o644)?;
+    succeed(apt_get(&["update", "-qq"]))?;
+    let mut command = apt_get(&["install", "-y", "-qq", "--no-install-recommends"]);
+    command.args(&packages);
+    succeed(command)?;
+    require()
+}
+
+fn apt_get(args: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    // RUNLEVEL=1 keeps services down even where somebody else's policy file would allow them.
+    command
+        .args(args)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .env("RUNLEVEL", "1");
+    command
+}
+
+fn missing() -> Vec<&'static str> {
+    let folders = folders();
+    let mut packages: Vec<&str> = NEEDS
+        .iter()
+        .filter(|(program, _)| !folders.iter().any(|folder| folder.join(program).is_file()))
+        .map(|(_, package)| *package)
+        .collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+fn folders() -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    if let Ok(versions) = fs::read_dir(POSTGRES) {
+        folders.extend(versions.flatten().map(|version| version.path().join("bin")));
+    }
+    folders
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+/// A file put down for as long as this value lives, unless one was there already.
+struct Placed {
+    ours: Option<PathBuf>,
+}
+
+impl Placed {
+    fn file(path: impl AsRef<Path>, text: &str, mode: u32) -> Result<Self> {
+        let path = path.as_ref();
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+        }
+        let opened = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path);
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                // Left by an earlier try that was killed: it is ours to take away.
+                let ours = fs::read_to_string(path).is_ok_and(|found| found == text);
+                return Ok(Placed {
+                    ours: ours.then(|| path.to_owned()),
+                });
+            }
+            Err(error) => return Err(error).with_context(|| format!("place {}", path.display())),
+        };
+        let placed = Placed {
+            ours: Some(path.to_owned()),
+        };
+        file.write_all(text.as_bytes())
+            .with_context(|| format!("write {}", path.display()))?;
+        Ok(placed)
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        if let Some(path) = &self.ours
+            && let Err(error) = fs::remove_file(path)
+        {
+            eprintln!("xtask: could not remove {}: {error}", path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_placed_file_is_taken_away_again() {
+        let path = scratch("ours");
+        let placed = Placed::file(&path, "a\n", 0o644).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a\n");
+        drop(placed);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_was_there_before_is_left_alone() {
+        let path = scratch("theirs");
+        fs::write(&path, "theirs\n").unwrap();
+        drop(Placed::file(&path, "a\n", 0o644).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs\n");
+        fs::remove_file(&path).unwrap();
+    }
+}
