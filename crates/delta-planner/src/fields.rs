@@ -1,0 +1,201 @@
+//! Reading typed values out of located nodes. Each reader either returns the value or reports why
+//! not and what to write instead; none of them stops the others.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::diagnostic::{Collector, shown};
+use crate::duration;
+use crate::suggest::nearest;
+use crate::yaml::{Node, Place, Value};
+
+/// A map whose keys come from a closed list.
+pub(crate) struct Fields<'n> {
+    values: HashMap<&'static str, &'n Node>,
+}
+
+impl<'n> Fields<'n> {
+    pub fn get(&self, key: &str) -> Option<&'n Node> {
+        self.values.get(key).copied()
+    }
+}
+
+/// What may stand in a map: the keys read today, and those of formats to come, which get a better
+/// answer than "unknown".
+pub(crate) struct Keys {
+    pub known: &'static [&'static str],
+    pub not_yet: &'static [&'static str],
+}
+
+/// Reads a map with known keys. `what` names the map in sentences, such as ``job `unit` ``.
+pub(crate) fn fields<'n>(
+    node: &'n Node,
+    keys: &Keys,
+    what: &str,
+    out: &mut Collector<'_>,
+) -> Option<Fields<'n>> {
+    let pairs = pairs(node, what, keys.known, out)?;
+    let mut values = HashMap::new();
+    for (name, key, value) in pairs {
+        if let Some(&known) = keys.known.iter().find(|known| **known == name) {
+            values.insert(known, value);
+            continue;
+        }
+        let name = shown(name);
+        let reason = match name.as_str() {
+            "<<" => format!("merge keys (`<<`) are not supported in {what}"),
+            _ if keys.not_yet.contains(&name.as_str()) => {
+                format!("key `{name}` in {what} is not supported by this version yet")
+            }
+            _ => format!("unknown key `{name}` in {what}"),
+        };
+        out.push(key.place, reason, Some(did_you_mean(&name, keys.known)));
+    }
+    Some(Fields { values })
+}
+
+/// The pairs of a map with free keys; a key that is no text or repeats is reported and left out.
+pub(crate) fn pairs<'n>(
+    node: &'n Node,
+    what: &str,
+    examples: &[&str],
+    out: &mut Collector<'_>,
+) -> Option<Vec<(&'n str, &'n Node, &'n Node)>> {
+    let Value::Map(pairs) = &node.value else {
+        let reason = format!("{what} must be a map, this is {}", node.kind());
+        let suggestion = examples
+            .first()
+            .map(|key| format!("write `{key}: …` on a line below"));
+        out.push(node.place, reason, suggestion);
+        return None;
+    };
+    let mut seen: HashMap<&str, Place> = HashMap::new();
+    let mut read = Vec::new();
+    for (key, value) in pairs {
+        let Value::Scalar { text, .. } = &key.value else {
+            out.push(key.place, format!("a key of {what} must be text"), None);
+            continue;
+        };
+        if let Some(first) = seen.get(text.as_str()) {
+            let reason = format!("key `{}` appears twice in {what}", shown(text));
+            let suggestion = format!("it stands on line {} already; keep one of them", first.line);
+            out.push(key.place, reason, Some(suggestion));
+            continue;
+        }
+        seen.insert(text, key.place);
+        read.push((text.as_str(), key, value));
+    }
+    Some(read)
+}
+
+/// Any scalar as its text. Nothing at all is refused: an empty text is written `""`.
+pub(crate) fn text<'n>(node: &'n Node, what: &str, out: &mut Collector<'_>) -> Option<&'n str> {
+    match &node.value {
+        Value::Scalar { text, .. } if text.contains('\0') => {
+            out.push(node.place, format!("{what} contains a NUL character"), None);
+            None
+        }
+        Value::Scalar { text, .. } if !node.is_absent() => Some(text),
+        _ => {
+            let reason = format!("{what} must be text, this is {}", node.kind());
+            let suggestion = match &node.value {
+                Value::Map(_) => Some("text that contains `: ` needs quotes around it".to_owned()),
+                _ => None,
+            };
+            out.push(node.place, reason, suggestion);
+            None
+        }
+    }
+}
+
+/// A list of texts, each with its place.
+pub(crate) fn texts(node: &Node, what: &str, out: &mut Collector<'_>) -> Vec<(String, Place)> {
+    let Value::List(items) = &node.value else {
+        let reason = format!("{what} must be a list, this is {}", node.kind());
+        let suggestion = match &node.value {
+            Value::Scalar { text, .. } if !node.is_absent() && !text.contains('\n') => {
+                Some(format!("write `[{}]`", shown(text)))
+            }
+            _ => Some("write one item per line, each after `- `".to_owned()),
+        };
+        out.push(node.place, reason, suggestion);
+        return Vec::new();
+    };
+    let item_name = format!("each item of {what}");
+    items
+        .iter()
+        .filter_map(|item| Some((text(item, &item_name, out)?.to_owned(), item.place)))
+        .collect()
+}
+
+pub(crate) fn boolean(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<bool> {
+    match &node.value {
+        Value::Scalar {
+            text,
+            quoted: false,
+        } if text == "true" => Some(true),
+        Value::Scalar {
+            text,
+            quoted: false,
+        } if text == "false" => Some(false),
+        _ => {
+            let reason = format!("{what} must be `true` or `false`");
+            out.push(node.place, reason, None);
+            None
+        }
+    }
+}
+
+pub(crate) fn integer(
+    node: &Node,
+    what: &str,
+    range: std::ops::RangeInclusive<i64>,
+    out: &mut Collector<'_>,
+) -> Option<i64> {
+    let number = match &node.value {
+        Value::Scalar {
+            text,
+            quoted: false,
+        } => text.parse::<i64>().ok(),
+        _ => None,
+    };
+    if let Some(number) = number.filter(|number| range.contains(number)) {
+        return Some(number);
+    }
+    let (from, to) = (range.start(), range.end());
+    out.push(
+        node.place,
+        format!("{what} must be a whole number from {from} to {to}"),
+        None,
+    );
+    None
+}
+
+/// A duration longer than zero and at most `longest`.
+pub(crate) fn duration(
+    node: &Node,
+    what: &str,
+    longest: Duration,
+    out: &mut Collector<'_>,
+) -> Option<Duration> {
+    let text = text(node, what, out)?;
+    let reason = match duration::parse(text) {
+        Ok(value) if value.is_zero() => "it must be longer than zero".to_owned(),
+        Ok(value) if value > longest => {
+            format!("it must be at most {}", duration::format(longest))
+        }
+        Ok(value) => return Some(value),
+        Err(problem) => problem.to_string(),
+    };
+    let reason = format!("{what} `{}` is not usable: {}", shown(text), shown(&reason));
+    out.push(node.place, reason, Some(duration::GRAMMAR.to_owned()));
+    None
+}
+
+/// The suggestion for a mistyped name out of a closed list.
+pub(crate) fn did_you_mean(name: &str, known: &[&str]) -> String {
+    match nearest(name, known.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("known: {}", known.join(", ")),
+    }
+}

@@ -1,0 +1,202 @@
+//! The exact words a person sees.
+
+use delta_planner::parse;
+
+fn said(text: &str) -> String {
+    match parse(".delta-ci.yaml", text.as_bytes()) {
+        Ok(pipeline) => panic!("expected faults, read {pipeline:?}"),
+        Err(found) => found.to_string(),
+    }
+}
+
+// A71: unknown fields of the pipeline file are refused with the nearest known name.
+#[test]
+fn an_unknown_key_names_the_nearest_one() {
+    let text = "jobs:\n  unit:\n    step: [make]\n";
+    assert_eq!(
+        said(text),
+        "\
+.delta-ci.yaml:2:3: job `unit` has no `steps`
+2 |   unit:
+  |   ^^^^
+  = a job needs at least one step: `steps: [make test]`
+
+.delta-ci.yaml:3:5: unknown key `step` in job `unit`
+3 |     step: [make]
+  |     ^^^^
+  = did you mean `steps`?"
+    );
+}
+
+#[test]
+fn all_faults_are_told_at_once_in_file_order() {
+    let text = "\
+jobs:
+  unit:
+    steps: [make]
+    timeout: 10min
+    allow_failure: maybe
+  deploy:
+    needs: [unti]
+    steps: [make deploy]
+    retry: {attempts: 0}
+";
+    assert_eq!(
+        said(text),
+        "\
+.delta-ci.yaml:4:14: the timeout `10min` is not usable: `min` is not a unit of time
+4 |     timeout: 10min
+  |              ^^^^^
+  = write whole numbers with units (d h m s ms), largest first: `500ms`, `90s`, `1h30m`
+
+.delta-ci.yaml:5:20: `allow_failure` must be `true` or `false`
+5 |     allow_failure: maybe
+  |                    ^^^^^
+
+.delta-ci.yaml:7:13: job `deploy` needs `unti`, which is not here
+7 |     needs: [unti]
+  |             ^^^^
+  = did you mean `unit`?
+
+.delta-ci.yaml:9:23: `attempts` must be a whole number from 1 to 100
+9 |     retry: {attempts: 0}
+  |                       ^"
+    );
+}
+
+#[test]
+fn a_circle_of_needs_prints_its_path() {
+    let text = "\
+jobs:
+  a: {steps: [x], needs: [c]}
+  b: {steps: [x], needs: [a]}
+  c: {steps: [x], needs: [b]}
+";
+    assert_eq!(
+        said(text),
+        "\
+.delta-ci.yaml:3:27: the needs go in a circle: a → c → b → a
+3 |   b: {steps: [x], needs: [a]}
+  |                           ^
+  = remove one of these needs"
+    );
+}
+
+#[test]
+fn a_number_without_a_unit_is_taught_the_grammar() {
+    let text = "jobs: {a: {steps: [x], timeout: 10}}\n";
+    let said = said(text);
+    assert!(
+        said.contains("the timeout `10` is not usable: `10` has no unit"),
+        "{said}"
+    );
+    assert!(said.contains("`1h30m`"), "{said}");
+}
+
+#[test]
+fn a_step_that_became_a_map_is_explained() {
+    let text = "jobs:\n  a:\n    steps:\n      - echo hint: quote me\n";
+    assert_eq!(
+        said(text),
+        "\
+.delta-ci.yaml:4:9: each item of `steps` must be text, this is a map
+4 |       - echo hint: quote me
+  |         ^
+  = text that contains `: ` needs quotes around it"
+    );
+}
+
+#[test]
+fn keys_of_later_formats_say_so() {
+    let text = "jobs:\n  a:\n    image: rust:1.95\n    steps: [x]\n";
+    let said = said(text);
+    let wanted = "key `image` in job `a` is not supported by this version yet";
+    assert!(said.contains(wanted), "{said}");
+}
+
+#[test]
+fn a_key_twice_names_the_first_line() {
+    let text = "jobs:\n  a: {steps: [x]}\n  a: {steps: [y]}\n";
+    assert_eq!(
+        said(text),
+        "\
+.delta-ci.yaml:3:3: key `a` appears twice in `jobs`
+3 |   a: {steps: [y]}
+  |   ^
+  = it stands on line 2 already; keep one of them"
+    );
+}
+
+#[test]
+fn broken_yaml_points_at_the_place() {
+    let said = said("jobs:\n  a:\n    steps: [x\n");
+    assert!(said.starts_with(".delta-ci.yaml:"), "{said}");
+    assert!(said.contains("not valid YAML: "), "{said}");
+}
+
+// A68: empty work is a spec error at creation, never a success.
+#[test]
+fn a_job_without_work_is_refused() {
+    for text in [
+        "jobs: {a: {steps: []}}",
+        "jobs: {a: {env: {}}}",
+        "jobs: {a: {steps: ['']}}",
+    ] {
+        assert!(said(text).contains("step"), "{text}");
+    }
+}
+
+#[test]
+fn names_folders_and_variables_are_checked() {
+    for (text, wanted) in [
+        (
+            "jobs: {'a b': {steps: [x]}}",
+            "`a b` is not a name of a job",
+        ),
+        (
+            "jobs: {a: {steps: [x], workdir: ../up}}",
+            "workdir `../up` leaves the workspace",
+        ),
+        (
+            "jobs: {a: {steps: [x], workdir: /etc}}",
+            "workdir `/etc` leaves the workspace",
+        ),
+        (
+            "jobs: {a: {steps: [x], env: {1A: x}}}",
+            "`1A` is not a name of a variable",
+        ),
+        (
+            "jobs: {a: {steps: [x], env: {DELTA_RUN_ID: x}}}",
+            "`DELTA_RUN_ID` is reserved",
+        ),
+        (
+            "jobs: {a: {steps: [x], requires: ['a b']}}",
+            "`a b` is not a requirement",
+        ),
+        (
+            "jobs: {a: {steps: [x], once: true, retry: {attempts: 2}}}",
+            "contradicts `once`",
+        ),
+        (
+            "jobs: {a: {steps: [x], retry: {attempts: 2, on: [infar]}}}",
+            "did you mean `infra`?",
+        ),
+        (
+            "jobs: {a: {steps: [x], priority: 5000}}",
+            "a whole number from -1000 to 1000",
+        ),
+        (
+            "jobs: {a: {steps: [x], needs: [a]}}",
+            "the needs go in a circle: a → a",
+        ),
+        ("jobs: {a: {steps: make}}", "write `[make]`"),
+        ("jobs: []", "`jobs` must be a map, this is a list"),
+        ("jobs: {}", "`jobs` is empty"),
+        ("", "the file is empty"),
+        ("# only a comment\n", "the file is empty"),
+        ("job: {}", "did you mean `jobs`?"),
+    ] {
+        let said = said(text);
+        assert!(said.contains(wanted), "{text}\n{said}");
+    }
+}

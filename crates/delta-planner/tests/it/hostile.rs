@@ -1,0 +1,113 @@
+//! Files written to hurt: each is refused, quickly, with a diagnostic and without a panic.
+
+use std::time::{Duration, Instant};
+
+use delta_planner::{Diagnostics, MAX_DIAGNOSTICS, MAX_FILE_BYTES, parse};
+
+/// Far above what the slowest case needs in an unoptimised build, far below "hangs".
+const BOUND: Duration = Duration::from_secs(5);
+
+fn refused(bytes: &[u8]) -> Diagnostics {
+    let start = Instant::now();
+    let found = parse("hostile.yaml", bytes).expect_err("must be refused");
+    assert!(start.elapsed() < BOUND, "took {:?}", start.elapsed());
+    assert!(!found.items.is_empty());
+    assert!(found.to_string().len() < 100_000, "diagnostics stay short");
+    found
+}
+
+#[test]
+fn an_alias_bomb_stops_at_the_budget() {
+    let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for n in 1..30 {
+        let items = vec![format!("*a{}", n - 1); 10].join(", ");
+        text.push_str(&format!("a{n}: &a{n} [{items}]\n"));
+    }
+    let found = refused(text.as_bytes());
+    assert!(
+        found.items[0].reason.contains("aliases expanded"),
+        "{found}"
+    );
+}
+
+#[test]
+fn few_aliases_of_a_long_text_stop_at_the_budget() {
+    let mut text = format!("a: &a \"{}\"\nb:\n", "x".repeat(900_000));
+    for _ in 0..1_000 {
+        text.push_str("  - *a\n");
+    }
+    let found = refused(text.as_bytes());
+    assert!(found.items[0].reason.contains("bytes of text"), "{found}");
+}
+
+#[test]
+fn deep_nesting_is_refused() {
+    refused("[".repeat(500_000).as_bytes());
+    refused("{a: ".repeat(200_000).as_bytes());
+    refused("- ".repeat(500_000).as_bytes());
+    let mut stairs = String::new();
+    for n in 0..1_000 {
+        stairs.push_str(&format!("{}a:\n", " ".repeat(n)));
+    }
+    refused(stairs.as_bytes());
+}
+
+#[test]
+fn bytes_that_are_no_text_are_refused_with_their_place() {
+    let found = refused(b"jobs:\n  a\xff: 1\n");
+    assert_eq!((found.items[0].line, found.items[0].column), (2, 4));
+    assert_eq!(found.items[0].reason, "byte 0xff is not UTF-8");
+    let found = refused(b"jobs:\n\0");
+    assert_eq!(found.items[0].reason, "the file contains a NUL character");
+    refused(b"jobs: {a: {steps: [\"x\\0y\"]}}");
+    refused(b"jobs: {a: {steps: [x], env: {A: \"x\\0y\"}}}");
+    refused(&[0xff, 0xfe, 0, 0]);
+}
+
+#[test]
+fn ten_megabytes_are_refused_unread() {
+    let found = refused(&vec![b'a'; 10 * 1024 * 1024]);
+    assert!(found.items[0].reason.contains("at most 1048576"), "{found}");
+    refused(&vec![b' '; MAX_FILE_BYTES + 1]);
+}
+
+#[test]
+fn a_full_size_file_of_any_one_character_is_answered_in_time() {
+    for c in "a-:[]{},&*!|>'\"%@`#?\n\t ~<".chars() {
+        let text = c.to_string().repeat(MAX_FILE_BYTES);
+        refused(text.as_bytes());
+    }
+}
+
+#[test]
+fn many_faults_are_counted_not_listed() {
+    let mut text = String::from("jobs:\n");
+    for n in 0..9_000 {
+        text.push_str(&format!("  j{n}: {{step: [x], needs: [k{n}]}}\n"));
+    }
+    let found = refused(text.as_bytes());
+    assert_eq!(found.items.len(), MAX_DIAGNOSTICS);
+    assert!(found.left_out > 9_000);
+}
+
+#[test]
+fn a_dense_knot_of_needs_is_answered_in_time() {
+    let mut text = String::from("jobs:\n");
+    for n in 0..250 {
+        let needs: Vec<_> = (0..250).map(|need| format!("j{need}")).collect();
+        text.push_str(&format!(
+            "  j{n}: {{steps: [x], needs: [{}]}}\n",
+            needs.join(", ")
+        ));
+    }
+    let found = refused(text.as_bytes());
+    assert_eq!(found.items.len(), MAX_DIAGNOSTICS);
+}
+
+#[test]
+fn a_long_line_and_escape_codes_stay_out_of_the_terminal() {
+    let name = format!("\\e[31m{}", "x".repeat(100_000));
+    let text = format!("jobs: {{? \"{name}\" : {{steps: [x]}}}}");
+    let found = refused(text.as_bytes());
+    assert!(!found.to_string().contains('\u{1b}'));
+}
