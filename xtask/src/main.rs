@@ -25,6 +25,7 @@ Usage: cargo xtask <chore>
   check               format, clippy, tidy, dependency direction, purity, coverage, fast tests
   test [--install]    everything; --install adds missing Debian packages (root) without
                       starting their services
+  install             only what `test --install` would install
   storm [--only NAME] the long versions; `storm --list` names them
 
 One check alone:
@@ -50,6 +51,7 @@ fn run() -> Result<()> {
         ["check"] => check::run(),
         ["test"] => test::run(test::Missing::Refuse),
         ["test", "--install"] => test::run(test::Missing::Install),
+        ["install"] => install::install(),
         ["storm"] => storm::run(None),
         ["storm", "--list"] => {
             storm::list();
