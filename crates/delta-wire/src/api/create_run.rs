@@ -1,0 +1,303 @@
+//! `POST /api/v1/runs`: a run with its jobs inline.
+//!
+//! Everything wrong with a request is listed at once. What passes here can be turned into core
+//! commands without another look: names are unique, needs exist and form no cycle, every number is
+//! in its range, and every job has work to do.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::graph;
+use crate::fields::{Fields, Node, read_text};
+use crate::invalid::{Invalid, Problems};
+use crate::job_spec::{JobSpec, RawJobSpec, Strangers, WorkKind};
+use crate::seconds::Seconds;
+use crate::states::spelled;
+
+/// Jobs of one run: beyond it a run's header row and its page stop being pleasant.
+pub const MAX_JOBS: usize = 1000;
+/// Characters of a job's name: one line of a terminal.
+pub const MAX_NAME: usize = 100;
+/// Marks allowed in a name beside letters and digits: enough for paths and matrix values, nothing
+/// that a shell, a URL or a terminal gives a meaning of its own.
+const NAME_MARKS: &str = "._ -/()=,:+@";
+/// Needs of one job.
+pub const MAX_NEEDS: usize = 200;
+/// Requirements of one job; they are hashed into its match key.
+pub const MAX_REQUIRES: usize = 32;
+/// Attempts of one job: a job that failed twenty times needs a person.
+pub const MAX_ATTEMPTS: u32 = 20;
+/// Attempts when the job does not say (A57).
+pub const DEFAULT_ATTEMPTS: u32 = 3;
+/// A tenth of a second: below it no sweep can tell a timeout from a start.
+pub const MIN_TIMEOUT: Seconds = Seconds::from_millis(100);
+/// Seven days: the longest any job or run may take.
+pub const MAX_TIMEOUT: Seconds = Seconds::from_secs(7 * 24 * 60 * 60);
+/// One step of priority is worth a minute of waiting (A64): the ends are 16 hours apart from 0.
+pub const MAX_PRIORITY: i32 = 1000;
+/// Labels of one run.
+pub const MAX_LABELS: usize = 32;
+/// Characters of a label's name or value.
+pub const MAX_LABEL: usize = 128;
+/// Characters of a repository, a ref or a commit.
+pub const MAX_SOURCE: usize = 512;
+/// Words in `retry_on`: the closed list of causes is shorter.
+pub const MAX_RETRY_ON: usize = 64;
+
+/// What only the core can judge: is this a requirement, is this a cause to retry on?
+#[derive(Clone, Copy, Debug)]
+pub struct Grammar {
+    pub requirement: fn(&str) -> Result<(), String>,
+    pub retry_on: fn(&str) -> Result<(), String>,
+}
+
+/// A run to create.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct CreateRun {
+    /// 1 to 1000 jobs with unique names.
+    pub jobs: Vec<CreateJob>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    pub trust: Trust,
+    /// The first required failure cancels the rest (A12).
+    pub fail_fast: bool,
+    /// How long the run may take from its first grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<Seconds>,
+    /// How long the run may wait without any grant (A33).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_timeout_seconds: Option<Seconds>,
+    /// Added to each job's own priority.
+    pub priority: i32,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+spelled! {
+    /// Whether secrets may reach the run's jobs.
+    Trust {
+        Trusted = "trusted",
+        Untrusted = "untrusted",
+    }
+}
+
+/// A job of a run to create: the policy the server decides by, and the work.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct CreateJob {
+    #[schema(example = "unit")]
+    pub name: String,
+    /// Names of jobs that must succeed first.
+    pub needs: Vec<String>,
+    /// Whether its failure fails the run.
+    pub required: bool,
+    pub max_attempts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<Seconds>,
+    /// What the agent must be or have: `linux`, `zone=eu`, `python>=3.11`.
+    pub requires: Vec<String>,
+    pub priority: i32,
+    /// Never silently repeated (A69).
+    pub once: bool,
+    /// Causes to retry on; when absent, what the kind of work suggests (A57).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_on: Option<Vec<String>>,
+    /// The work, as in LeaseGranted. Kept byte for byte.
+    #[schema(value_type = Object)]
+    pub job_spec: RawJobSpec,
+    /// Which kind of work it is; read off the spec.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub work: WorkKind,
+}
+
+impl CreateRun {
+    /// Reads and checks a request.
+    pub fn parse(body: &[u8], grammar: &Grammar) -> Result<CreateRun, Problems> {
+        let mut problems = Problems::new();
+        let read = read_text(body, |node| {
+            let fields = node.object()?;
+            Ok(read_run(fields, grammar, &mut problems))
+        });
+        let run = problems.note(read).and_then(|(run, _)| run);
+        run.filter(|_| problems.is_empty()).ok_or(problems)
+    }
+}
+
+fn read_run(mut f: Fields<'_>, grammar: &Grammar, p: &mut Problems) -> Option<CreateRun> {
+    let nodes = p.note(f.must("jobs", |it| it.list(MAX_JOBS)));
+    let jobs = nodes.map(|nodes| read_jobs(&nodes, grammar, p));
+    let repository = p.note(f.may("repository", source));
+    let git_ref = p.note(f.may("ref", source));
+    let commit = p.note(f.may("commit", source));
+    let trust = p.note(f.may("trust", trust));
+    let fail_fast = p.note(f.may("fail_fast", Node::boolean));
+    let timeout_seconds = p.note(f.may("timeout_seconds", timeout));
+    let wait_timeout_seconds = p.note(f.may("wait_timeout_seconds", timeout));
+    let priority = p.note(f.may("priority", priority));
+    let labels = p.note(f.may("labels", labels));
+    f.refuse_unknown(p);
+    Some(CreateRun {
+        jobs: jobs??,
+        repository: repository?,
+        git_ref: git_ref?,
+        commit: commit?,
+        trust: trust?.unwrap_or(Trust::Trusted),
+        fail_fast: fail_fast?.unwrap_or(false),
+        timeout_seconds: timeout_seconds?,
+        wait_timeout_seconds: wait_timeout_seconds?,
+        priority: priority?.unwrap_or(0),
+        labels: labels?.unwrap_or_default(),
+    })
+}
+
+/// Nothing when a job could not be read; the graph is judged only when all of them could.
+fn read_jobs(nodes: &[Node<'_>], grammar: &Grammar, p: &mut Problems) -> Option<Vec<CreateJob>> {
+    if nodes.is_empty() {
+        p.push(Invalid::field(
+            "jobs",
+            "is empty; a run has at least one job",
+        ));
+    }
+    let mut jobs = Vec::with_capacity(nodes.len());
+    for (index, node) in nodes.iter().enumerate() {
+        let mut found = Problems::new();
+        let fields = found.note(node.object());
+        let job = fields.and_then(|fields| read_job(fields, grammar, &mut found));
+        p.extend_within(&format!("jobs[{index}]"), found);
+        jobs.extend(job);
+    }
+    if jobs.len() < nodes.len() {
+        return None;
+    }
+    graph::check(&jobs, p);
+    Some(jobs)
+}
+
+fn read_job(mut f: Fields<'_>, grammar: &Grammar, p: &mut Problems) -> Option<CreateJob> {
+    let attempts = i64::from(MAX_ATTEMPTS);
+    let name = p.note(f.must("name", job_name));
+    let needs = p.note(f.may("needs", |it| it.each(MAX_NEEDS, |need| need.text(MAX_NAME))));
+    let required = p.note(f.may("required", Node::boolean));
+    let max_attempts = p.note(f.may("max_attempts", |it| it.whole(1, attempts)));
+    let timeout_seconds = p.note(f.may("timeout_seconds", timeout));
+    let requires = p.note(f.may("requires", |it| {
+        words(it, MAX_REQUIRES, grammar.requirement)
+    }));
+    let priority = p.note(f.may("priority", priority));
+    let once = p.note(f.may("once", Node::boolean));
+    let retry_on = p.note(f.may("retry_on", |it| words(it, MAX_RETRY_ON, grammar.retry_on)));
+    let spec = p
+        .note(f.must("job_spec", Ok))
+        .and_then(|node| read_spec(node, p));
+    f.refuse_unknown(p);
+    let (job_spec, work) = spec?;
+    let max_attempts = max_attempts?.and_then(|it| u32::try_from(it).ok());
+    Some(CreateJob {
+        name: name?,
+        needs: needs?.unwrap_or_default(),
+        required: required?.unwrap_or(true),
+        max_attempts: max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
+        timeout_seconds: timeout_seconds?,
+        requires: requires?.unwrap_or_default(),
+        priority: priority?.unwrap_or(0),
+        once: once?.unwrap_or(false),
+        retry_on: retry_on?,
+        job_spec,
+        work,
+    })
+}
+
+fn read_spec(node: Node<'_>, p: &mut Problems) -> Option<(RawJobSpec, WorkKind)> {
+    let raw = p.note(RawJobSpec::from_node(node).map_err(|it| it.within("job_spec")))?;
+    match JobSpec::read(node, Strangers::Refused) {
+        Ok(spec) => Some((raw, spec.work())),
+        Err(problems) => {
+            p.extend_within("job_spec", problems);
+            None
+        }
+    }
+}
+
+fn job_name(node: Node<'_>) -> Result<String, Invalid> {
+    let name = node.text(MAX_NAME)?;
+    if let Some(strange) = name.chars().find(|c| !name_letter(*c)) {
+        let message = format!("must be letters, digits and {NAME_MARKS}, not {strange:?}");
+        return Err(Invalid::here(message));
+    }
+    if name.trim() != name {
+        return Err(Invalid::here("must not begin or end with a space"));
+    }
+    Ok(name)
+}
+
+fn name_letter(c: char) -> bool {
+    c.is_ascii_alphanumeric() || NAME_MARKS.contains(c)
+}
+
+fn timeout(node: Node<'_>) -> Result<Seconds, Invalid> {
+    let seconds = node.seconds()?;
+    if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&seconds) {
+        let message = format!("must be from {MIN_TIMEOUT} to {MAX_TIMEOUT} seconds");
+        return Err(Invalid::here(message));
+    }
+    Ok(seconds)
+}
+
+fn priority(node: Node<'_>) -> Result<i32, Invalid> {
+    let number = node.whole((-MAX_PRIORITY).into(), MAX_PRIORITY.into())?;
+    i32::try_from(number).map_err(|_| Invalid::here("is out of range"))
+}
+
+fn words(
+    node: Node<'_>,
+    most: usize,
+    check: fn(&str) -> Result<(), String>,
+) -> Result<Vec<String>, Invalid> {
+    node.each(most, |item| {
+        let word = item.text(MAX_LABEL)?;
+        check(&word).map_err(Invalid::here)?;
+        Ok(word)
+    })
+}
+
+/// One line about where the work comes from. It is shown and compared, never executed.
+fn source(node: Node<'_>) -> Result<String, Invalid> {
+    let text = node.text(MAX_SOURCE)?;
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(Invalid::here("must be printable, without spaces"));
+    }
+    Ok(text)
+}
+
+fn trust(node: Node<'_>) -> Result<Trust, Invalid> {
+    Trust::from_text(&node.string()?)
+        .ok_or_else(|| Invalid::here("must be `trusted` or `untrusted`"))
+}
+
+fn labels(node: Node<'_>) -> Result<BTreeMap<String, String>, Invalid> {
+    let fields = node.object()?;
+    if fields.len() > MAX_LABELS {
+        return Err(Invalid::here(format!(
+            "has {} labels, at most {MAX_LABELS}",
+            fields.len()
+        )));
+    }
+    let label = |(name, value): (&str, Node<'_>)| {
+        if name.is_empty() || name.chars().count() > MAX_LABEL {
+            return Err(Invalid::here(format!(
+                "a label's name has 1 to {MAX_LABEL} characters"
+            )));
+        }
+        let value = value
+            .text(MAX_LABEL)
+            .map_err(|problem| problem.within(name))?;
+        Ok((name.to_owned(), value))
+    };
+    fields.entries().map(label).collect()
+}

@@ -1,0 +1,21 @@
+//! The API for people and tools: what they send, what they are shown.
+//!
+//! Requests are read strictly, all problems at once, unknown fields refused with the nearest known
+//! name (A71). Views are plain data with serde both ways, so that the command line reads what the
+//! server wrote; a newer server's additions are ignored there.
+
+pub mod create_run;
+pub mod cursor;
+pub mod graph;
+pub mod list;
+pub mod requests;
+pub mod views;
+
+pub use create_run::{CreateJob, CreateRun, Grammar, Trust};
+pub use cursor::Cursor;
+pub use list::ListRuns;
+pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};
+pub use views::{
+    ArtifactView, AttemptView, EventList, EventView, JobSummary, JobView, LeaseView, LogView,
+    ProgressView, RunList, RunView, Why,
+};

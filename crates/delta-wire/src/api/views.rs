@@ -1,0 +1,228 @@
+//! What people and tools are shown of runs, jobs, attempts, leases and events.
+//!
+//! Leases appear by their public number and epoch, never by their token (A24).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::create_run::Trust;
+use crate::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
+use crate::time::Millis;
+
+/// A run with a line for each of its jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunView {
+    #[schema(example = "run_0197f3c4a1b27c3d9e8f0a1b2c3d4e5f")]
+    pub run_id: String,
+    pub state: RunState,
+    /// Null until the run has one; it stays when the state is REPORTED (A13).
+    pub outcome: Option<RunOutcome>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// 1, and one more with every rerun (SM-3).
+    pub run_attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerun_of: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Trust>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    pub created_at: Millis,
+    pub started_at: Option<Millis>,
+    pub ended_at: Option<Millis>,
+    /// The latest moment the run can end; absent once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub must_end_by: Option<Millis>,
+    /// What to expect of it while it is not over, such as `will fail`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
+    /// Number of its newest event; rises without gaps.
+    pub version: u64,
+    pub jobs: Vec<JobSummary>,
+}
+
+/// One line about a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobSummary {
+    pub job_id: String,
+    pub name: String,
+    pub state: JobState,
+    pub required: bool,
+    pub attempts: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Millis>,
+}
+
+/// A page of runs, newest first. The jobs of each are left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunList {
+    pub runs: Vec<RunView>,
+    /// Null on the last page.
+    pub next_cursor: Option<String>,
+}
+
+/// Why something is as it is: a word for programs, a sentence for people (D12).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Why {
+    #[schema(example = "no_fit_agent")]
+    pub code: String,
+    #[schema(example = "No agent offers `gpu`.")]
+    pub message: String,
+}
+
+/// A job with all its attempts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobView {
+    pub job_id: String,
+    pub run_id: String,
+    pub name: String,
+    pub state: JobState,
+    pub required: bool,
+    pub needs: Vec<String>,
+    pub requires: Vec<String>,
+    pub max_attempts: u32,
+    pub priority: i32,
+    pub once: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub must_end_by: Option<Millis>,
+    pub attempts: Vec<AttemptView>,
+}
+
+/// One try of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct AttemptView {
+    /// From 1.
+    pub attempt: u32,
+    pub state: AttemptState,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i64>,
+    /// Text from the runner: untrusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    pub created_at: Millis,
+    /// Not before this moment is it queued, after a failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Millis>,
+    /// Leases that were lost under work (A6).
+    pub losses: u32,
+    /// Grants that were never taken up (A6).
+    pub dispatches: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<ProgressView>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogView>,
+    #[serde(default)]
+    pub artifacts: Vec<ArtifactView>,
+    pub leases: Vec<LeaseView>,
+}
+
+/// How far a live attempt says it is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProgressView {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_step: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_index: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What is stored of an attempt's log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LogView {
+    pub length: u64,
+    /// Everything the runner wrote is here.
+    pub complete: bool,
+    /// Bytes the runner had and the server has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<u64>,
+}
+
+/// Bytes an attempt left behind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ArtifactView {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub uri: String,
+    /// The reference was not issued here: it is text, and never fetched (A49).
+    pub external: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+/// One lease of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeaseView {
+    /// The n-th lease of the job.
+    pub number: u64,
+    pub epoch: u64,
+    pub state: LeaseState,
+    /// Whether its execution was lost and its results are ignored: the STALE of the state machines
+    /// (A59).
+    pub stale: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub runner_id: String,
+    pub granted_at: Millis,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledged_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Millis>,
+}
+
+/// One accepted command of a run and the facts it made.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EventView {
+    /// From 1, without gaps.
+    pub version: u64,
+    pub at: Millis,
+    pub command: String,
+    pub actor: String,
+    /// The facts as stored, in the order they happened.
+    #[schema(value_type = Vec<Object>)]
+    pub facts: Box<RawValue>,
+    /// The hash that chains this event to all before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+}
+
+/// Events of a run after a given version.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct EventList {
+    pub events: Vec<EventView>,
+    /// Pass it as `after` to go on; null when there was nothing more.
+    pub next_after: Option<u64>,
+}

@@ -1,0 +1,378 @@
+//! The job spec: what an agent is to do. The server checks it once, when a job is created, and
+//! from then on carries its text unread, byte for byte, to the agent that gets the lease.
+//!
+//! Exactly one kind of work is in it: `steps`, `tests` or `function` (A68). Empty work is refused
+//! here, so that it can never count as a success.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::fields::{Fields, Node, read_text};
+use crate::invalid::{Invalid, Problems};
+
+/// Bytes of one spec: a thousand-line script in every step still fits, a checked-in binary does not.
+pub const MAX_SPEC_BYTES: usize = 1024 * 1024;
+/// Specs up to this size ride inside LeaseGranted; larger ones go by reference, so that a grant
+/// stays a small message.
+pub const MAX_EMBEDDED_SPEC_BYTES: usize = 64 * 1024;
+/// Steps of one job: more of them is a script that should be a file.
+pub const MAX_STEPS: usize = 200;
+/// Bytes of one step: half of what Linux allows as a single argument of a process.
+pub const MAX_STEP_BYTES: usize = 64 * 1024;
+/// Environment entries of one job: several times what a large build sets.
+pub const MAX_ENV: usize = 500;
+/// Bytes of one environment value, bounded by the same argument limit as a step.
+pub const MAX_ENV_VALUE_BYTES: usize = 64 * 1024;
+/// Artifact patterns and caches of one job: each costs a walk over the work folder.
+pub const MAX_PATTERNS: usize = 100;
+/// Tests of one job.
+pub const MAX_TESTS: usize = 1000;
+/// Characters of a path, an image or a cache key: Linux's own limit of a path.
+const MAX_PATH: usize = 4096;
+/// Characters of a short word: a kind, a name of a variable.
+const MAX_WORD: usize = 256;
+
+/// A job spec as text, exactly as it was submitted.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct RawJobSpec(Box<RawValue>);
+
+impl RawJobSpec {
+    /// Takes over any JSON text. Whether it is a job spec, [`JobSpec::read`] says.
+    pub fn from_text(text: String) -> Result<Self, Invalid> {
+        RawValue::from_string(text)
+            .map(RawJobSpec)
+            .map_err(|error| Invalid::here(format!("is not JSON: {error}")))
+    }
+
+    pub fn as_text(&self) -> &str {
+        self.0.get()
+    }
+
+    pub fn parse(&self) -> Result<JobSpec, Invalid> {
+        JobSpec::parse(self.as_text().as_bytes())
+    }
+
+    pub(crate) fn from_node(node: Node<'_>) -> Result<Self, Invalid> {
+        if !node.raw().get().starts_with('{') {
+            return Err(Invalid::here("must be an object"));
+        }
+        if node.raw().get().len() > MAX_SPEC_BYTES {
+            return Err(Invalid::here(format!(
+                "has more than {MAX_SPEC_BYTES} bytes"
+            )));
+        }
+        Ok(RawJobSpec(node.raw().to_owned()))
+    }
+}
+
+impl PartialEq for RawJobSpec {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_text() == other.as_text()
+    }
+}
+
+impl Eq for RawJobSpec {}
+
+/// A spec may hold what its author would not want in a log, so only its size is shown.
+impl std::fmt::Debug for RawJobSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RawJobSpec({} bytes)", self.as_text().len())
+    }
+}
+
+/// A job spec that has been read. Serialising it gives a spec of the same meaning.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Relative to the work folder; `.` when not given.
+    pub workdir: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
+    /// In the order written: a later entry may refer to an earlier one.
+    #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<(String, String)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub artifacts: Vec<ArtifactPattern>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub caches: Vec<CacheSpec>,
+    /// Test specs, each an object that the agent reads.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tests: Vec<serde_json::Value>,
+    /// A function call, an object that the agent reads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub function: Option<serde_json::Value>,
+}
+
+/// Files to keep after the work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ArtifactPattern {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub path_glob: String,
+}
+
+/// Files to restore before and save after the work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheSpec {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub key: String,
+    pub paths: Vec<String>,
+}
+
+/// The one kind of work a spec holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WorkKind {
+    Steps,
+    Tests,
+    Function,
+}
+
+impl WorkKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WorkKind::Steps => "steps",
+            WorkKind::Tests => "tests",
+            WorkKind::Function => "function",
+        }
+    }
+
+    /// What an agent must be able to do, as a requirement: `work:steps`.
+    pub fn requirement(self) -> String {
+        format!("work:{}", self.as_str())
+    }
+}
+
+impl JobSpec {
+    /// Reads a spec as an agent does: unknown fields are left alone.
+    pub fn parse(text: &[u8]) -> Result<JobSpec, Invalid> {
+        let (outcome, _) = read_text(text, |node| Ok(JobSpec::read(node, Strangers::Ignored)))?;
+        outcome.map_err(|problems| match problems.iter().next() {
+            Some(first) => first.clone(),
+            None => Invalid::here("is not a job spec"),
+        })
+    }
+
+    /// Reads a spec and lists everything wrong with it.
+    pub(crate) fn read(node: Node<'_>, strangers: Strangers) -> Result<JobSpec, Problems> {
+        let mut problems = Problems::new();
+        let spec = match node.object() {
+            Ok(fields) => read_fields(fields, strangers, &mut problems),
+            Err(problem) => {
+                problems.push(problem);
+                None
+            }
+        };
+        spec.filter(|_| problems.is_empty()).ok_or(problems)
+    }
+
+    pub fn work(&self) -> WorkKind {
+        if !self.steps.is_empty() {
+            WorkKind::Steps
+        } else if !self.tests.is_empty() {
+            WorkKind::Tests
+        } else {
+            WorkKind::Function
+        }
+    }
+}
+
+/// What happens to fields nobody knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Strangers {
+    Ignored,
+    Refused,
+}
+
+fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Option<JobSpec> {
+    let name = p.note(f.may("name", |it| it.text(MAX_WORD)));
+    let workdir = p.note(f.may("workdir", workdir));
+    let image = p.note(f.may("image", |it| it.text(MAX_PATH)));
+    let steps = p.note(f.may("steps", |it| it.each(MAX_STEPS, step)));
+    let env = p.note(f.may("env", environment));
+    let artifacts = p.note(f.may("artifacts", |it| it.each(MAX_PATTERNS, artifact)));
+    let caches = p.note(f.may("caches", |it| it.each(MAX_PATTERNS, cache)));
+    let tests = p.note(f.may("tests", |it| it.each(MAX_TESTS, opaque_object)));
+    let function = p.note(f.may("function", opaque_object));
+    match strangers {
+        Strangers::Ignored => f.close(),
+        Strangers::Refused => f.refuse_unknown(p),
+    }
+    let spec = JobSpec {
+        name: name?,
+        workdir: workdir?.unwrap_or_else(|| ".".to_owned()),
+        image: image?,
+        steps: steps?.unwrap_or_default(),
+        env: env?.unwrap_or_default(),
+        artifacts: artifacts?.unwrap_or_default(),
+        caches: caches?.unwrap_or_default(),
+        tests: tests?.unwrap_or_default(),
+        function: function?,
+    };
+    let kinds = [
+        !spec.steps.is_empty(),
+        !spec.tests.is_empty(),
+        spec.function.is_some(),
+    ];
+    match kinds.into_iter().filter(|present| *present).count() {
+        1 => {}
+        0 => p.push(Invalid::field(
+            "steps",
+            "there is no work: give steps, tests or a function, and not an empty one",
+        )),
+        _ => p.push(Invalid::here(
+            "has several kinds of work; give one of steps, tests, function",
+        )),
+    }
+    Some(spec)
+}
+
+/// A folder inside the work folder: relative, and never above it.
+fn workdir(node: Node<'_>) -> Result<String, Invalid> {
+    let path = node.text(MAX_PATH)?;
+    if path.starts_with('/') || path.split('/').any(|part| part == "..") || path.contains('\0') {
+        return Err(Invalid::here(
+            "must be a path inside the work folder, without `..`",
+        ));
+    }
+    Ok(path)
+}
+
+fn step(node: Node<'_>) -> Result<String, Invalid> {
+    let step = node.string()?;
+    if step.trim().is_empty() {
+        return Err(Invalid::here("is empty"));
+    }
+    if step.len() > MAX_STEP_BYTES {
+        return Err(Invalid::here(format!(
+            "has more than {MAX_STEP_BYTES} bytes"
+        )));
+    }
+    if step.contains('\0') {
+        return Err(Invalid::here("holds a NUL character"));
+    }
+    Ok(step)
+}
+
+fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
+    let fields = node.object()?;
+    if fields.len() > MAX_ENV {
+        return Err(Invalid::here(format!(
+            "has {} entries, at most {MAX_ENV}",
+            fields.len()
+        )));
+    }
+    fields
+        .entries()
+        .map(|(name, value)| variable(name, value))
+        .collect()
+}
+
+fn variable(name: &str, value: Node<'_>) -> Result<(String, String), Invalid> {
+    if name.is_empty() || name.len() > MAX_WORD || name.contains(['=', '\0']) {
+        return Err(Invalid::here(
+            "a name of a variable is 1 to 256 bytes, without `=`",
+        ));
+    }
+    let value = value.string().map_err(|problem| problem.within(name))?;
+    if value.len() > MAX_ENV_VALUE_BYTES || value.contains('\0') {
+        let most = format!("must have at most {MAX_ENV_VALUE_BYTES} bytes and no NUL");
+        return Err(Invalid::field(name, most));
+    }
+    Ok((name.to_owned(), value))
+}
+
+fn artifact(node: Node<'_>) -> Result<ArtifactPattern, Invalid> {
+    let mut fields = node.object()?;
+    let kind = fields.must("type", |it| it.text(MAX_WORD))?;
+    let path_glob = fields.must("path_glob", |it| it.text(MAX_PATH))?;
+    fields.close();
+    Ok(ArtifactPattern { kind, path_glob })
+}
+
+fn cache(node: Node<'_>) -> Result<CacheSpec, Invalid> {
+    let mut fields = node.object()?;
+    let kind = fields.must("type", |it| it.text(MAX_WORD))?;
+    let key = fields.must("key", |it| it.text(MAX_PATH))?;
+    let paths = fields.must("paths", |it| {
+        it.each(MAX_PATTERNS, |path| path.text(MAX_PATH))
+    })?;
+    fields.close();
+    Ok(CacheSpec { kind, key, paths })
+}
+
+/// An object that only the agent understands. The JSON reader bounds its depth.
+fn opaque_object(node: Node<'_>) -> Result<serde_json::Value, Invalid> {
+    if node.object()?.is_empty() {
+        return Err(Invalid::here("is empty"));
+    }
+    serde_json::from_str(node.raw().get())
+        .map_err(|error| Invalid::here(format!("cannot be read: {error}")))
+}
+
+fn as_map<S: serde::Serializer>(
+    entries: &[(String, String)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|(name, value)| (name, value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        JobSpec::parse(text.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_spec_of_one_step_is_enough() {
+        let spec = JobSpec::parse(br#"{"steps":["make"],"env":{"B":"1","A":"2"}}"#).unwrap();
+        assert_eq!(spec.workdir, ".");
+        assert_eq!(spec.work(), WorkKind::Steps);
+        assert_eq!(spec.env[0].0, "B", "the order written is kept");
+    }
+
+    // A68
+    #[test]
+    fn empty_work_and_two_kinds_of_work_are_refused() {
+        assert!(refused("{}").contains("there is no work"));
+        assert!(refused(r#"{"steps":[]}"#).contains("there is no work"));
+        assert!(refused(r#"{"steps":["  "]}"#).contains("steps[0]: is empty"));
+        assert!(refused(r#"{"steps":["a"],"function":{"name":"f"}}"#).contains("several kinds"));
+        assert!(refused(r#"{"function":{}}"#).contains("function: is empty"));
+    }
+
+    #[test]
+    fn a_refusal_names_the_inner_field() {
+        assert!(refused(r#"{"steps":["a"],"env":{"A":1}}"#).starts_with("env.A: must be a string"));
+        assert!(refused(r#"{"steps":["a",2]}"#).starts_with("steps[1]: must be a string"));
+        assert!(refused(r#"{"steps":["a"],"workdir":"../x"}"#).starts_with("workdir: "));
+        assert!(
+            refused(r#"{"steps":["a"],"artifacts":[{"type":"t"}]}"#)
+                .starts_with("artifacts[0].path_glob: is missing")
+        );
+    }
+
+    #[test]
+    fn the_text_is_kept_byte_for_byte_and_stays_out_of_debug_output() {
+        let text = "{ \"steps\":[\"a\"],\n  \"secret\" : 1.50 }";
+        let raw = RawJobSpec::from_text(text.to_owned()).unwrap();
+        assert_eq!(serde_json::to_string(&raw).unwrap(), text);
+        assert!(!format!("{raw:?}").contains("secret"));
+    }
+
+    #[test]
+    fn deep_nesting_is_refused_not_followed() {
+        let deep = format!(
+            r#"{{"function":{{"a":{}{}}}}}"#,
+            "[".repeat(5_000),
+            "]".repeat(5_000)
+        );
+        assert!(refused(&deep).starts_with("function: cannot be read"));
+    }
+}

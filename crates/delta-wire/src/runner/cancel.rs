@@ -1,0 +1,105 @@
+//! Two-phase cancel: CancelRequested, CancelAck and its answer.
+
+use serde::Serialize;
+
+use super::complete::{artifacts, attempt_state, log_digest};
+use super::{
+    Artifact, CancelToken, LeaseToken, LogDigest, MAX_WORD, Message, Reason, id, summary, ts,
+};
+use crate::fields::{Fields, Node};
+use crate::invalid::Invalid;
+use crate::seconds::Seconds;
+use crate::states::AttemptState;
+
+/// The server asks for a stop (RP-36).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
+pub struct CancelRequested {
+    pub lease_id: LeaseToken,
+    pub job_id: String,
+    pub reason: String,
+    pub deadline_seconds: Seconds,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ts: Option<String>,
+    /// Extension (A61): proves that a pushed cancel comes from whoever granted the lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancel_token: Option<CancelToken>,
+}
+
+impl Message for CancelRequested {
+    const TYPE: &'static str = "CancelRequested";
+
+    fn read(f: &mut Fields<'_>) -> Result<Self, Invalid> {
+        Ok(CancelRequested {
+            lease_id: f.must("lease_id", LeaseToken::read)?,
+            job_id: f.must("job_id", id)?,
+            reason: f.must("reason", |it| it.text(MAX_WORD))?,
+            deadline_seconds: f.must("deadline_seconds", Node::positive_seconds)?,
+            ts: f.may("ts", ts)?,
+            cancel_token: f.may("cancel_token", CancelToken::read)?,
+        })
+    }
+}
+
+/// The runner has stopped (RP-39).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
+pub struct CancelAck {
+    pub lease_id: LeaseToken,
+    pub runner_id: String,
+    /// What the runner says it ended with; stored, not obeyed (A10).
+    pub final_status: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ts: Option<String>,
+    pub artifacts: Vec<Artifact>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// Extension (A19).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// Extension: the log up to the stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogDigest>,
+}
+
+impl Message for CancelAck {
+    const TYPE: &'static str = "CancelAck";
+
+    fn read(f: &mut Fields<'_>) -> Result<Self, Invalid> {
+        Ok(CancelAck {
+            lease_id: f.must("lease_id", LeaseToken::read)?,
+            runner_id: f.must("runner_id", id)?,
+            final_status: f.must("final_status", |it| it.text(MAX_WORD))?,
+            ts: f.may("ts", ts)?,
+            artifacts: artifacts(f)?,
+            summary: f.may("summary", summary)?,
+            seq: f.may("seq", Node::count)?,
+            log: f.may("log", log_digest)?,
+        })
+    }
+}
+
+/// The answer to CancelAck.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
+pub struct CancelAckAck {
+    pub lease_id: LeaseToken,
+    pub accepted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_status: Option<AttemptState>,
+}
+
+impl Message for CancelAckAck {
+    const TYPE: &'static str = "CancelAckAck";
+
+    fn read(f: &mut Fields<'_>) -> Result<Self, Invalid> {
+        Ok(CancelAckAck {
+            lease_id: f.must("lease_id", LeaseToken::read)?,
+            accepted: f.must("accepted", Node::boolean)?,
+            reason: f.may("reason", Reason::read)?,
+            final_status: f.may("final_status", attempt_state)?,
+        })
+    }
+}

@@ -1,0 +1,252 @@
+//! The end of the work: Complete, its answer, and the bytes its digest is taken of.
+
+use serde::Serialize;
+
+use super::{
+    LeaseToken, MAX_ARTIFACTS, MAX_URI, MAX_WORD, Message, Reason, id, printable, summary, ts,
+};
+use crate::fields::{Fields, Node};
+use crate::invalid::Invalid;
+use crate::states::{AttemptState, spelled};
+
+/// What the work ended with (RP-32).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
+pub struct Complete {
+    pub lease_id: LeaseToken,
+    pub runner_id: String,
+    pub status: CompleteStatus,
+    /// As the runner saw it, kept verbatim. Null when no process ended by itself; never null for
+    /// SUCCEEDED.
+    pub exit_code: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timings: Option<Timings>,
+    pub artifacts: Vec<Artifact>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// Extension (A57): why, from the closed list of causes; an unknown word counts as user_exit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// Extension (A19).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq: Option<u64>,
+    /// Extension: the log as the runner has it, so that the server can say whether it has it all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogDigest>,
+}
+
+spelled! {
+    /// What a runner may claim (A58).
+    CompleteStatus {
+        Succeeded = "SUCCEEDED",
+        Failed = "FAILED",
+        TimedOut = "TIMED_OUT",
+    }
+}
+
+/// When the work began and ended by the runner's clock; information only (A23).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Timings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<String>,
+}
+
+/// A reference to bytes stored elsewhere. A URI the server did not issue is kept as text and never
+/// fetched (A49).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Artifact {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub uri: String,
+}
+
+/// Length and hash of a whole log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogDigest {
+    pub length: u64,
+    pub sha256: String,
+}
+
+impl Message for Complete {
+    const TYPE: &'static str = "Complete";
+
+    fn read(f: &mut Fields<'_>) -> Result<Self, Invalid> {
+        let status = f.must("status", status)?;
+        // A Windows exit code is unsigned and 32 bits wide, a Unix one may be written negative.
+        let exit_code = f.may("exit_code", |it| it.whole(i32::MIN.into(), u32::MAX.into()))?;
+        if status == CompleteStatus::Succeeded && exit_code.is_none() {
+            return Err(Invalid::field(
+                "exit_code",
+                "is missing, and SUCCEEDED needs one",
+            ));
+        }
+        Ok(Complete {
+            lease_id: f.must("lease_id", LeaseToken::read)?,
+            runner_id: f.must("runner_id", id)?,
+            status,
+            exit_code,
+            timings: f.may("timings", timings)?,
+            artifacts: artifacts(f)?,
+            summary: f.may("summary", summary)?,
+            cause: f.may("cause", |it| it.text(MAX_WORD))?,
+            seq: f.may("seq", Node::count)?,
+            log: f.may("log", log_digest)?,
+        })
+    }
+}
+
+fn status(node: Node<'_>) -> Result<CompleteStatus, Invalid> {
+    CompleteStatus::from_text(&node.string()?)
+        .ok_or_else(|| Invalid::here("must be SUCCEEDED, FAILED or TIMED_OUT"))
+}
+
+fn timings(node: Node<'_>) -> Result<Timings, Invalid> {
+    let mut f = node.object()?;
+    let timings = Timings {
+        started_at: f.may("started_at", ts)?,
+        finished_at: f.may("finished_at", ts)?,
+    };
+    f.close();
+    Ok(timings)
+}
+
+pub(super) fn artifacts(f: &mut Fields<'_>) -> Result<Vec<Artifact>, Invalid> {
+    Ok(f.may("artifacts", |it| it.each(MAX_ARTIFACTS, artifact))?
+        .unwrap_or_default())
+}
+
+fn artifact(node: Node<'_>) -> Result<Artifact, Invalid> {
+    let mut f = node.object()?;
+    let kind = f.must("type", |it| it.text(MAX_WORD))?;
+    let uri = f.must("uri", |it| printable(it, MAX_URI))?;
+    f.close();
+    Ok(Artifact { kind, uri })
+}
+
+pub(super) fn log_digest(node: Node<'_>) -> Result<LogDigest, Invalid> {
+    let mut f = node.object()?;
+    let length = f.must("length", Node::count)?;
+    let sha256 = f.must("sha256", Node::sha256)?;
+    f.close();
+    Ok(LogDigest { length, sha256 })
+}
+
+/// The answer to Complete (RP-33).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "type")]
+pub struct CompleteAck {
+    pub lease_id: LeaseToken,
+    pub accepted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Reason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub final_status: Option<AttemptState>,
+}
+
+impl Message for CompleteAck {
+    const TYPE: &'static str = "CompleteAck";
+
+    fn read(f: &mut Fields<'_>) -> Result<Self, Invalid> {
+        Ok(CompleteAck {
+            lease_id: f.must("lease_id", LeaseToken::read)?,
+            accepted: f.must("accepted", Node::boolean)?,
+            reason: f.may("reason", Reason::read)?,
+            final_status: f.may("final_status", attempt_state)?,
+        })
+    }
+}
+
+pub(super) fn attempt_state(node: Node<'_>) -> Result<AttemptState, Invalid> {
+    AttemptState::from_text(&node.string()?)
+        .ok_or_else(|| Invalid::here("is not a state of an attempt"))
+}
+
+/// What a Complete means, as bytes that are equal exactly when the meaning is (A18): the order of
+/// fields, unknown fields, the sequence number and the secret play no part in it.
+pub fn complete_digest_input(complete: &Complete) -> Vec<u8> {
+    let mut bytes = Meaning(b"delta-ci complete 1\n".to_vec());
+    bytes.text(&complete.runner_id);
+    bytes.text(complete.status.as_str());
+    bytes.optional(complete.exit_code.map(|code| code.to_string()).as_deref());
+    let timings = complete.timings.as_ref();
+    bytes.optional(timings.and_then(|it| it.started_at.as_deref()));
+    bytes.optional(timings.and_then(|it| it.finished_at.as_deref()));
+    bytes.number(complete.artifacts.len() as u64);
+    for artifact in &complete.artifacts {
+        bytes.text(&artifact.kind);
+        bytes.text(&artifact.uri);
+    }
+    bytes.optional(complete.summary.as_deref());
+    bytes.optional(complete.cause.as_deref());
+    bytes.optional(
+        complete
+            .log
+            .as_ref()
+            .map(|log| log.length.to_string())
+            .as_deref(),
+    );
+    bytes.optional(complete.log.as_ref().map(|log| log.sha256.as_str()));
+    bytes.0
+}
+
+/// Length before content everywhere, so that no two lists of texts share their bytes.
+struct Meaning(Vec<u8>);
+
+impl Meaning {
+    fn number(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_be_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn optional(&mut self, text: Option<&str>) {
+        self.0.push(u8::from(text.is_some()));
+        if let Some(text) = text {
+            self.text(text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runner::parse;
+
+    fn digest_input(text: &str) -> Vec<u8> {
+        complete_digest_input(&parse::<Complete>(text.as_bytes()).unwrap().message)
+    }
+
+    const PLAIN: &str = r#"{"type":"Complete","lease_id":"l","runner_id":"r",
+        "status":"FAILED","exit_code":1,"summary":"no"}"#;
+
+    // A18
+    #[test]
+    fn the_same_meaning_gives_the_same_bytes() {
+        let reordered = r#"{"summary":"no","seq":7,"exit_code":1,"new":true,"status":"FAILED",
+            "artifacts":[],"runner_id":"r","lease_id":"l","type":"Complete"}"#;
+        assert_eq!(digest_input(PLAIN), digest_input(reordered));
+    }
+
+    // A18
+    #[test]
+    fn another_meaning_gives_other_bytes() {
+        for (from, to) in [
+            (r#""exit_code":1"#, r#""exit_code":2"#),
+            (r#""exit_code":1"#, r#""exit_code":null"#),
+            (r#""summary":"no""#, r#""cause":"no""#),
+            ("FAILED", "TIMED_OUT"),
+            (r#""runner_id":"r""#, r#""runner_id":"s""#),
+        ] {
+            assert_ne!(
+                digest_input(PLAIN),
+                digest_input(&PLAIN.replace(from, to)),
+                "{to}"
+            );
+        }
+    }
+}
