@@ -1,0 +1,3 @@
+//! The `delta-ci` binary.
+
+fn main() {}

@@ -1,0 +1,320 @@
+//! The attempt machine (SM-23 … SM-35): one try of a job. `STALE` of the specification is the label
+//! of a lost execution, not a stored state (A59), so eleven states have edges.
+//!
+//! Owns which attempt state may follow which, and the row. An ended attempt never moves again: a
+//! retry is a new attempt (A7).
+
+use crate::cause::Cause;
+use crate::id::AttemptId;
+use crate::lease::Lease;
+use crate::run::Illegal;
+use crate::time::{Millis, Span};
+use crate::{Digest, Text};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AttemptState {
+    /// Exists; waits for other jobs or for its delay.
+    Created,
+    /// Ready to be leased.
+    Queued,
+    /// Granted to a runner that has not acknowledged.
+    Leased,
+    /// Acknowledged; the environment is being prepared.
+    Starting,
+    /// Work is executing.
+    Running,
+    /// Logs and artifacts are being uploaded.
+    Uploading,
+    Succeeded,
+    Failed,
+    /// A cancel was asked for and not yet answered.
+    CancelRequested,
+    Canceled,
+    TimedOut,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AttemptEvent {
+    /// Its needs are met and its delay is over.
+    Published,
+    Granted,
+    Acknowledged,
+    /// First heartbeat.
+    Running,
+    Uploading,
+    Succeeded,
+    /// A completion reported failure.
+    Failed,
+    /// Its lease ended without a result; the same attempt waits for another lease.
+    Lost,
+    /// Its lease ended without a result and no further lease is allowed.
+    GivenUp,
+    /// No agent took it in time.
+    NoAgent,
+    TimedOut,
+    CancelRequested,
+    Canceled,
+    /// Ended before it was ever granted: a need failed, or the run ended.
+    Dropped,
+}
+
+impl AttemptState {
+    pub const ALL: [AttemptState; 11] = [
+        AttemptState::Created,
+        AttemptState::Queued,
+        AttemptState::Leased,
+        AttemptState::Starting,
+        AttemptState::Running,
+        AttemptState::Uploading,
+        AttemptState::Succeeded,
+        AttemptState::Failed,
+        AttemptState::CancelRequested,
+        AttemptState::Canceled,
+        AttemptState::TimedOut,
+    ];
+
+    /// The machine.
+    pub fn next(
+        self,
+        event: AttemptEvent,
+    ) -> Result<AttemptState, Illegal<AttemptState, AttemptEvent>> {
+        use AttemptEvent as E;
+        use AttemptState as S;
+        match (self, event) {
+            (S::Created, E::Published) => Ok(S::Queued),
+            (S::Queued, E::Granted) => Ok(S::Leased),
+            (S::Leased, E::Acknowledged) => Ok(S::Starting),
+            (S::Starting, E::Running) => Ok(S::Running),
+            (S::Running, E::Uploading) => Ok(S::Uploading),
+            (S::Uploading, E::Succeeded) => Ok(S::Succeeded),
+            (S::Uploading, E::Failed) => Ok(S::Failed),
+            (S::Leased | S::Starting | S::Running | S::Uploading, E::Lost) => Ok(S::Queued),
+            (S::Leased | S::Starting | S::Running | S::Uploading, E::GivenUp) => Ok(S::Failed),
+            (S::Queued, E::NoAgent) => Ok(S::Failed),
+            (S::Starting | S::Running | S::Uploading, E::TimedOut) => Ok(S::TimedOut),
+            (
+                S::Created | S::Queued | S::Leased | S::Starting | S::Running | S::Uploading,
+                E::CancelRequested,
+            ) => Ok(S::CancelRequested),
+            (S::CancelRequested, E::Canceled) => Ok(S::Canceled),
+            (S::Created | S::Queued, E::Dropped) => Ok(S::Canceled),
+            (state, event) => Err(Illegal { state, event }),
+        }
+    }
+
+    pub fn is_final(self) -> bool {
+        use AttemptState as S;
+        matches!(self, S::Succeeded | S::Failed | S::Canceled | S::TimedOut)
+    }
+
+    /// Held by exactly one live lease.
+    pub fn is_leased(self) -> bool {
+        use AttemptState as S;
+        matches!(
+            self,
+            S::Leased | S::Starting | S::Running | S::Uploading | S::CancelRequested
+        )
+    }
+
+    /// As the specification spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttemptState::Created => "CREATED",
+            AttemptState::Queued => "QUEUED",
+            AttemptState::Leased => "LEASED",
+            AttemptState::Starting => "STARTING",
+            AttemptState::Running => "RUNNING",
+            AttemptState::Uploading => "UPLOADING",
+            AttemptState::Succeeded => "SUCCEEDED",
+            AttemptState::Failed => "FAILED",
+            AttemptState::CancelRequested => "CANCEL_REQUESTED",
+            AttemptState::Canceled => "CANCELED",
+            AttemptState::TimedOut => "TIMED_OUT",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<AttemptState> {
+        AttemptState::ALL
+            .into_iter()
+            .find(|state| state.name() == name)
+    }
+}
+
+impl AttemptEvent {
+    pub const ALL: [AttemptEvent; 14] = [
+        AttemptEvent::Published,
+        AttemptEvent::Granted,
+        AttemptEvent::Acknowledged,
+        AttemptEvent::Running,
+        AttemptEvent::Uploading,
+        AttemptEvent::Succeeded,
+        AttemptEvent::Failed,
+        AttemptEvent::Lost,
+        AttemptEvent::GivenUp,
+        AttemptEvent::NoAgent,
+        AttemptEvent::TimedOut,
+        AttemptEvent::CancelRequested,
+        AttemptEvent::Canceled,
+        AttemptEvent::Dropped,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            AttemptEvent::Published => "published",
+            AttemptEvent::Granted => "granted",
+            AttemptEvent::Acknowledged => "acknowledged",
+            AttemptEvent::Running => "running",
+            AttemptEvent::Uploading => "uploading",
+            AttemptEvent::Succeeded => "succeeded",
+            AttemptEvent::Failed => "failed",
+            AttemptEvent::Lost => "lost",
+            AttemptEvent::GivenUp => "given_up",
+            AttemptEvent::NoAgent => "no_agent",
+            AttemptEvent::TimedOut => "timed_out",
+            AttemptEvent::CancelRequested => "cancel_requested",
+            AttemptEvent::Canceled => "canceled",
+            AttemptEvent::Dropped => "dropped",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<AttemptEvent> {
+        AttemptEvent::ALL
+            .into_iter()
+            .find(|event| event.name() == name)
+    }
+}
+
+/// A cancel of one attempt: what the holder must hear, and when the server stops waiting.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttemptCancel {
+    pub cause: Cause,
+    pub by: Text,
+    pub requested_at: Millis,
+    /// What the holder is given, counted from when it first hears of it (A70).
+    pub grace: Span,
+    /// The end whether or not it was heard.
+    pub force_at: Millis,
+}
+
+/// What a holder reported when it ended its lease. Stored, and only partly obeyed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Report {
+    pub exit_code: Option<i32>,
+    pub summary: Option<Text>,
+    /// References as the holder gave them: JSON text the core does not read.
+    pub artifacts: Option<Text>,
+    /// Length and hash of the log as the holder saw it.
+    pub log: Option<(u64, Digest)>,
+    pub started_at: Option<Millis>,
+    pub finished_at: Option<Millis>,
+}
+
+/// Best-effort progress; never decides anything (A21).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Progress {
+    pub percent: Option<u8>,
+    pub step_index: Option<u32>,
+    pub current_step: Option<Text>,
+    pub message: Option<Text>,
+    /// Log bytes the holder says it handed over (A22).
+    pub log_bytes: Option<u64>,
+}
+
+/// One attempt with its latest lease. Earlier leases are kept apart; only their tokens matter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    pub id: AttemptId,
+    pub state: AttemptState,
+    pub created_at: Millis,
+    /// Not before this may it be queued (A57).
+    pub not_before: Millis,
+    pub queued_at: Option<Millis>,
+    /// Smaller is sooner: see [`order_key`].
+    pub order_key: i64,
+    pub ended_at: Option<Millis>,
+    pub cause: Option<Cause>,
+    pub losses: u32,
+    pub dispatches: u32,
+    pub cancel: Option<AttemptCancel>,
+    pub report: Option<Report>,
+    pub lease: Option<Lease>,
+    /// Leases issued for the job so far, this attempt's included.
+    pub lease_number: u32,
+    /// When the holder first heard of the cancel. Moves with heartbeats; no fact.
+    pub cancel_told_at: Option<Millis>,
+    /// Moves with heartbeats; no fact.
+    pub progress: Progress,
+}
+
+impl Attempt {
+    /// The lease, while it is a right to this attempt.
+    pub fn live_lease(&self) -> Option<&Lease> {
+        self.lease.as_ref().filter(|lease| lease.state.is_live())
+    }
+
+    /// When the server stops waiting for the holder to acknowledge a cancel.
+    pub fn cancel_deadline(&self) -> Option<Millis> {
+        let cancel = self.cancel.as_ref()?;
+        let told = self.cancel_told_at.map(|at| at + cancel.grace);
+        Some(told.map_or(cancel.force_at, |at| at.min(cancel.force_at)))
+    }
+}
+
+/// The queue's order (A64): earlier first, each point of priority worth a minute, and each place
+/// inside the run worth a second, so that a run of a thousand jobs does not starve a run of one.
+pub fn order_key(queued_at: Millis, priority: i32, rank: u32) -> i64 {
+    queued_at.0 - i64::from(priority) * 60_000 + i64::from(rank) * 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_states_are_those_of_the_specification() {
+        // SM-23; STALE is a label, A59.
+        let names: Vec<&str> = AttemptState::ALL.iter().map(|s| s.name()).collect();
+        assert_eq!(
+            names.join(" "),
+            "CREATED QUEUED LEASED STARTING RUNNING UPLOADING SUCCEEDED FAILED CANCEL_REQUESTED \
+             CANCELED TIMED_OUT"
+        );
+    }
+
+    #[test]
+    fn an_ended_attempt_never_moves() {
+        // SM-35, I7, A7, A8
+        for state in AttemptState::ALL.into_iter().filter(|s| s.is_final()) {
+            for event in AttemptEvent::ALL {
+                assert!(state.next(event).is_err(), "{state:?} {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_run_does_not_starve_a_small_one() {
+        // A64
+        let thousandth = order_key(Millis(0), 0, 999);
+        let single = order_key(Millis(10_000), 0, 0);
+        assert!(single < thousandth);
+        assert!(order_key(Millis(50_000), 1, 0) < order_key(Millis(0), 0, 0));
+    }
+
+    #[test]
+    fn the_cancel_deadline_counts_from_the_first_delivery() {
+        // A70
+        let mut attempt = crate::world::test_support::attempt();
+        attempt.cancel = Some(AttemptCancel {
+            cause: Cause::CanceledByUser,
+            by: "ann".into(),
+            requested_at: Millis(0),
+            grace: Span::secs(30),
+            force_at: Millis(50_000),
+        });
+        assert_eq!(attempt.cancel_deadline(), Some(Millis(50_000)));
+        attempt.cancel_told_at = Some(Millis(5_000));
+        assert_eq!(attempt.cancel_deadline(), Some(Millis(35_000)));
+        attempt.cancel_told_at = Some(Millis(30_000));
+        assert_eq!(attempt.cancel_deadline(), Some(Millis(50_000)));
+    }
+}

@@ -1,0 +1,173 @@
+//! Making runs (R1 … R4, A11, A14): a run with its jobs in one record, or a plan that comes later.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Stop, Work, settle};
+use crate::attempt::AttemptEvent;
+use crate::cause::Cause;
+use crate::command::{NewJob, NewRun, Refusal, Reply};
+use crate::fact::Fact;
+use crate::job::Job;
+use crate::run::{Run, RunEvent, RunState};
+use crate::world::Want;
+
+pub(super) fn create_run(work: &mut Work, new: &NewRun) -> Result<Reply, Stop> {
+    if let Some((key, digest)) = new.header.idempotency {
+        let known = work
+            .world
+            .keys
+            .get(&key)
+            .ok_or(Stop::Missing(Want::Key(key)))?;
+        if let Some(run) = known {
+            return replay(work, *run, &digest);
+        }
+    }
+    if work.find_run()?.is_some() {
+        return Err(Refusal::RunExists(new.id).into());
+    }
+    work.emit(Fact::RunCreated(Box::new(Run {
+        id: new.id,
+        header: new.header.clone(),
+        state: RunState::Created,
+        outcome: None,
+        cause: None,
+        cancel: None,
+        created_at: work.now(),
+        queued_at: None,
+        started_at: None,
+        ended_at: None,
+        jobs: 0,
+        live_jobs: 0,
+        required_failed: 0,
+        required_canceled: 0,
+    })))?;
+    work.move_run(RunEvent::PlanningStarted, None)?;
+    match &new.jobs {
+        None => {}
+        Some(jobs) if jobs.is_empty() => {
+            fail_plan(work, Cause::EmptyPlan)?;
+        }
+        Some(jobs) => {
+            plan(work, jobs)?;
+        }
+    }
+    Ok(Reply::Created {
+        run: new.id,
+        replayed: false,
+    })
+}
+
+/// The same request under the same key gets the same run; another request is refused.
+fn replay(work: &Work, run: crate::RunId, digest: &crate::Digest) -> Result<Reply, Stop> {
+    let known = work
+        .world
+        .runs
+        .get(&run)
+        .ok_or(Stop::Missing(Want::Run(run)))?;
+    match known.as_ref().and_then(|run| run.header.idempotency) {
+        Some((_, used)) if used == *digest => Ok(Reply::Created {
+            run,
+            replayed: true,
+        }),
+        _ => Err(Refusal::KeyReused(run).into()),
+    }
+}
+
+pub(super) fn plan(work: &mut Work, jobs: &[NewJob]) -> Result<Reply, Stop> {
+    let state = work.run()?.state;
+    if state != RunState::Planning {
+        return Err(wrong_state(state, "a plan"));
+    }
+    create_jobs(work, jobs)?;
+    work.move_run(RunEvent::Planned, None)?;
+    if let Some(cancel) = work.run()?.cancel.clone() {
+        // A11: asked for while planning. Nothing was dispatched, so nothing needs to be heard.
+        work.move_run(RunEvent::CancelRequested, None)?;
+        return super::cancel::every_job(work, cancel.cause, &cancel.by)
+            .map(|()| Reply::Done { changed: true });
+    }
+    if jobs.is_empty() {
+        work.move_run(RunEvent::Started, None)?;
+        work.move_run(RunEvent::Succeeded, Some(Cause::NothingToRun))?;
+        settle::publish_outcome(work)?;
+        return Ok(Reply::Done { changed: true });
+    }
+    for (n, job) in (1..).zip(jobs) {
+        if job.policy.needs.is_empty() {
+            work.move_attempt(work.run.job(n).attempt(1), AttemptEvent::Published, None)?;
+        }
+    }
+    Ok(Reply::Done { changed: true })
+}
+
+fn create_jobs(work: &mut Work, jobs: &[NewJob]) -> Result<(), Stop> {
+    let dependents = dependents_of(jobs)?;
+    for ((n, job), dependents) in (1u32..).zip(jobs).zip(dependents) {
+        work.emit(Fact::JobCreated(Box::new(Job {
+            id: work.run.job(n),
+            name: job.name.clone(),
+            waiting_on: job.policy.needs.len() as u32,
+            policy: Arc::new(job.policy.clone()),
+            spec: job.spec,
+            dependents: dependents.into(),
+            attempts: 1,
+            resolution: None,
+            cause: None,
+            ended_at: None,
+        })))?;
+    }
+    Ok(())
+}
+
+/// Who needs whom, turned around. Needs must name other jobs of the plan, each once, and lead
+/// somewhere (Kahn's algorithm).
+fn dependents_of(jobs: &[NewJob]) -> Result<Vec<Vec<u32>>, Stop> {
+    let mut dependents = vec![Vec::new(); jobs.len()];
+    for (n, job) in (1u32..).zip(jobs) {
+        let mut seen = BTreeSet::new();
+        for need in &job.policy.needs {
+            if *need == 0 || *need as usize > jobs.len() || *need == n || !seen.insert(need) {
+                let why = format!("job {} has a need that cannot be: {need}", job.name);
+                return Err(Refusal::BadPlan(why).into());
+            }
+            dependents[*need as usize - 1].push(n);
+        }
+    }
+    let mut open: Vec<usize> = jobs.iter().map(|job| job.policy.needs.len()).collect();
+    let mut ready: Vec<usize> = (0..jobs.len()).filter(|n| open[*n] == 0).collect();
+    let mut done = 0;
+    while let Some(n) = ready.pop() {
+        done += 1;
+        for &dependent in &dependents[n] {
+            let other = dependent as usize - 1;
+            open[other] -= 1;
+            if open[other] == 0 {
+                ready.push(other);
+            }
+        }
+    }
+    if done < jobs.len() {
+        return Err(Refusal::BadPlan("the needs of the jobs form a cycle".into()).into());
+    }
+    Ok(dependents)
+}
+
+pub(super) fn fail_plan(work: &mut Work, cause: Cause) -> Result<Reply, Stop> {
+    let state = work.run()?.state;
+    if state != RunState::Planning {
+        return Err(wrong_state(state, "a failed plan"));
+    }
+    work.move_run(RunEvent::PlanningFailed, None)?;
+    work.move_run(RunEvent::Failed, Some(cause))?;
+    settle::publish_outcome(work)?;
+    Ok(Reply::Done { changed: true })
+}
+
+fn wrong_state(state: RunState, what: &str) -> Stop {
+    Refusal::WrongState(format!(
+        "{what} does not fit a run that is {}",
+        state.name()
+    ))
+    .into()
+}

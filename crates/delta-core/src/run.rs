@@ -1,0 +1,289 @@
+//! The run machine (SM-5 … SM-21): eleven states, the edges of the specification and those of A66.
+//!
+//! Owns which run state may follow which. Refuses everything else with a typed error; the outcome
+//! is kept apart from the state, so that `REPORTED` does not erase it (A13).
+
+use crate::cause::Cause;
+use crate::id::RunId;
+use crate::time::{Millis, Span};
+use crate::{Digest, Text};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RunState {
+    /// The record exists; planning has not begun.
+    Created,
+    /// A plan is being made.
+    Planning,
+    /// Planning failed; passes to `Failed` in the same transaction.
+    PlanFailed,
+    /// Jobs exist and wait; nothing was granted yet.
+    Queued,
+    /// At least one attempt was granted.
+    Running,
+    /// A cancel was asked for; jobs may still be active.
+    CancelRequested,
+    /// Every required job succeeded.
+    Success,
+    /// A required job failed for good, or planning did.
+    Failed,
+    /// Ended by a cancel.
+    Canceled,
+    /// Exceeded its run timeout.
+    Timeout,
+    /// The outcome was published; nothing moves any more.
+    Reported,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RunEvent {
+    PlanningStarted,
+    Planned,
+    PlanningFailed,
+    Started,
+    Succeeded,
+    Failed,
+    CancelRequested,
+    Canceled,
+    TimedOut,
+    Reported,
+}
+
+/// An event that a state does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Illegal<S, E> {
+    pub state: S,
+    pub event: E,
+}
+
+impl RunState {
+    pub const ALL: [RunState; 11] = [
+        RunState::Created,
+        RunState::Planning,
+        RunState::PlanFailed,
+        RunState::Queued,
+        RunState::Running,
+        RunState::CancelRequested,
+        RunState::Success,
+        RunState::Failed,
+        RunState::Canceled,
+        RunState::Timeout,
+        RunState::Reported,
+    ];
+
+    /// The machine.
+    pub fn next(self, event: RunEvent) -> Result<RunState, Illegal<RunState, RunEvent>> {
+        use RunEvent as E;
+        use RunState as S;
+        match (self, event) {
+            (S::Created, E::PlanningStarted) => Ok(S::Planning),
+            (S::Planning, E::Planned) => Ok(S::Queued),
+            (S::Planning, E::PlanningFailed) => Ok(S::PlanFailed),
+            (S::PlanFailed, E::Failed) => Ok(S::Failed),
+            (S::Queued, E::Started) => Ok(S::Running),
+            (S::Running, E::Succeeded) => Ok(S::Success),
+            (S::Queued | S::Running, E::Failed) => Ok(S::Failed),
+            (S::Queued | S::Running, E::CancelRequested) => Ok(S::CancelRequested),
+            (S::CancelRequested, E::Canceled) => Ok(S::Canceled),
+            (S::Queued | S::Running, E::TimedOut) => Ok(S::Timeout),
+            (S::Success | S::Failed | S::Canceled | S::Timeout, E::Reported) => Ok(S::Reported),
+            (state, event) => Err(Illegal { state, event }),
+        }
+    }
+
+    /// New attempts and grants are possible (A55).
+    pub fn takes_work(self) -> bool {
+        matches!(self, RunState::Queued | RunState::Running)
+    }
+
+    /// An outcome is fixed, reported or not.
+    pub fn has_ended(self) -> bool {
+        use RunState as S;
+        matches!(
+            self,
+            S::Success | S::Failed | S::Canceled | S::Timeout | S::Reported
+        )
+    }
+
+    /// As the specification spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            RunState::Created => "CREATED",
+            RunState::Planning => "PLANNING",
+            RunState::PlanFailed => "PLAN_FAILED",
+            RunState::Queued => "QUEUED",
+            RunState::Running => "RUNNING",
+            RunState::CancelRequested => "CANCEL_REQUESTED",
+            RunState::Success => "SUCCESS",
+            RunState::Failed => "FAILED",
+            RunState::Canceled => "CANCELED",
+            RunState::Timeout => "TIMEOUT",
+            RunState::Reported => "REPORTED",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<RunState> {
+        RunState::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+impl RunEvent {
+    pub const ALL: [RunEvent; 10] = [
+        RunEvent::PlanningStarted,
+        RunEvent::Planned,
+        RunEvent::PlanningFailed,
+        RunEvent::Started,
+        RunEvent::Succeeded,
+        RunEvent::Failed,
+        RunEvent::CancelRequested,
+        RunEvent::Canceled,
+        RunEvent::TimedOut,
+        RunEvent::Reported,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            RunEvent::PlanningStarted => "planning_started",
+            RunEvent::Planned => "planned",
+            RunEvent::PlanningFailed => "planning_failed",
+            RunEvent::Started => "started",
+            RunEvent::Succeeded => "succeeded",
+            RunEvent::Failed => "failed",
+            RunEvent::CancelRequested => "cancel_requested",
+            RunEvent::Canceled => "canceled",
+            RunEvent::TimedOut => "timed_out",
+            RunEvent::Reported => "reported",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<RunEvent> {
+        RunEvent::ALL.into_iter().find(|event| event.name() == name)
+    }
+}
+
+/// What a run was made for and how long it may take; fixed at creation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RunHeader {
+    /// Every table and query is scoped by project from the start.
+    pub project: Text,
+    pub repository: Option<Text>,
+    pub git_ref: Option<Text>,
+    pub commit: Option<Text>,
+    /// Whether the run's code may see secrets; decided by the server, never by the run.
+    pub trusted: bool,
+    /// Counted from 1 per rerun chain (SM-3).
+    pub run_attempt: u32,
+    pub rerun_of: Option<RunId>,
+    pub priority: i32,
+    /// A failed required job cancels the rest (A12).
+    pub fail_fast: bool,
+    /// A reporter must publish the outcome before `REPORTED`; without one it follows at once.
+    pub needs_report: bool,
+    pub run_timeout: Span,
+    pub wait_timeout: Span,
+    pub planning_timeout: Span,
+    /// Who asked for it.
+    pub created_by: Text,
+    /// SHA-256 of the caller's idempotency key and of the request it came with.
+    pub idempotency: Option<(Digest, Digest)>,
+}
+
+/// A cancel of the whole run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RunCancel {
+    pub at: Millis,
+    pub cause: Cause,
+    pub by: Text,
+}
+
+/// A run: header, state and the counters that finalisation needs without reading its jobs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    pub id: RunId,
+    pub header: RunHeader,
+    pub state: RunState,
+    /// `Success`, `Failed`, `Canceled` or `Timeout`, from the moment it is fixed.
+    pub outcome: Option<RunState>,
+    pub cause: Option<Cause>,
+    pub cancel: Option<RunCancel>,
+    pub created_at: Millis,
+    pub queued_at: Option<Millis>,
+    /// The first grant: the run timeout counts from here.
+    pub started_at: Option<Millis>,
+    pub ended_at: Option<Millis>,
+    pub jobs: u32,
+    /// Jobs not yet resolved.
+    pub live_jobs: u32,
+    /// Required jobs that failed for good, and those that were canceled.
+    pub required_failed: u32,
+    pub required_canceled: u32,
+}
+
+impl Run {
+    /// When the run itself must move on, if nothing else moves it first.
+    pub fn due_at(&self) -> Option<Millis> {
+        match self.state {
+            RunState::Created | RunState::Planning => {
+                Some(self.created_at + self.header.planning_timeout)
+            }
+            RunState::Queued => Some(self.queued_at? + self.header.wait_timeout),
+            RunState::Running => Some(self.started_at? + self.header.run_timeout),
+            _ => None,
+        }
+    }
+
+    /// A required job is lost: the run cannot succeed any more, even while others go on (A12).
+    pub fn will_fail(&self) -> bool {
+        self.required_failed + self.required_canceled > 0
+    }
+
+    /// The moment the run times out, once it has started.
+    pub fn deadline(&self) -> Option<Millis> {
+        Some(self.started_at? + self.header.run_timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_states_are_those_of_the_specification() {
+        // SM-5
+        let names: Vec<&str> = RunState::ALL.iter().map(|s| s.name()).collect();
+        assert_eq!(
+            names.join(" "),
+            "CREATED PLANNING PLAN_FAILED QUEUED RUNNING CANCEL_REQUESTED SUCCESS FAILED CANCELED \
+             TIMEOUT REPORTED"
+        );
+    }
+
+    #[test]
+    fn reported_is_the_end() {
+        // SM-18
+        for event in RunEvent::ALL {
+            assert!(RunState::Reported.next(event).is_err(), "{event:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_never_goes_back_to_queued() {
+        // A15: the only edge into QUEUED comes from planning.
+        for state in RunState::ALL {
+            for event in RunEvent::ALL {
+                if state.next(event) == Ok(RunState::Queued) {
+                    assert_eq!(state, RunState::Planning);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_read_back() {
+        for state in RunState::ALL {
+            assert_eq!(RunState::from_name(state.name()), Some(state));
+        }
+        for event in RunEvent::ALL {
+            assert_eq!(RunEvent::from_name(event.name()), Some(event));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! The rows a decision may look at, and the copy it writes on.
+//!
+//! A [`World`] holds whatever its owner loaded: a server loads what a batch touches, the simulator
+//! everything. A decision that needs a row nobody loaded stops and names it ([`Want`]); the owner
+//! loads it and asks again. Rows known not to exist are remembered as absent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::attempt::Attempt;
+use crate::fact::Unfit;
+use crate::id::{AttemptId, JobId, LeaseKey, RunId};
+use crate::job::Job;
+use crate::lease::Lease;
+use crate::run::Run;
+use crate::{Digest, Text};
+
+/// Something a decision needs to see.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Want {
+    Run(RunId),
+    Job(JobId),
+    Attempt(AttemptId),
+    /// A lease that is not the attempt's latest.
+    PastLease(LeaseKey),
+    /// The run made under an idempotency key.
+    Key(Digest),
+    /// The attempt whose live lease this principal's runner holds.
+    Holder(Text, Text),
+    /// Every unresolved job of a run with its current attempt.
+    LiveJobs(RunId),
+}
+
+/// Where facts are applied.
+pub trait Rows {
+    fn put_run(&mut self, run: Run);
+    fn put_job(&mut self, job: Job);
+    fn put_attempt(&mut self, attempt: Attempt);
+    fn put_past_lease(&mut self, attempt: AttemptId, lease: Lease);
+    fn edit_run(&mut self, id: RunId) -> Result<&mut Run, Unfit>;
+    fn edit_job(&mut self, id: JobId) -> Result<&mut Job, Unfit>;
+    fn edit_attempt(&mut self, id: AttemptId) -> Result<&mut Attempt, Unfit>;
+}
+
+/// Rows in memory. `None` means: known not to exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct World {
+    pub runs: BTreeMap<RunId, Option<Run>>,
+    pub jobs: BTreeMap<JobId, Option<Job>>,
+    pub attempts: BTreeMap<AttemptId, Option<Attempt>>,
+    pub past_leases: BTreeMap<LeaseKey, Option<Lease>>,
+    pub keys: BTreeMap<Digest, Option<RunId>>,
+    pub holders: BTreeMap<(Text, Text), Option<AttemptId>>,
+    /// Runs all of whose unresolved jobs are here.
+    pub whole: BTreeSet<RunId>,
+}
+
+/// Rows changed by one decision, in full.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Edits {
+    pub runs: BTreeMap<RunId, Run>,
+    pub jobs: BTreeMap<JobId, Job>,
+    pub attempts: BTreeMap<AttemptId, Attempt>,
+    pub past_leases: BTreeMap<LeaseKey, Lease>,
+}
+
+impl Edits {
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.jobs.is_empty() && self.attempts.is_empty()
+    }
+
+    /// Later edits win.
+    pub fn absorb(&mut self, later: Edits) {
+        self.runs.extend(later.runs);
+        self.jobs.extend(later.jobs);
+        self.attempts.extend(later.attempts);
+        self.past_leases.extend(later.past_leases);
+    }
+}
+
+impl World {
+    /// Makes the edits of an accepted decision visible to the next one.
+    pub fn absorb(&mut self, edits: &Edits) {
+        for (id, run) in &edits.runs {
+            let is_new = !self.runs.contains_key(id) || self.runs[id].is_none();
+            if is_new {
+                self.whole.insert(*id);
+                if let Some((key, _)) = run.header.idempotency {
+                    self.keys.insert(key, Some(*id));
+                }
+            }
+            self.runs.insert(*id, Some(run.clone()));
+        }
+        for (id, job) in &edits.jobs {
+            self.jobs.insert(*id, Some(job.clone()));
+        }
+        for (id, attempt) in &edits.attempts {
+            if let Some(lease) = &attempt.lease {
+                let holder = (lease.principal.clone(), lease.runner.clone());
+                let held = lease.state.is_live().then_some(*id);
+                let other = self.holders.get(&holder).copied().flatten();
+                if held.is_some() || other.is_none_or(|it| it == *id) {
+                    self.holders.insert(holder, held);
+                }
+            }
+            self.attempts.insert(*id, Some(attempt.clone()));
+        }
+        for (key, lease) in &edits.past_leases {
+            self.past_leases.insert(*key, Some(lease.clone()));
+        }
+    }
+
+    /// Unresolved jobs of a run, in order.
+    pub fn live_jobs(&self, run: RunId) -> Vec<JobId> {
+        self.jobs
+            .range(run.job(0)..=run.job(u32::MAX))
+            .filter_map(|(id, job)| job.as_ref().filter(|j| j.resolution.is_none()).map(|_| *id))
+            .collect()
+    }
+}
+
+impl Rows for World {
+    fn put_run(&mut self, run: Run) {
+        self.whole.insert(run.id);
+        self.runs.insert(run.id, Some(run));
+    }
+
+    fn put_job(&mut self, job: Job) {
+        self.jobs.insert(job.id, Some(job));
+    }
+
+    fn put_attempt(&mut self, attempt: Attempt) {
+        self.attempts.insert(attempt.id, Some(attempt));
+    }
+
+    fn put_past_lease(&mut self, attempt: AttemptId, lease: Lease) {
+        self.past_leases
+            .insert(attempt.lease(lease.epoch), Some(lease));
+    }
+
+    fn edit_run(&mut self, id: RunId) -> Result<&mut Run, Unfit> {
+        self.runs
+            .get_mut(&id)
+            .and_then(Option::as_mut)
+            .ok_or(Unfit::Missing(Want::Run(id)))
+    }
+
+    fn edit_job(&mut self, id: JobId) -> Result<&mut Job, Unfit> {
+        self.jobs
+            .get_mut(&id)
+            .and_then(Option::as_mut)
+            .ok_or(Unfit::Missing(Want::Job(id)))
+    }
+
+    fn edit_attempt(&mut self, id: AttemptId) -> Result<&mut Attempt, Unfit> {
+        let found = self.attempts.get_mut(&id).and_then(Option::as_mut);
+        found.ok_or(Unfit::Missing(Want::Attempt(id)))
+    }
+}
+
+/// Small builders for this crate's tests.
+#[cfg(test)]
+pub(crate) mod test_support {
+    use super::*;
+    use crate::attempt::{AttemptState, Progress};
+    use crate::policy::Policy;
+    use crate::time::{Millis, Span};
+
+    pub fn policy() -> Policy {
+        Policy {
+            required: true,
+            needs: Vec::new(),
+            max_attempts: 3,
+            timeout: Span::minutes(30),
+            requires: "".into(),
+            priority: 0,
+            once: false,
+            retry_on: Policy::default_retry_on(),
+        }
+    }
+
+    pub fn attempt() -> Attempt {
+        Attempt {
+            id: RunId(1).job(1).attempt(1),
+            state: AttemptState::Created,
+            created_at: Millis(0),
+            not_before: Millis(0),
+            queued_at: None,
+            order_key: 0,
+            ended_at: None,
+            cause: None,
+            losses: 0,
+            dispatches: 0,
+            cancel: None,
+            report: None,
+            lease: None,
+            lease_number: 0,
+            cancel_told_at: None,
+            progress: Progress::default(),
+        }
+    }
+}

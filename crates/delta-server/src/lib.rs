@@ -1,0 +1,1 @@
+//! Endpoints, identity, the writer and the duties of the control plane.

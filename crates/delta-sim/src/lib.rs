@@ -1,0 +1,1 @@
+//! A deterministic world of seeded faults, and the checkers of its history.

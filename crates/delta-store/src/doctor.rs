@@ -1,0 +1,1 @@
+//! The doctor: folds the events of each run and compares with the tables.

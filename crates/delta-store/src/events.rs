@@ -1,0 +1,1 @@
+//! Events: the versioned encoding of records, and the hash chain.

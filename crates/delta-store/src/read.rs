@@ -1,0 +1,125 @@
+//! The reading side of a store: pages of results for people and tools, never inside a batch, and
+//! no read that outlives one page. Also credentials, which are rows of their own.
+
+use std::sync::Arc;
+
+use delta_core::{
+    Attempt, AttemptId, Digest, Job, JobId, Lease, Millis, Run, RunId, RunState, Text,
+};
+
+use crate::StoreError;
+
+/// Shared by all request handlers; each call is short and synchronous.
+pub trait Reader: Send + Sync {
+    fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError>;
+    fn job(&self, id: JobId) -> Result<Option<JobRows>, StoreError>;
+    /// Newest first; at most `limit`.
+    fn runs(&self, filter: &RunFilter, limit: usize) -> Result<Vec<Run>, StoreError>;
+    /// Events of a run with a version above `after`, in order.
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError>;
+    fn spec(&self, id: JobId) -> Result<Option<Arc<str>>, StoreError>;
+    /// Queued attempts per match key: how many, and since when the oldest waits.
+    fn queue(&self) -> Result<Vec<QueueDepth>, StoreError>;
+    /// Queued attempts with the same match key that come before this order key.
+    fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError>;
+    /// Runs in id order after `after`, ended or not: for the doctor.
+    fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError>;
+
+    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError>;
+    fn credentials(&self) -> Result<Vec<Credential>, StoreError>;
+    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError>;
+    /// Marks it revoked; false when there is none of that id.
+    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError>;
+    /// Answers at all.
+    fn ping(&self) -> Result<(), StoreError>;
+    fn stats(&self) -> Result<StoreStats, StoreError>;
+}
+
+/// A run with every job and each job's current attempt.
+#[derive(Clone, Debug)]
+pub struct RunRows {
+    pub run: Run,
+    pub version: u64,
+    pub jobs: Vec<(Job, Attempt)>,
+}
+
+/// A job with all its attempts and all leases that were superseded.
+#[derive(Clone, Debug)]
+pub struct JobRows {
+    pub run: Run,
+    pub job: Job,
+    pub attempts: Vec<Attempt>,
+    pub past_leases: Vec<(AttemptId, Lease)>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct RunFilter {
+    /// Only runs older than this one: the cursor.
+    pub before: Option<RunId>,
+    pub state: Option<RunState>,
+    pub outcome: Option<RunState>,
+    pub repository: Option<Text>,
+    pub git_ref: Option<Text>,
+    pub commit: Option<Text>,
+}
+
+/// One event as stored: the exact bytes that were hashed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEvent {
+    pub version: u64,
+    pub at: Millis,
+    pub bytes: Vec<u8>,
+    pub hash: Digest,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueDepth {
+    pub match_key: Text,
+    pub attempts: u64,
+    pub oldest: Millis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Runner,
+    User,
+    Admin,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Runner => "runner",
+            Role::User => "user",
+            Role::Admin => "admin",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Role> {
+        [Role::Runner, Role::User, Role::Admin]
+            .into_iter()
+            .find(|role| role.name() == name)
+    }
+}
+
+/// A bearer token's row. The token itself is never stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// Public name of the token, `tok_…`: what lists show and revocation takes.
+    pub id: Text,
+    pub name: Text,
+    pub role: Role,
+    pub hash: Digest,
+    pub created_at: Millis,
+    pub expires_at: Option<Millis>,
+    pub revoked_at: Option<Millis>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    pub runs: u64,
+    pub queued: u64,
+    pub leased: u64,
+    /// Bytes of the write-ahead log, where there is one.
+    pub wal_bytes: u64,
+}

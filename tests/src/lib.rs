@@ -1,0 +1,1 @@
+//! End to end: real binaries, real sockets, kill -9.
