@@ -4,7 +4,8 @@
 /// comparison costs the product of both lengths.
 const MAX_COMPARED: usize = 64;
 
-/// The known name that most likely was meant, or nothing when none is near.
+/// The known name that most likely was meant, or nothing when none is near. Of two equally near
+/// ones, the first.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if name.len() > MAX_COMPARED {
         return None;

@@ -64,8 +64,10 @@ pub struct CreateRun {
     pub git_ref: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    #[schema(required = false)]
     pub trust: Trust,
     /// The first required failure cancels the rest (A12).
+    #[schema(required = false, default = false)]
     pub fail_fast: bool,
     /// How long the run may take from its first grant.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,7 +76,9 @@ pub struct CreateRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_timeout_seconds: Option<Seconds>,
     /// Added to each job's own priority.
+    #[schema(required = false, default = 0, minimum = -1000, maximum = 1000)]
     pub priority: i32,
+    #[schema(required = false)]
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
@@ -93,16 +97,22 @@ pub struct CreateJob {
     #[schema(example = "unit")]
     pub name: String,
     /// Names of jobs that must succeed first.
+    #[schema(required = false)]
     pub needs: Vec<String>,
     /// Whether its failure fails the run.
+    #[schema(required = false, default = true)]
     pub required: bool,
+    #[schema(required = false, default = 3, minimum = 1, maximum = 20)]
     pub max_attempts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<Seconds>,
     /// What the agent must be or have: `linux`, `zone=eu`, `python>=3.11`.
+    #[schema(required = false)]
     pub requires: Vec<String>,
+    #[schema(required = false, default = 0, minimum = -1000, maximum = 1000)]
     pub priority: i32,
     /// Never silently repeated (A69).
+    #[schema(required = false, default = false)]
     pub once: bool,
     /// Causes to retry on; when absent, what the kind of work suggests (A57).
     #[serde(skip_serializing_if = "Option::is_none")]

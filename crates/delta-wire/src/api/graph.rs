@@ -17,10 +17,8 @@ pub fn check(jobs: &[CreateJob], problems: &mut Problems) {
             by_name.insert(&job.name, index);
         }
     }
-    let needs: Vec<Vec<usize>> = jobs
-        .iter()
-        .enumerate()
-        .map(|(index, job)| resolve(index, job, &by_name, problems))
+    let needs: Vec<Vec<usize>> = (0..jobs.len())
+        .map(|index| resolve(index, jobs, &by_name, problems))
         .collect();
     if let Some(cycle) = find_cycle(&needs) {
         let mut names: Vec<&str> = cycle.iter().map(|it| jobs[*it].name.as_str()).collect();
@@ -33,10 +31,16 @@ pub fn check(jobs: &[CreateJob], problems: &mut Problems) {
 /// The indices of a job's needs; what cannot be resolved is noted and left out.
 fn resolve(
     index: usize,
-    job: &CreateJob,
+    jobs: &[CreateJob],
     by_name: &HashMap<&str, usize>,
     problems: &mut Problems,
 ) -> Vec<usize> {
+    let job = &jobs[index];
+    let others = || {
+        jobs.iter()
+            .map(|it| it.name.as_str())
+            .filter(|name| *name != job.name)
+    };
     let mut found = Vec::with_capacity(job.needs.len());
     for (position, need) in job.needs.iter().enumerate() {
         let message = match by_name.get(need.as_str()) {
@@ -46,7 +50,7 @@ fn resolve(
                 found.push(*other);
                 continue;
             }
-            None => match nearest(need, by_name.keys().copied()) {
+            None => match nearest(need, others()) {
                 Some(known) => format!("no job is named `{need}`; did you mean `{known}`?"),
                 None => format!("no job is named `{need}`"),
             },

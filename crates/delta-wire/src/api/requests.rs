@@ -37,6 +37,7 @@ impl CancelRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RerunRequest {
     /// Only the jobs that did not succeed, and those that need them.
+    #[schema(required = false, default = false)]
     pub failed_only: bool,
     /// Only this job, by name or id, and those that need it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,5 @@
+//! The wire crate seen from outside: golden vectors against code and schemas, and requests of the
+//! people's API.
+
+mod create_run;
+mod vectors;
