@@ -1,0 +1,76 @@
+//! The environment of a step: a clean base, the job's own variables, and who it is. Nothing that
+//! holds a credential of the agent ever gets in.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use super::Work;
+
+/// Every name that begins so belongs to us. The job's file may not set one, and an inherited one may
+/// hold a token.
+const OWN_PREFIX: &str = "DELTA_";
+
+/// What the base is when the agent itself has no `PATH`.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Where the base comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BaseEnvironment {
+    /// `PATH`, `HOME` and `LANG` of the agent, and nothing else of it.
+    Clean,
+    /// Everything the caller has, except our own names: for a run on a developer's machine.
+    Inherited,
+}
+
+/// Who the attempt is, as its steps may know it. The lease token is not here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub run_id: String,
+    pub job_id: String,
+    pub job_name: String,
+    pub attempt: u32,
+    /// Rises with every lease of the job, so that a step can fence its own side effects (A60, A72).
+    pub lease_epoch: u64,
+}
+
+/// The whole environment of a step.
+pub(super) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
+    let mut env: BTreeMap<OsString, OsString> = match work.base {
+        BaseEnvironment::Inherited => std::env::vars_os()
+            .filter(|(name, _)| !name.as_encoded_bytes().starts_with(OWN_PREFIX.as_bytes()))
+            .collect(),
+        BaseEnvironment::Clean => ["PATH", "HOME", "LANG"]
+            .iter()
+            .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
+            .collect(),
+    };
+    for (name, value) in [("PATH", DEFAULT_PATH), ("LANG", "C.UTF-8")] {
+        env.entry(name.into()).or_insert_with(|| value.into());
+    }
+    env.entry("HOME".into())
+        .or_insert_with(|| work.workspace.clone().into());
+    env.insert("TMPDIR".into(), work.tmp.clone().into());
+    env.insert("CI".into(), "true".into());
+    for (name, value) in &work.env {
+        env.insert(name.into(), value.into());
+    }
+    let identity = &work.identity;
+    for (name, value) in [
+        ("DELTA_RUN_ID", identity.run_id.clone()),
+        ("DELTA_JOB_ID", identity.job_id.clone()),
+        ("DELTA_JOB_NAME", identity.job_name.clone()),
+        ("DELTA_ATTEMPT", identity.attempt.to_string()),
+        ("DELTA_LEASE_EPOCH", identity.lease_epoch.to_string()),
+    ] {
+        env.insert(name.into(), value.into());
+    }
+    env.insert("DELTA_WORKSPACE".into(), work.workspace.clone().into());
+    env
+}
+
+/// The first variable of the job that no process could be given.
+pub(super) fn unusable(env: &[(String, String)]) -> Option<&str> {
+    env.iter()
+        .find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'))
+        .map(|(name, _)| name.as_str())
+}

@@ -1,0 +1,179 @@
+//! The log of one attempt on disk: bytes in order of arrival, marks between steps, and a quota.
+//! Memory stays small whatever the job prints, because the disk is the buffer.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use aws_lc_rs::digest;
+use tokio::sync::watch;
+
+/// Characters of a step shown in its mark.
+const MAX_MARK_CHARS: usize = 200;
+
+/// How much was written, and whether it is everything the job printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogSize {
+    /// Bytes in the file.
+    pub bytes: u64,
+    /// Bytes of the job that are not in the file, because of the quota or of a disk that failed.
+    pub dropped: u64,
+    /// SHA-256 of the file in hex; absent while it grows, and when the disk failed.
+    pub sha256: Option<String>,
+}
+
+/// The writing end of a log. Whoever ships it follows the size through [`LogFile::follow`].
+pub struct LogFile {
+    file: File,
+    quota: u64,
+    size: LogSize,
+    hash: Option<digest::Context>,
+    full: bool,
+    at_line_start: bool,
+    published: watch::Sender<u64>,
+}
+
+impl LogFile {
+    /// Creates the file. The job's bytes end at `quota`; marks may still follow it.
+    pub fn create(path: &Path, quota: u64) -> io::Result<LogFile> {
+        let file = File::create_new(path)?;
+        Ok(LogFile {
+            file,
+            quota,
+            size: LogSize::default(),
+            hash: Some(digest::Context::new(&digest::SHA256)),
+            full: false,
+            at_line_start: true,
+            published: watch::Sender::new(0),
+        })
+    }
+
+    /// The number of bytes in the file, as it grows. It ends when the log is dropped.
+    pub fn follow(&self) -> watch::Receiver<u64> {
+        self.published.subscribe()
+    }
+
+    /// Bytes the job printed.
+    pub fn output(&mut self, bytes: &[u8]) {
+        let room = self.quota.saturating_sub(self.size.bytes);
+        let kept = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        if kept > 0 && !self.full {
+            self.write(&bytes[..kept]);
+        }
+        let lost = if self.full {
+            bytes.len()
+        } else {
+            bytes.len() - kept
+        };
+        self.size.dropped += lost as u64;
+        if lost > 0 && !self.full {
+            self.full = true;
+            let quota = self.quota;
+            self.mark(&format!(
+                "the log is full at {quota} bytes: what follows is dropped"
+            ));
+        }
+    }
+
+    /// A line of ours between the job's lines.
+    pub fn mark(&mut self, text: &str) {
+        let text: String = text.chars().take(MAX_MARK_CHARS).collect();
+        let before = if self.at_line_start { "" } else { "\n" };
+        self.write(format!("{before}--- {text}\n").as_bytes());
+    }
+
+    /// The mark before a step: its number and its first line.
+    pub fn step(&mut self, number: usize, step: &str) {
+        let mut lines = step.lines().filter(|line| !line.trim().is_empty());
+        let first = lines.next().unwrap_or("").trim();
+        let more = if lines.next().is_some() { " …" } else { "" };
+        self.mark(&format!("step {number}: {first}{more}"));
+    }
+
+    /// Ends the log; a cut one says by how much.
+    pub fn finish(mut self) -> LogSize {
+        if self.size.dropped > 0 {
+            self.mark(&format!("{} bytes were dropped", self.size.dropped));
+        }
+        self.size.sha256 = self.hash.take().map(|hash| hex(hash.finish().as_ref()));
+        self.size
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        match self.file.write_all(bytes) {
+            Ok(()) => {
+                self.size.bytes += bytes.len() as u64;
+                if let Some(hash) = &mut self.hash {
+                    hash.update(bytes);
+                }
+                self.at_line_start = bytes.last() == Some(&b'\n');
+            }
+            Err(problem) => {
+                // The job goes on without its log rather than dying of a full disk. What is in the
+                // file after a partial write is not known, so its length is asked for.
+                tracing::warn!(error = %problem, "the log cannot be written");
+                let known = self
+                    .file
+                    .metadata()
+                    .map_or(self.size.bytes, |meta| meta.len());
+                let written = known.saturating_sub(self.size.bytes);
+                self.size.dropped += (bytes.len() as u64).saturating_sub(written);
+                self.size.bytes = known;
+                self.full = true;
+                self.hash = None;
+            }
+        }
+        self.published.send_replace(self.size.bytes);
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(quota: u64, fill: impl FnOnce(&mut LogFile)) -> (String, LogSize) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        let mut log = LogFile::create(&path, quota).expect("a log");
+        fill(&mut log);
+        let follow = log.follow();
+        let size = log.finish();
+        let text = std::fs::read_to_string(&path).expect("text");
+        assert_eq!(
+            (text.len() as u64, *follow.borrow()),
+            (size.bytes, size.bytes)
+        );
+        let whole = digest::digest(&digest::SHA256, text.as_bytes());
+        assert_eq!(size.sha256, Some(hex(whole.as_ref())));
+        (text, size)
+    }
+
+    #[test]
+    fn a_mark_begins_a_line_of_its_own() {
+        let (text, _) = written(1000, |log| {
+            log.step(1, "\n  make\nmake test\n");
+            log.output(b"no newline");
+            log.step(2, "true");
+        });
+        assert_eq!(text, "--- step 1: make …\nno newline\n--- step 2: true\n");
+    }
+
+    #[test]
+    fn the_quota_cuts_and_says_so() {
+        let (text, size) = written(10, |log| {
+            log.output(b"12345678");
+            log.output(b"9abcdef");
+            log.output(b"more");
+        });
+        assert_eq!(
+            text,
+            "123456789a\n--- the log is full at 10 bytes: what follows is dropped\n\
+             --- 9 bytes were dropped\n"
+        );
+        assert_eq!(size.dropped, 9);
+    }
+}

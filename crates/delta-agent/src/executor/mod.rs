@@ -1,0 +1,91 @@
+//! Carrying out one attempt: what is asked for, how it is stopped, and how it ended.
+//!
+//! An executor knows nothing of leases, servers or tokens. It gets work, a place on disk and an
+//! order to stop that may change while it runs; it returns an [`Ended`].
+
+mod environment;
+mod group;
+mod log;
+mod process;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use delta_core::Cause;
+use tokio::time::Instant;
+
+pub use environment::{BaseEnvironment, Identity};
+pub use log::{LogFile, LogSize};
+pub use process::execute;
+
+/// One attempt's work and where it happens.
+#[derive(Debug, Clone)]
+pub struct Work {
+    pub identity: Identity,
+    /// Each step is one shell script.
+    pub steps: Vec<String>,
+    pub env: Vec<(String, String)>,
+    /// The job's own tree.
+    pub workspace: PathBuf,
+    /// Where steps start, relative to the workspace.
+    pub workdir: String,
+    /// A folder for temporary files, removed with the attempt.
+    pub tmp: PathBuf,
+    pub base: BaseEnvironment,
+    /// How long a job that ended may take to end what it left behind.
+    pub leftover_grace: Duration,
+}
+
+/// Why a running attempt is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    /// The server asked for it.
+    Canceled,
+    /// The job ran as long as it may.
+    TimedOut,
+    /// The lease is gone: nobody waits for the result.
+    LeaseLost,
+    /// This agent is going away.
+    Shutdown,
+}
+
+/// The order in force. A later order replaces an earlier one, but never moves `kill_at` back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopOrder {
+    pub reason: StopReason,
+    /// TERM is sent at once; whatever is left at this moment is killed.
+    pub kill_at: Instant,
+}
+
+/// What an attempt ended with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Succeeded,
+    /// A step ended with this exit code, or the work could not be begun (no code).
+    Failed {
+        exit_code: Option<i32>,
+    },
+    /// The shell of a step was ended by this signal, sent by somebody else.
+    Signaled {
+        signal: i32,
+    },
+    TimedOut,
+    Canceled,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    pub outcome: Outcome,
+    /// Absent for success and for a cancel, which the server already knows the cause of.
+    pub cause: Option<Cause>,
+    /// One sentence for people.
+    pub summary: String,
+    /// The step that was running when it ended, counted from 0.
+    pub step: Option<usize>,
+    /// Set when a stop order ended it.
+    pub stopped: Option<StopReason>,
+    /// False when a process of the job could not be shown to be gone.
+    pub confirmed: bool,
+    pub log: LogSize,
+}

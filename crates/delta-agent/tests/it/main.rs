@@ -1,0 +1,4 @@
+//! The agent from outside: real processes and real sockets.
+
+mod bench;
+mod process;

@@ -1,0 +1,332 @@
+//! Steps as real processes.
+
+use std::time::{Duration, Instant};
+
+use delta_agent::executor::{BaseEnvironment, Outcome, StopReason};
+use delta_core::Cause;
+
+use crate::bench::{Bench, is_running};
+
+const SHORT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(15);
+
+#[tokio::test]
+async fn steps_run_in_order_each_in_its_own_shell() {
+    let bench = Bench::new(&["echo one; X=1; cd /", "echo two$X; pwd", "echo three >&2"]);
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+    assert!(ended.confirmed);
+    let workspace = bench.work.workspace.canonicalize().expect("a path");
+    let wanted = format!(
+        "--- step 1: echo one; X=1; cd /\none\n--- step 2: echo two$X; pwd\ntwo\n{}\n\
+         --- step 3: echo three >&2\nthree\n",
+        workspace.display()
+    );
+    assert_eq!(bench.log(), wanted);
+    assert_eq!(ended.log.bytes, wanted.len() as u64);
+}
+
+// RP-18: the exit code is stored as it is.
+#[tokio::test]
+async fn the_exit_code_of_the_failing_step_is_the_outcome() {
+    let bench = Bench::new(&["true", "exit 42", "echo never"]);
+    let ended = bench.run().await;
+    assert_eq!(
+        ended.outcome,
+        Outcome::Failed {
+            exit_code: Some(42)
+        }
+    );
+    assert_eq!((ended.cause, ended.step), (Some(Cause::UserExit), Some(1)));
+    assert!(!bench.log().contains("never"), "{}", bench.log());
+    assert!(
+        bench
+            .log()
+            .ends_with("--- step 2 ended with exit code 42\n")
+    );
+}
+
+#[tokio::test]
+async fn a_failing_line_ends_its_step() {
+    let bench = Bench::new(&["false\necho not reached"]);
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Failed { exit_code: Some(1) });
+    assert!(!bench.log().contains("\nnot reached"), "{}", bench.log());
+}
+
+#[tokio::test]
+async fn a_signal_is_a_cause_of_its_own() {
+    let bench = Bench::new(&["kill -SEGV $$"]);
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Signaled { signal: 11 });
+    assert_eq!(ended.cause, Some(Cause::UserSignal));
+}
+
+#[tokio::test]
+async fn both_streams_keep_their_order_of_arrival() {
+    let script = "i=0; while [ $i -lt 500 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done";
+    let bench = Bench::new(&[script]);
+    bench.run().await;
+    let wanted: Vec<String> = (0..500)
+        .flat_map(|n| [format!("out {n}"), format!("err {n}")])
+        .collect();
+    let log = bench.log();
+    assert_eq!(log.lines().skip(1).collect::<Vec<_>>(), wanted);
+}
+
+// RP-54, A60, A72: the job knows its epoch, never its lease.
+#[tokio::test]
+async fn the_environment_is_clean_and_says_who_the_attempt_is() {
+    let mut bench = Bench::new(&["env | sort"]);
+    bench.work.env = vec![
+        ("GREETING".into(), "it's \"quoted\" $HOME `x`".into()),
+        ("DELTA_ATTEMPT".into(), "99".into()),
+    ];
+    bench.run().await;
+    let log = bench.log();
+    let names: Vec<&str> = log
+        .lines()
+        .skip(1)
+        .filter_map(|line| Some(line.split_once('=')?.0))
+        .collect();
+    let shell_adds = ["OLDPWD", "PWD", "SHLVL", "_"];
+    let wanted = [
+        "CI",
+        "DELTA_ATTEMPT",
+        "DELTA_JOB_ID",
+        "DELTA_JOB_NAME",
+        "DELTA_LEASE_EPOCH",
+        "DELTA_RUN_ID",
+        "DELTA_WORKSPACE",
+        "GREETING",
+        "HOME",
+        "LANG",
+        "PATH",
+        "TMPDIR",
+    ];
+    let found: Vec<_> = names
+        .into_iter()
+        .filter(|name| !shell_adds.contains(name))
+        .collect();
+    assert_eq!(found, wanted);
+    for line in [
+        "CI=true",
+        "DELTA_ATTEMPT=2",
+        "DELTA_JOB_ID=job_1_1",
+        "DELTA_JOB_NAME=unit",
+        "DELTA_LEASE_EPOCH=7",
+        "DELTA_RUN_ID=run_1",
+        "GREETING=it's \"quoted\" $HOME `x`",
+    ] {
+        assert!(log.lines().any(|seen| seen == line), "{line}\n{log}");
+    }
+}
+
+#[tokio::test]
+async fn the_callers_environment_is_inherited_when_asked_for() {
+    let mut bench = Bench::new(&["env"]);
+    bench.work.base = BaseEnvironment::Inherited;
+    bench.run().await;
+    let log = bench.log();
+    assert!(
+        log.contains("CARGO_PKG_NAME=") || log.contains("CARGO="),
+        "{log}"
+    );
+    assert!(log.contains("DELTA_ATTEMPT=2"), "{log}");
+}
+
+#[tokio::test]
+async fn work_that_cannot_be_begun_is_a_spec_error() {
+    for (workdir, words) in [
+        ("missing", "cannot be entered"),
+        ("..", "leaves the workspace"),
+        ("/", "leaves the workspace"),
+        ("escape", "leaves the workspace"),
+        ("file", "is not a folder"),
+    ] {
+        let mut bench = Bench::new(&["true"]);
+        std::os::unix::fs::symlink("/", bench.work.workspace.join("escape")).expect("a link");
+        std::fs::write(bench.work.workspace.join("file"), "x").expect("a file");
+        bench.work.workdir = workdir.into();
+        let ended = bench.run().await;
+        assert_eq!(ended.cause, Some(Cause::SpecError), "{workdir}");
+        assert_eq!(ended.outcome, Outcome::Failed { exit_code: None });
+        assert!(ended.summary.contains(words), "{}", ended.summary);
+    }
+    let mut bench = Bench::new(&["true"]);
+    bench.work.env = vec![("A=B".into(), "x".into())];
+    assert_eq!(bench.run().await.cause, Some(Cause::SpecError));
+}
+
+// RP-37: TERM at once, KILL of the whole group before the deadline.
+#[tokio::test]
+async fn a_job_that_ignores_term_is_killed_at_the_deadline() {
+    let bench = Bench::new(&[
+        "trap '' TERM; echo ready; while :; do sleep 0.05; done",
+        "echo no",
+    ]);
+    let start = Instant::now();
+    let stopper = async {
+        bench.seen.wait_for("out ready").await;
+        bench.order(StopReason::Canceled, SHORT);
+    };
+    let (ended, ()) = tokio::join!(bench.run(), stopper);
+    assert_eq!(ended.outcome, Outcome::Canceled);
+    assert_eq!(
+        (ended.stopped, ended.cause),
+        (Some(StopReason::Canceled), None)
+    );
+    assert!(ended.confirmed);
+    assert!(start.elapsed() >= SHORT && start.elapsed() < LONG);
+    assert!(
+        bench.log().ends_with("--- canceled during step 1\n"),
+        "{}",
+        bench.log()
+    );
+}
+
+#[tokio::test]
+async fn a_polite_job_has_its_grace() {
+    let bench = Bench::new(&[
+        "trap 'echo cleaning; sleep 0.2; echo cleaned; exit 0' TERM\necho ready\n\
+         while :; do sleep 0.02; done",
+    ]);
+    let start = Instant::now();
+    let stopper = async {
+        bench.seen.wait_for("out ready").await;
+        bench.order(StopReason::Shutdown, LONG);
+    };
+    let (ended, ()) = tokio::join!(bench.run(), stopper);
+    assert_eq!(ended.cause, Some(Cause::AgentShutdown));
+    assert_eq!(ended.outcome, Outcome::Failed { exit_code: None });
+    assert!(
+        bench.log().contains("cleaning\ncleaned\n"),
+        "{}",
+        bench.log()
+    );
+    assert!(start.elapsed() < LONG);
+}
+
+#[tokio::test]
+async fn the_whole_group_is_ended_not_only_the_shell() {
+    // Each child ignores TERM, and one is orphaned by a double fork inside the group.
+    let bench = Bench::new(&["trap '' TERM\n\
+         (sh -c 'echo $$ > orphan; while :; do sleep 0.05; done' &) \n\
+         sh -c 'echo $$ > child; while :; do sleep 0.05; done' &\n\
+         while [ ! -s orphan ] || [ ! -s child ]; do sleep 0.01; done\necho ready; wait"]);
+    let stopper = async {
+        bench.seen.wait_for("out ready").await;
+        bench.order(StopReason::TimedOut, SHORT);
+    };
+    let (ended, ()) = tokio::join!(bench.run(), stopper);
+    assert_eq!(
+        (ended.outcome, ended.cause),
+        (Outcome::TimedOut, Some(Cause::JobTimeout))
+    );
+    assert!(ended.confirmed);
+    for name in ["orphan", "child"] {
+        assert!(!is_running(&bench.file(name)), "{name} is still running");
+    }
+}
+
+#[tokio::test]
+async fn a_grandchild_that_holds_the_pipe_holds_up_nobody() {
+    let bench = Bench::new(&["sleep 600 & echo $! > pid; echo started", "echo second"]);
+    let start = Instant::now();
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+    assert!(start.elapsed() < LONG);
+    assert!(
+        bench
+            .log()
+            .ends_with("started\n--- step 2: echo second\nsecond\n")
+    );
+    assert!(
+        !is_running(&bench.file("pid")),
+        "what a job leaves behind is ended with it"
+    );
+}
+
+#[tokio::test]
+async fn a_process_that_left_the_group_cannot_hold_up_the_end() {
+    let bench = Bench::new(&["setsid sleep 30 & echo $! > pid; echo done"]);
+    let start = Instant::now();
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+    assert!(start.elapsed() < LONG);
+    assert!(bench.log().ends_with("done\n"));
+}
+
+#[tokio::test]
+async fn a_background_service_lives_for_the_steps_that_follow() {
+    let bench = Bench::new(&[
+        "(while :; do echo up > alive; sleep 0.02; done) &",
+        "rm -f alive; while [ ! -s alive ]; do sleep 0.01; done; echo served",
+    ]);
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Succeeded, "{}", bench.log());
+    assert!(bench.log().ends_with("served\n"));
+}
+
+#[tokio::test]
+async fn a_stricter_order_moves_the_kill_forward() {
+    let bench = Bench::new(&["trap '' TERM; echo ready; while :; do sleep 0.05; done"]);
+    let start = Instant::now();
+    let stopper = async {
+        bench.seen.wait_for("out ready").await;
+        bench.order(StopReason::Canceled, Duration::from_secs(600));
+        bench.order(StopReason::LeaseLost, SHORT);
+    };
+    let (ended, ()) = tokio::join!(bench.run(), stopper);
+    assert_eq!(ended.stopped, Some(StopReason::LeaseLost));
+    assert!(start.elapsed() < LONG);
+}
+
+#[tokio::test]
+async fn an_order_that_came_first_lets_nothing_start() {
+    let bench = Bench::new(&["touch started"]);
+    bench.order(StopReason::Canceled, SHORT);
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Canceled);
+    assert!(!bench.work.workspace.join("started").exists());
+}
+
+#[tokio::test]
+async fn the_quota_bounds_the_log_and_the_job_goes_on() {
+    let mut bench = Bench::new(&["yes | head -c 3000000", "echo after"]);
+    bench.quota = 10_000;
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+    let log = bench.log();
+    assert!(log.len() < 11_000, "{}", log.len());
+    assert!(log.contains("--- the log is full at 10000 bytes: what follows is dropped\n"));
+    let lost = 3_000_000 + "after\n".len() - (10_000 - "--- step 1: yes | head -c 3000000\n".len());
+    assert_eq!(ended.log.dropped, lost as u64);
+    assert!(
+        log.ends_with(&format!("--- {lost} bytes were dropped\n")),
+        "{log}"
+    );
+}
+
+#[tokio::test]
+async fn a_step_longer_than_an_argument_still_runs() {
+    let step = format!("# {}\necho long enough", "x".repeat(300_000));
+    let bench = Bench::new(&[&step]);
+    assert_eq!(bench.run().await.outcome, Outcome::Succeeded);
+    assert!(bench.log().ends_with("long enough\n"));
+}
+
+#[tokio::test]
+async fn an_observer_sees_steps_and_lines() {
+    let bench = Bench::new(&["printf 'a\\nb'", "echo c"]);
+    bench.run().await;
+    let seen = bench.seen.lines.lock().expect("no panic inside").clone();
+    let wanted = [
+        "step 0/2 printf 'a\\nb'",
+        "out a",
+        "out b",
+        "step 1/2 echo c",
+        "out c",
+    ];
+    assert_eq!(seen, wanted);
+}
