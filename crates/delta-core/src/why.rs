@@ -1,1 +1,180 @@
-//! placeholder
+//! "Why is this waiting, and when must it end?" computed by the real matcher and the real rows
+//! (D12), never guessed.
+
+use crate::Text;
+use crate::attempt::{Attempt, AttemptState};
+use crate::job::Job;
+use crate::requirement::Capabilities;
+use crate::run::{Run, RunState};
+use crate::time::{Millis, Span};
+
+/// An agent as the server last saw it.
+#[derive(Clone, Debug)]
+pub struct SeenAgent {
+    pub name: Text,
+    pub capabilities: Capabilities,
+    pub busy: bool,
+}
+
+/// Why a job is where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Other jobs must end first.
+    WaitingForNeeds(Vec<Text>),
+    /// A retry waits for its delay.
+    WaitingForRetry(Span),
+    /// No agent was seen at all.
+    NoAgents,
+    /// Agents were seen, none fits: the nearest one and what it lacks.
+    NoFitAgent {
+        nearest: Text,
+        missing: Vec<String>,
+        seen: usize,
+    },
+    /// Fit agents exist and all are busy.
+    AllBusy {
+        fit: usize,
+        ahead: u64,
+    },
+    /// Fit agents are free: it is this one's turn after those ahead.
+    NextInLine {
+        ahead: u64,
+    },
+    /// Granted, not yet acknowledged.
+    WaitingForAcknowledgement {
+        runner: Text,
+    },
+    Executing {
+        runner: Text,
+    },
+    /// A cancel was asked for; forced at the latest then.
+    Canceling {
+        forced_at: Option<Millis>,
+    },
+    /// Its run is being planned.
+    Planning,
+    Ended,
+}
+
+/// What the answer is computed from.
+pub struct Scene<'a> {
+    pub run: &'a Run,
+    pub job: &'a Job,
+    pub attempt: &'a Attempt,
+    /// Names of the needs that are not met.
+    pub unmet: Vec<Text>,
+    pub agents: &'a [SeenAgent],
+    /// Queued attempts with the same requirements that come first.
+    pub ahead: u64,
+    pub now: Millis,
+}
+
+pub fn why(scene: &Scene) -> Why {
+    let attempt = scene.attempt;
+    let runner = || {
+        attempt
+            .lease
+            .as_ref()
+            .map_or_else(|| "".into(), |lease| lease.runner.clone())
+    };
+    if scene.job.resolution.is_some() {
+        return Why::Ended;
+    }
+    match attempt.state {
+        _ if scene.run.state == RunState::Planning => Why::Planning,
+        AttemptState::Created if !scene.unmet.is_empty() => {
+            Why::WaitingForNeeds(scene.unmet.clone())
+        }
+        AttemptState::Created => Why::WaitingForRetry(attempt.not_before.since(scene.now)),
+        AttemptState::Queued => queued(scene),
+        AttemptState::Leased => Why::WaitingForAcknowledgement { runner: runner() },
+        AttemptState::CancelRequested => Why::Canceling {
+            forced_at: attempt.cancel_deadline(),
+        },
+        AttemptState::Starting | AttemptState::Running | AttemptState::Uploading => {
+            Why::Executing { runner: runner() }
+        }
+        _ => Why::Ended,
+    }
+}
+
+fn queued(scene: &Scene) -> Why {
+    let key = &scene.job.policy.requires;
+    let fit = || {
+        scene
+            .agents
+            .iter()
+            .filter(|agent| agent.capabilities.fits(key))
+    };
+    if scene.agents.is_empty() {
+        return Why::NoAgents;
+    }
+    if fit().next().is_none() {
+        let missing = |agent: &SeenAgent| agent.capabilities.missing(key);
+        let nearest = scene.agents.iter().min_by_key(|agent| missing(agent).len());
+        let nearest = nearest.expect("there is at least one agent");
+        return Why::NoFitAgent {
+            nearest: nearest.name.clone(),
+            missing: missing(nearest),
+            seen: scene.agents.len(),
+        };
+    }
+    if fit().all(|agent| agent.busy) {
+        return Why::AllBusy {
+            fit: fit().count(),
+            ahead: scene.ahead,
+        };
+    }
+    Why::NextInLine { ahead: scene.ahead }
+}
+
+impl Why {
+    /// A word for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Why::WaitingForNeeds(_) => "waiting_for_needs",
+            Why::WaitingForRetry(_) => "waiting_for_retry",
+            Why::NoAgents => "no_agents",
+            Why::NoFitAgent { .. } => "no_fit_agent",
+            Why::AllBusy { .. } => "all_busy",
+            Why::NextInLine { .. } => "next_in_line",
+            Why::WaitingForAcknowledgement { .. } => "waiting_for_acknowledgement",
+            Why::Executing { .. } => "executing",
+            Why::Canceling { .. } => "canceling",
+            Why::Planning => "planning",
+            Why::Ended => "ended",
+        }
+    }
+}
+
+/// A sentence for people.
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Why::WaitingForNeeds(names) => write!(f, "waits for {}", names.join(", ")),
+            Why::WaitingForRetry(left) => write!(f, "will be tried again in {left}"),
+            Why::NoAgents => f.write_str("no agent has asked for work yet"),
+            Why::NoFitAgent {
+                nearest,
+                missing,
+                seen,
+            } => write!(
+                f,
+                "none of {seen} agents fits; the nearest, {nearest}, lacks {}",
+                missing.join(", ")
+            ),
+            Why::AllBusy { fit, ahead } => {
+                write!(f, "all {fit} fit agents are busy; {ahead} jobs come first")
+            }
+            Why::NextInLine { ahead: 0 } => f.write_str("next in line for a free agent"),
+            Why::NextInLine { ahead } => write!(f, "{ahead} jobs come first"),
+            Why::WaitingForAcknowledgement { runner } => {
+                write!(f, "granted to {runner}, which has not acknowledged yet")
+            }
+            Why::Executing { runner } => write!(f, "executing on {runner}"),
+            Why::Canceling { .. } => f.write_str("being canceled; waits for the agent to stop"),
+            Why::Planning => f.write_str("its run is being planned"),
+            Why::Ended => f.write_str("it has ended"),
+        }
+    }
+}
