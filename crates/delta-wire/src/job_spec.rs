@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use crate::fields::{Fields, Node, read_text};
 use crate::invalid::{Invalid, Problems};
 
-/// Bytes of one spec: a thousand-line script in every step still fits, a checked-in binary does not.
+/// Bytes of one spec: long scripts in every step still fit, a checked-in binary does not.
 pub const MAX_SPEC_BYTES: usize = 1024 * 1024;
 /// Specs up to this size ride inside LeaseGranted; larger ones go by reference, so that a grant
 /// stays a small message.

@@ -6,6 +6,7 @@
 //! field ([`fields`]), so that every refusal names the field; what goes out is serialised by serde.
 
 pub mod api;
+mod convert;
 pub mod duration;
 pub mod error;
 pub mod fields;

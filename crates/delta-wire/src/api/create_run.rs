@@ -6,6 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use delta_core::Cause;
+use delta_core::policy::RetryOn;
+use delta_core::requirement::Requirement;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -13,6 +16,7 @@ use super::graph;
 use crate::fields::{Fields, Node, read_text};
 use crate::invalid::{Invalid, Problems};
 use crate::job_spec::{JobSpec, RawJobSpec, Strangers, WorkKind};
+use crate::nearest::nearest;
 use crate::seconds::Seconds;
 use crate::states::spelled;
 
@@ -45,13 +49,6 @@ pub const MAX_LABEL: usize = 128;
 pub const MAX_SOURCE: usize = 512;
 /// Words in `retry_on`: the closed list of causes is shorter.
 pub const MAX_RETRY_ON: usize = 64;
-
-/// What only the core can judge: is this a requirement, is this a cause to retry on?
-#[derive(Clone, Copy, Debug)]
-pub struct Grammar {
-    pub requirement: fn(&str) -> Result<(), String>,
-    pub retry_on: fn(&str) -> Result<(), String>,
-}
 
 /// A run to create.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -128,20 +125,20 @@ pub struct CreateJob {
 
 impl CreateRun {
     /// Reads and checks a request.
-    pub fn parse(body: &[u8], grammar: &Grammar) -> Result<CreateRun, Problems> {
+    pub fn parse(body: &[u8]) -> Result<CreateRun, Problems> {
         let mut problems = Problems::new();
         let read = read_text(body, |node| {
             let fields = node.object()?;
-            Ok(read_run(fields, grammar, &mut problems))
+            Ok(read_run(fields, &mut problems))
         });
         let run = problems.note(read).and_then(|(run, _)| run);
         run.filter(|_| problems.is_empty()).ok_or(problems)
     }
 }
 
-fn read_run(mut f: Fields<'_>, grammar: &Grammar, p: &mut Problems) -> Option<CreateRun> {
+fn read_run(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateRun> {
     let nodes = p.note(f.must("jobs", |it| it.list(MAX_JOBS)));
-    let jobs = nodes.map(|nodes| read_jobs(&nodes, grammar, p));
+    let jobs = nodes.map(|nodes| read_jobs(&nodes, p));
     let repository = p.note(f.may("repository", source));
     let git_ref = p.note(f.may("ref", source));
     let commit = p.note(f.may("commit", source));
@@ -167,7 +164,7 @@ fn read_run(mut f: Fields<'_>, grammar: &Grammar, p: &mut Problems) -> Option<Cr
 }
 
 /// Nothing when a job could not be read; the graph is judged only when all of them could.
-fn read_jobs(nodes: &[Node<'_>], grammar: &Grammar, p: &mut Problems) -> Option<Vec<CreateJob>> {
+fn read_jobs(nodes: &[Node<'_>], p: &mut Problems) -> Option<Vec<CreateJob>> {
     if nodes.is_empty() {
         p.push(Invalid::field(
             "jobs",
@@ -178,7 +175,7 @@ fn read_jobs(nodes: &[Node<'_>], grammar: &Grammar, p: &mut Problems) -> Option<
     for (index, node) in nodes.iter().enumerate() {
         let mut found = Problems::new();
         let fields = found.note(node.object());
-        let job = fields.and_then(|fields| read_job(fields, grammar, &mut found));
+        let job = fields.and_then(|fields| read_job(fields, &mut found));
         p.extend_within(&format!("jobs[{index}]"), found);
         jobs.extend(job);
     }
@@ -189,19 +186,17 @@ fn read_jobs(nodes: &[Node<'_>], grammar: &Grammar, p: &mut Problems) -> Option<
     Some(jobs)
 }
 
-fn read_job(mut f: Fields<'_>, grammar: &Grammar, p: &mut Problems) -> Option<CreateJob> {
+fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
     let attempts = i64::from(MAX_ATTEMPTS);
     let name = p.note(f.must("name", job_name));
     let needs = p.note(f.may("needs", |it| it.each(MAX_NEEDS, |need| need.text(MAX_NAME))));
     let required = p.note(f.may("required", Node::boolean));
     let max_attempts = p.note(f.may("max_attempts", |it| it.whole(1, attempts)));
     let timeout_seconds = p.note(f.may("timeout_seconds", timeout));
-    let requires = p.note(f.may("requires", |it| {
-        words(it, MAX_REQUIRES, grammar.requirement)
-    }));
+    let requires = p.note(f.may("requires", |it| words(it, MAX_REQUIRES, requirement)));
     let priority = p.note(f.may("priority", priority));
     let once = p.note(f.may("once", Node::boolean));
-    let retry_on = p.note(f.may("retry_on", |it| words(it, MAX_RETRY_ON, grammar.retry_on)));
+    let retry_on = p.note(f.may("retry_on", |it| words(it, MAX_RETRY_ON, retry_on)));
     let spec = p
         .note(f.must("job_spec", Ok))
         .and_then(|node| read_spec(node, p));
@@ -273,6 +268,24 @@ fn words(
         let word = item.text(MAX_LABEL)?;
         check(&word).map_err(Invalid::here)?;
         Ok(word)
+    })
+}
+
+fn requirement(word: &str) -> Result<(), String> {
+    Requirement::parse(word)
+        .map(drop)
+        .map_err(|bad| bad.to_string())
+}
+
+fn retry_on(word: &str) -> Result<(), String> {
+    if RetryOn::from_name(word).is_some() {
+        return Ok(());
+    }
+    let causes = Cause::ALL.iter().map(|cause| cause.name());
+    let known = nearest(word, causes.chain(["infra", "timeout"]));
+    Err(match known {
+        Some(known) => format!("is not a cause; did you mean `{known}`?"),
+        None => "is not a cause; use infra, timeout or one cause such as user_exit".to_owned(),
     })
 }
 

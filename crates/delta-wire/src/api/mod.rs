@@ -11,7 +11,7 @@ pub mod list;
 pub mod requests;
 pub mod views;
 
-pub use create_run::{CreateJob, CreateRun, Grammar, Trust};
+pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;
 pub use list::ListRuns;
 pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};

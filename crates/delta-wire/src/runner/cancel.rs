@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::complete::{artifacts, attempt_state, log_digest};
+use super::complete::{Meaning, artifacts, attempt_state, log_digest};
 use super::{
     Artifact, CancelToken, LeaseToken, LogDigest, MAX_WORD, Message, Reason, id, summary, ts,
 };
@@ -77,6 +77,18 @@ impl Message for CancelAck {
             log: f.may("log", log_digest)?,
         })
     }
+}
+
+/// What a CancelAck means, as bytes that are equal exactly when the meaning is (A18).
+pub fn cancel_ack_digest_input(ack: &CancelAck) -> Vec<u8> {
+    let mut bytes = Meaning::of("cancel-ack");
+    bytes.text(&ack.runner_id);
+    bytes.text(&ack.final_status);
+    bytes.optional(ack.ts.as_deref());
+    bytes.artifacts(&ack.artifacts);
+    bytes.optional(ack.summary.as_deref());
+    bytes.log(ack.log.as_ref());
+    bytes.into_bytes()
 }
 
 /// The answer to CancelAck.

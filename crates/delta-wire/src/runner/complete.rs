@@ -166,45 +166,55 @@ pub(super) fn attempt_state(node: Node<'_>) -> Result<AttemptState, Invalid> {
 /// What a Complete means, as bytes that are equal exactly when the meaning is (A18): the order of
 /// fields, unknown fields, the sequence number and the secret play no part in it.
 pub fn complete_digest_input(complete: &Complete) -> Vec<u8> {
-    let mut bytes = Meaning(b"delta-ci complete 1\n".to_vec());
+    let mut bytes = Meaning::of("complete");
     bytes.text(&complete.runner_id);
     bytes.text(complete.status.as_str());
     bytes.optional(complete.exit_code.map(|code| code.to_string()).as_deref());
     let timings = complete.timings.as_ref();
     bytes.optional(timings.and_then(|it| it.started_at.as_deref()));
     bytes.optional(timings.and_then(|it| it.finished_at.as_deref()));
-    bytes.number(complete.artifacts.len() as u64);
-    for artifact in &complete.artifacts {
-        bytes.text(&artifact.kind);
-        bytes.text(&artifact.uri);
-    }
+    bytes.artifacts(&complete.artifacts);
     bytes.optional(complete.summary.as_deref());
     bytes.optional(complete.cause.as_deref());
-    bytes.optional(
-        complete
-            .log
-            .as_ref()
-            .map(|log| log.length.to_string())
-            .as_deref(),
-    );
-    bytes.optional(complete.log.as_ref().map(|log| log.sha256.as_str()));
-    bytes.0
+    bytes.log(complete.log.as_ref());
+    bytes.into_bytes()
 }
 
 /// Length before content everywhere, so that no two lists of texts share their bytes.
-struct Meaning(Vec<u8>);
+pub(super) struct Meaning(Vec<u8>);
 
 impl Meaning {
+    pub(super) fn of(message: &str) -> Self {
+        Meaning(format!("delta-ci {message} 1\n").into_bytes())
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    pub(super) fn artifacts(&mut self, artifacts: &[Artifact]) {
+        self.number(artifacts.len() as u64);
+        for artifact in artifacts {
+            self.text(&artifact.kind);
+            self.text(&artifact.uri);
+        }
+    }
+
+    pub(super) fn log(&mut self, log: Option<&LogDigest>) {
+        self.optional(log.map(|log| log.length.to_string()).as_deref());
+        self.optional(log.map(|log| log.sha256.as_str()));
+    }
+
     fn number(&mut self, number: u64) {
         self.0.extend_from_slice(&number.to_be_bytes());
     }
 
-    fn text(&mut self, text: &str) {
+    pub(super) fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    fn optional(&mut self, text: Option<&str>) {
+    pub(super) fn optional(&mut self, text: Option<&str>) {
         self.0.push(u8::from(text.is_some()));
         if let Some(text) = text {
             self.text(text);

@@ -15,7 +15,7 @@ pub mod upload;
 use crate::fields::{Fields, Node, read_text};
 use crate::invalid::Invalid;
 
-pub use cancel::{CancelAck, CancelAckAck, CancelRequested};
+pub use cancel::{CancelAck, CancelAckAck, CancelRequested, cancel_ack_digest_input};
 pub use complete::{
     Artifact, Complete, CompleteAck, CompleteStatus, LogDigest, Timings, complete_digest_input,
 };

@@ -1,23 +1,12 @@
 //! `POST /api/v1/runs`: what is taken, and how everything wrong is told at once.
 
-use delta_wire::api::{CreateRun, Grammar, Trust};
+use delta_wire::api::{CreateJob, CreateRun, Trust};
 use delta_wire::invalid::MAX_PROBLEMS;
 use delta_wire::job_spec::WorkKind;
 use serde_json::{Value, json};
 
-const GRAMMAR: Grammar = Grammar {
-    requirement: |text| match text.contains(' ') {
-        true => Err(format!("`{text}` is not a requirement")),
-        false => Ok(()),
-    },
-    retry_on: |text| match text {
-        "infra" | "user_exit" => Ok(()),
-        _ => Err("is not a cause".to_owned()),
-    },
-};
-
 fn parse(body: &Value) -> Result<CreateRun, Vec<String>> {
-    CreateRun::parse(body.to_string().as_bytes(), &GRAMMAR)
+    CreateRun::parse(body.to_string().as_bytes())
         .map_err(|problems| problems.iter().map(ToString::to_string).collect())
 }
 
@@ -35,7 +24,11 @@ fn with(more: Value) -> Value {
 }
 
 fn graph(jobs: &[(&str, &[&str])]) -> Value {
-    let job = |(name, needs): &(&str, &[&str])| json!({"name": name, "needs": needs, "job_spec": {"steps": ["true"]}});
+    let spec = json!({"steps": ["true"]});
+    let job = |(name, needs): &(&str, &[&str])| {
+        let spec = &spec;
+        json!({"name": name, "needs": needs, "job_spec": spec})
+    };
     json!({"jobs": jobs.iter().map(job).collect::<Vec<_>>()})
 }
 
@@ -89,7 +82,7 @@ fn everything_may_be_said() {
 fn the_specs_text_is_kept_byte_for_byte() {
     let spec = "{ \"steps\":  [ \"true\" ] }";
     let body = format!(r#"{{"jobs":[{{"name":"a","job_spec":{spec}}}]}}"#);
-    let run = CreateRun::parse(body.as_bytes(), &GRAMMAR).unwrap();
+    let run = CreateRun::parse(body.as_bytes()).unwrap();
     assert_eq!(run.jobs[0].job_spec.as_text(), spec);
 }
 
@@ -251,22 +244,31 @@ fn hostile_bodies_are_refused_in_bounded_words() {
         "\u{feff}{}",
         "{\"jobs\":[{}]}x",
     ] {
-        let problems = CreateRun::parse(body.as_bytes(), &GRAMMAR).unwrap_err();
+        let problems = CreateRun::parse(body.as_bytes()).unwrap_err();
         assert_eq!(problems.iter().next().unwrap().place(), "body", "{body}");
     }
-    assert!(CreateRun::parse(&[0xff, 0xfe], &GRAMMAR).is_err());
+    assert!(CreateRun::parse(&[0xff, 0xfe]).is_err());
     let deep = format!(
         "{{\"jobs\":{}{}}}",
         "[".repeat(100_000),
         "]".repeat(100_000)
     );
-    assert!(CreateRun::parse(deep.as_bytes(), &GRAMMAR).is_err());
+    assert!(CreateRun::parse(deep.as_bytes()).is_err());
     let wide: String = (0..2000).map(|n| format!("\"k{n}\":1,")).collect();
-    let problems = CreateRun::parse(format!("{{{wide}\"jobs\":[]}}").as_bytes(), &GRAMMAR);
+    let problems = CreateRun::parse(format!("{{{wide}\"jobs\":[]}}").as_bytes());
     assert!(
         problems
             .unwrap_err()
             .to_string()
             .contains("more than 1024 fields")
     );
+}
+
+#[test]
+fn the_published_schema_asks_only_for_what_is_needed() {
+    let schema = serde_json::to_value(<CreateJob as utoipa::PartialSchema>::schema()).unwrap();
+    assert_eq!(schema["required"], json!(["name", "job_spec"]));
+    assert_eq!(schema["properties"]["max_attempts"]["default"], json!(3));
+    let schema = serde_json::to_value(<CreateRun as utoipa::PartialSchema>::schema()).unwrap();
+    assert_eq!(schema["required"], json!(["jobs"]));
 }
