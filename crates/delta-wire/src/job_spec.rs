@@ -45,6 +45,13 @@ impl RawJobSpec {
             .map_err(|error| Invalid::here(format!("is not JSON: {error}")))
     }
 
+    /// Writes a spec that was put together here rather than submitted.
+    pub fn from_spec(spec: &JobSpec) -> Result<Self, Invalid> {
+        serde_json::value::to_raw_value(spec)
+            .map(RawJobSpec)
+            .map_err(|error| Invalid::here(format!("cannot be written: {error}")))
+    }
+
     pub fn as_text(&self) -> &str {
         self.0.get()
     }
@@ -335,6 +342,12 @@ mod tests {
         assert_eq!(spec.workdir, ".");
         assert_eq!(spec.work(), WorkKind::Steps);
         assert_eq!(spec.env[0].0, "B", "the order written is kept");
+        let written = RawJobSpec::from_spec(&spec).unwrap();
+        assert_eq!(
+            written.parse().unwrap(),
+            spec,
+            "what is written means the same"
+        );
     }
 
     // A68
