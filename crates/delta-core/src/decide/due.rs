@@ -39,11 +39,16 @@ pub(super) fn attempt(work: &mut Work, id: AttemptId) -> Result<Reply, Stop> {
     let Some(lease) = attempt.live_lease() else {
         return Ok(NOTHING);
     };
-    let deadline = job_deadline(attempt, work.timeout(id)?, work.context.settings);
-    if !canceling && deadline.is_some_and(|at| now >= at) {
+    let (deadline, end) = (
+        job_deadline(attempt, work.timeout(id)?, work.context.settings),
+        judged_until(work, lease),
+    );
+    // A lease that ended before the deadline was lost then, however late we look; one that ends at
+    // the deadline ran out of time.
+    if !canceling && deadline.is_some_and(|at| now >= at && end >= at) {
         return time_out(work, id);
     }
-    if now < judged_until(work, lease) {
+    if now < end {
         return Ok(NOTHING);
     }
     let ack_timeout = lease.state == LeaseState::Granted && now >= lease.ack_by;

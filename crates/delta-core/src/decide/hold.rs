@@ -183,13 +183,23 @@ pub(super) fn heartbeat(
         })?;
     }
     let attempt = work.attempt(id)?;
-    let expires_at = attempt.lease.as_ref().map_or(now, |lease| lease.expires_at);
+    // What the holder is told ends at the cap even where the lease was longer before the cancel.
+    let cap = lease_cap(
+        work.run()?,
+        attempt,
+        work.timeout(id)?,
+        work.context.settings,
+    );
+    let until = attempt
+        .lease
+        .as_ref()
+        .map_or(now, |lease| lease.expires_at.min(cap));
     let cancel = attempt.cancel.as_ref().map(|cancel| CancelNotice {
         cause: cancel.cause,
         remaining: attempt.cancel_deadline().unwrap_or(now).since(now),
     });
     Ok(Reply::Renewed {
-        ttl: expires_at.since(now),
+        ttl: until.since(now),
         cancel,
     })
 }

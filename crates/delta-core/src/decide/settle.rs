@@ -67,7 +67,7 @@ pub(super) fn resolve(
             }
             if met {
                 need_met(work, dependent)?;
-            } else if drop_waiting(work, dependent, Cause::DependencyFailed)? {
+            } else if drop_waiting(work, dependent, drop_cause)? {
                 ended.push(dependent);
             }
         }

@@ -1,0 +1,5 @@
+//! The core from outside: scenarios told as tables of time, and the promises that hold for all.
+
+mod commands;
+mod scenario;
+mod scenarios;
