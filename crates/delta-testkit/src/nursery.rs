@@ -5,7 +5,8 @@
 //! children come from one thread that lives as long as the process does.
 //!
 //! Refuses `unsafe`: the signal is set by util-linux's `setpriv`, which then becomes the program,
-//! so that the child's pid is the program's pid.
+//! so that the child's pid is the program's pid. In between, a shell looks whether the parent is
+//! still there: one that died before the signal was set would never send it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,19 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use anyhow::{Context, Result, ensure};
 
+/// `$1` is the parent's pid, the rest is the program.
+const BECOME_UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$1" ] || exit 1; shift; exec "$@""#;
+
+/// What a shell adds to an environment that has nothing: not for the program.
+const FORGET_THE_SHELL: &str = "unset PWD OLDPWD SHLVL _; ";
+
+/// What of this process's environment a child gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Inherited {
+    Everything,
+    Nothing,
+}
+
 struct Request {
     command: Command,
     reply: SyncSender<io::Result<Child>>,
@@ -22,7 +36,12 @@ struct Request {
 
 /// A command that gets `signal` when this process ends. `switch` are further options of setpriv,
 /// as for becoming another user; the signal is set after them, since they would clear it.
-pub(crate) fn dying_with_us(program: &Path, signal: &str, switch: &[&str]) -> Result<Command> {
+pub(crate) fn dying_with_us(
+    program: &Path,
+    inherited: Inherited,
+    signal: &str,
+    switch: &[&str],
+) -> Result<Command> {
     ensure!(
         program.is_file(),
         "{} does not exist (looking for a program to start)",
@@ -31,9 +50,17 @@ pub(crate) fn dying_with_us(program: &Path, signal: &str, switch: &[&str]) -> Re
     let setpriv = find_on_path("setpriv")
         .context("setpriv is not on the PATH; install the package util-linux")?;
     let mut command = Command::new(setpriv);
+    command.args(switch);
+    command.args(["--pdeathsig", signal, "--", "/bin/sh", "-c"]);
+    match inherited {
+        Inherited::Everything => command.arg(BECOME_UNLESS_ORPHANED),
+        Inherited::Nothing => command
+            .env_clear()
+            .arg(format!("{FORGET_THE_SHELL}{BECOME_UNLESS_ORPHANED}")),
+    };
     command
-        .args(switch)
-        .args(["--pdeathsig", signal, "--"])
+        .arg("sh")
+        .arg(std::process::id().to_string())
         .arg(program);
     Ok(command)
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::nursery;
+use crate::nursery::{self, Inherited};
 pub use crate::port::free_port;
 use crate::wait::Pace;
 
@@ -48,12 +48,6 @@ pub struct Spawn {
     environment: Vec<(OsString, OsString)>,
     inherited: Inherited,
     folder: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Inherited {
-    Everything,
-    Nothing,
 }
 
 impl Spawn {
@@ -107,10 +101,7 @@ impl Spawn {
         let output = tempfile::Builder::new()
             .prefix("delta-process-")
             .tempdir()?;
-        let mut command = nursery::dying_with_us(&self.program, "KILL", &[])?;
-        if self.inherited == Inherited::Nothing {
-            command.env_clear();
-        }
+        let mut command = nursery::dying_with_us(&self.program, self.inherited, "KILL", &[])?;
         command
             .args(self.arguments)
             .envs(self.environment)

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::nursery::{dying_with_us, find_on_path};
+use crate::nursery::{Inherited, dying_with_us, find_on_path};
 
 /// Debian's folder of PostgreSQL versions.
 const VERSIONS: &str = "/usr/lib/postgresql";
@@ -57,9 +57,9 @@ impl Binaries {
             Some((uid, gid)) => {
                 let (uid, gid) = (uid.to_string(), gid.to_string());
                 let switch = ["--reuid", &uid, "--regid", &gid, "--clear-groups"];
-                dying_with_us(&program, signal, &switch)
+                dying_with_us(&program, Inherited::Everything, signal, &switch)
             }
-            None => dying_with_us(&program, signal, &[]),
+            None => dying_with_us(&program, Inherited::Everything, signal, &[]),
         }
     }
 

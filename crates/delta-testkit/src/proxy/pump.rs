@@ -257,12 +257,13 @@ impl<'a> Pump<'a> {
                 }
                 None => left.len(),
             };
+            // Counted first: who has the bytes can rely on the count.
+            let passed = &self.shared.passed[self.direction.index()];
+            passed.fetch_add(step as u64, Ordering::SeqCst);
             to.write_all(&left[..step]).await.map_err(|_| Stop::Reset)?;
             left = &left[step..];
         }
         self.sight.pass(piece);
-        let passed = &self.shared.passed[self.direction.index()];
-        passed.fetch_add(piece.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 

@@ -171,7 +171,7 @@ impl Proxy {
 
     /// Bytes delivered in this direction, over all connections.
     pub fn passed(&self, direction: Direction) -> u64 {
-        self.shared.passed[direction.index()].load(Ordering::Relaxed)
+        self.shared.passed[direction.index()].load(Ordering::SeqCst)
     }
 
     pub fn journal(&self) -> &Journal {
