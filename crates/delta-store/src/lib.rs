@@ -4,6 +4,7 @@
 //! only by the edits and records the core made. Memory serves the simulator and tests, SQLite one
 //! server, PostgreSQL several.
 
+pub mod codec;
 pub mod doctor;
 pub mod events;
 pub mod read;

@@ -1,0 +1,291 @@
+//! Mirrors of the core's structs that are stored as JSON: in a fact, in a column, or in both.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use delta_core::attempt::{AttemptCancel, Progress, Report};
+use delta_core::lease::{Closing, ClosingKind};
+use delta_core::policy::RetryOn;
+use delta_core::run::{RunCancel, RunHeader};
+use delta_core::{Cause, Digest, Millis, Policy, RunId, Span, Text};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::leaf::{self, is_default};
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RunHeader")]
+pub struct RunHeaderPart {
+    #[serde(with = "leaf::text")]
+    project: Text,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    repository: Option<Text>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    git_ref: Option<Text>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    commit: Option<Text>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    trusted: bool,
+    run_attempt: u32,
+    #[serde(
+        with = "leaf::run_id::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    rerun_of: Option<RunId>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    priority: i32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    fail_fast: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    needs_report: bool,
+    #[serde(with = "leaf::span")]
+    run_timeout: Span,
+    #[serde(with = "leaf::span")]
+    wait_timeout: Span,
+    #[serde(with = "leaf::span")]
+    planning_timeout: Span,
+    #[serde(with = "leaf::text")]
+    created_by: Text,
+    #[serde(with = "key", default, skip_serializing_if = "Option::is_none")]
+    idempotency: Option<(Digest, Digest)>,
+}
+
+/// An idempotency key and the digest of its request.
+mod key {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Key(
+        #[serde(with = "leaf::digest")] Digest,
+        #[serde(with = "leaf::digest")] Digest,
+    );
+
+    pub fn serialize<S: Serializer>(
+        value: &Option<(Digest, Digest)>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.map(|(key, request)| Key(key, request)).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<(Digest, Digest)>, D::Error> {
+        Ok(Option::<Key>::deserialize(from)?.map(|Key(key, request)| (key, request)))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Policy")]
+pub struct PolicyPart {
+    required: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    needs: Vec<u32>,
+    max_attempts: u32,
+    #[serde(with = "leaf::span")]
+    timeout: Span,
+    #[serde(with = "leaf::text")]
+    requires: Text,
+    #[serde(default, skip_serializing_if = "is_default")]
+    priority: i32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    once: bool,
+    #[serde(with = "retry_on")]
+    retry_on: BTreeSet<RetryOn>,
+}
+
+mod retry_on {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(value: &BTreeSet<RetryOn>, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(value.iter().map(|on| on.name()))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeSet<RetryOn>, D::Error> {
+        let names = Vec::<String>::deserialize(from)?;
+        let read = |name: &String| {
+            RetryOn::from_name(name)
+                .ok_or_else(|| D::Error::custom(format!("unknown name `{name}`")))
+        };
+        names.iter().map(read).collect()
+    }
+}
+
+/// A policy behind its shared pointer.
+pub mod policy {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(value: &Arc<Policy>, to: S) -> Result<S::Ok, S::Error> {
+        PolicyPart::serialize(value, to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Policy>, D::Error> {
+        PolicyPart::deserialize(from).map(Arc::new)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RunCancel")]
+pub struct RunCancelPart {
+    #[serde(with = "leaf::millis")]
+    at: Millis,
+    #[serde(with = "leaf::cause")]
+    cause: Cause,
+    #[serde(with = "leaf::text")]
+    by: Text,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "AttemptCancel")]
+pub struct AttemptCancelPart {
+    #[serde(with = "leaf::cause")]
+    cause: Cause,
+    #[serde(with = "leaf::text")]
+    by: Text,
+    #[serde(with = "leaf::millis")]
+    requested_at: Millis,
+    #[serde(with = "leaf::span")]
+    grace: Span,
+    #[serde(with = "leaf::millis")]
+    force_at: Millis,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Report")]
+pub struct ReportPart {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    summary: Option<Text>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    artifacts: Option<Text>,
+    #[serde(with = "log", default, skip_serializing_if = "Option::is_none")]
+    log: Option<(u64, Digest)>,
+    #[serde(
+        with = "leaf::millis::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    started_at: Option<Millis>,
+    #[serde(
+        with = "leaf::millis::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    finished_at: Option<Millis>,
+}
+
+/// Length and hash of a log.
+mod log {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Log(u64, #[serde(with = "leaf::digest")] Digest);
+
+    pub fn serialize<S: Serializer>(
+        value: &Option<(u64, Digest)>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.map(|(length, hash)| Log(length, hash)).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<(u64, Digest)>, D::Error> {
+        Ok(Option::<Log>::deserialize(from)?.map(|Log(length, hash)| (length, hash)))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Progress")]
+pub struct ProgressPart {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    percent: Option<u8>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    step_index: Option<u32>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    current_step: Option<Text>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    message: Option<Text>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log_bytes: Option<u64>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "ClosingKind", rename_all = "snake_case")]
+pub enum ClosingKindPart {
+    Complete,
+    CancelAck,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Closing")]
+pub struct ClosingPart {
+    #[serde(with = "ClosingKindPart")]
+    kind: ClosingKind,
+    #[serde(with = "leaf::digest")]
+    digest: Digest,
+}
+
+/// An option of a closing.
+pub mod closing {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Inner(#[serde(with = "ClosingPart")] Closing);
+
+    pub fn serialize<S: Serializer>(value: &Option<Closing>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(Inner).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Closing>, D::Error> {
+        Ok(Option::<Inner>::deserialize(from)?.map(|Inner(closing)| closing))
+    }
+}
+
+/// An option of a run's cancel.
+pub mod run_cancel {
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Shown<'a>(#[serde(with = "RunCancelPart")] &'a RunCancel);
+
+    #[derive(Deserialize)]
+    struct Read(#[serde(with = "RunCancelPart")] RunCancel);
+
+    pub fn serialize<S: Serializer>(value: &Option<RunCancel>, to: S) -> Result<S::Ok, S::Error> {
+        value.as_ref().map(Shown).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<RunCancel>, D::Error> {
+        Ok(Option::<Read>::deserialize(from)?.map(|Read(cancel)| cancel))
+    }
+}
