@@ -56,6 +56,9 @@ pub(super) fn resolve(
         resolution,
         cause,
     })?;
+    // While a cancel goes through the run, what waits ends by the cancel, not by the need.
+    let stopped = work.run()?.cancel.as_ref().map(|cancel| cancel.cause);
+    let drop_cause = stopped.unwrap_or(Cause::DependencyFailed);
     let mut ended = vec![id];
     while let Some(done) = ended.pop() {
         let job = work.job(done)?;
