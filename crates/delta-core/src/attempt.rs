@@ -199,7 +199,7 @@ pub struct AttemptCancel {
 /// What a holder reported when it ended its lease. Stored, and only partly obeyed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Report {
-    pub exit_code: Option<i32>,
+    pub exit_code: Option<i64>,
     pub summary: Option<Text>,
     /// References as the holder gave them: JSON text the core does not read.
     pub artifacts: Option<Text>,
