@@ -6,7 +6,10 @@
 
 pub mod codec;
 pub mod doctor;
+pub mod drive;
 pub mod events;
+mod index;
+pub mod memory;
 pub mod read;
 
 use std::collections::BTreeSet;
@@ -105,6 +108,27 @@ pub struct Writes {
     /// Attempts that entered the queue and are still in it at the end of the batch, and those that
     /// left it: derived from the records by [`Writes::queue_changes`].
     pub notify: bool,
+}
+
+/// The newest moment a batch speaks of: its records, and for renewals the moment they were given.
+pub(crate) fn newest_of(writes: &Writes) -> Millis {
+    let records = writes.records.iter().map(|record| record.at);
+    let leases = writes
+        .edits
+        .attempts
+        .values()
+        .filter_map(|a| a.lease.as_ref());
+    let renewed = leases.map(|lease| lease.expires_at - lease.ttl);
+    records.chain(renewed).max().unwrap_or_default()
+}
+
+/// A queued attempt is no longer up for a claim when the batch has already moved it.
+pub(crate) fn world_lets_grant(world: &World, id: AttemptId) -> bool {
+    match world.attempts.get(&id) {
+        Some(Some(attempt)) => attempt.state == delta_core::AttemptState::Queued,
+        Some(None) => false,
+        None => true,
+    }
 }
 
 /// How a batch changed the queue.

@@ -63,6 +63,22 @@ pub struct RunFilter {
     pub commit: Option<Text>,
 }
 
+impl RunFilter {
+    pub fn admits(&self, run: &Run) -> bool {
+        fn same(wanted: &Option<Text>, found: &Option<Text>) -> bool {
+            wanted.is_none() || wanted == found
+        }
+        self.before.is_none_or(|before| run.id < before)
+            && self.state.is_none_or(|state| run.state == state)
+            && self
+                .outcome
+                .is_none_or(|outcome| run.outcome == Some(outcome))
+            && same(&self.repository, &run.header.repository)
+            && same(&self.git_ref, &run.header.git_ref)
+            && same(&self.commit, &run.header.commit)
+    }
+}
+
 /// One event as stored: the exact bytes that were hashed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEvent {

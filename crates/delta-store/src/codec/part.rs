@@ -166,7 +166,7 @@ pub struct AttemptCancelPart {
 #[serde(remote = "Report")]
 pub struct ReportPart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    exit_code: Option<i32>,
+    exit_code: Option<i64>,
     #[serde(
         with = "leaf::text::opt",
         default,

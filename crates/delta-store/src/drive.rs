@@ -1,0 +1,212 @@
+//! The reference driver: commands in, answers out, by the shortest way through a store.
+//!
+//! Begin, load, decide, commit, and again where another writer was first or an answer was lost.
+//! The server's writer does the same faster, with lanes and groups; the simulator, the doctor's
+//! tests and the conformance suite use this one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use delta_core::lease::epoch;
+use delta_core::{
+    AttemptId, Command, Context, Digest, Fact, JobId, Refusal, Reply, RunId, Stop, Text, Want,
+    World, decide,
+};
+
+use crate::{Claim, CommitError, Store, StoreError, Writes};
+
+/// How often a batch is run again: conflicts this many times in a row mean something else is wrong.
+const MAX_TRIES: usize = 50;
+
+pub type Answer = Result<Reply, Refusal>;
+
+/// A batch that was carried out.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    pub answers: Vec<Answer>,
+    pub writes: Writes,
+}
+
+/// A runner that asks for work.
+#[derive(Clone, Debug)]
+pub struct LeaseAsk {
+    pub keys: Vec<Text>,
+    pub principal: Text,
+    pub runner: Text,
+    /// SHA-256 of the token to hand out.
+    pub token: Digest,
+}
+
+/// A lease that was given.
+#[derive(Clone, Debug)]
+pub struct Given {
+    pub attempt: AttemptId,
+    pub epoch: u64,
+    pub answer: Answer,
+}
+
+/// One batch: each command in order, one answer each.
+pub fn apply(
+    store: &mut dyn Store,
+    commands: &[Command],
+    context: &Context,
+) -> Result<Vec<Answer>, StoreError> {
+    apply_with_specs(store, commands, &[], context).map(|applied| applied.answers)
+}
+
+/// The same, with the specs of the jobs it may create.
+pub fn apply_with_specs(
+    store: &mut dyn Store,
+    commands: &[Command],
+    specs: &[(JobId, Arc<str>)],
+    context: &Context,
+) -> Result<Applied, StoreError> {
+    let runs: BTreeSet<Want> = commands.iter().map(|c| Want::Run(c.run())).collect();
+    let (answers, writes) = batch(store, &mut |store, work| {
+        // All at once, so that a store that locks can do so in the order of ids.
+        store.load(&runs, &mut work.world)?;
+        let ask = |command| work.ask(store, command, specs, context);
+        commands.iter().map(ask).collect::<Result<Vec<_>, _>>()
+    })?;
+    Ok(Applied { answers, writes })
+}
+
+/// Gives a runner its unacknowledged attempt again (A67), or else the first one queued that fits.
+pub fn lease(
+    store: &mut dyn Store,
+    ask: &LeaseAsk,
+    context: &Context,
+) -> Result<Option<Given>, StoreError> {
+    let (given, _) = batch(store, &mut |store, work| {
+        let holder = (ask.principal.clone(), ask.runner.clone());
+        work.load(store, Want::Holder(holder.0.clone(), holder.1.clone()))?;
+        let attempt = match work.world.holders.get(&holder).copied().flatten() {
+            Some(held) => {
+                work.load(store, Want::Run(held.run()))?;
+                work.load(store, Want::Attempt(held))?;
+                Some(held)
+            }
+            None => {
+                let claim = Claim {
+                    keys: ask.keys.clone(),
+                    limit: 1,
+                    skip: BTreeSet::new(),
+                };
+                store.claim(&claim, &mut work.world)?.first().copied()
+            }
+        };
+        let Some(attempt) = attempt else {
+            return Ok(None);
+        };
+        let row = work.world.attempts.get(&attempt).and_then(Option::as_ref);
+        let number = row.map_or(0, |row| row.lease_number) + 1;
+        let command = Command::Grant {
+            attempt,
+            principal: ask.principal.clone(),
+            runner: ask.runner.clone(),
+            token: ask.token,
+            epoch: epoch(context.settings.incarnation, number),
+        };
+        let answer = work.ask(store, &command, &[], context)?;
+        Ok(Some(Given {
+            attempt,
+            epoch: epoch(context.settings.incarnation, number),
+            answer,
+        }))
+    })?;
+    Ok(given)
+}
+
+/// A batch in the making.
+#[derive(Default)]
+struct Work {
+    world: World,
+    writes: Writes,
+}
+
+impl Work {
+    fn load(&mut self, store: &mut dyn Store, want: Want) -> Result<(), StoreError> {
+        store.load(&BTreeSet::from([want]), &mut self.world)
+    }
+
+    fn ask(
+        &mut self,
+        store: &mut dyn Store,
+        command: &Command,
+        specs: &[(JobId, Arc<str>)],
+        context: &Context,
+    ) -> Result<Answer, StoreError> {
+        let mut loaded = BTreeSet::new();
+        loop {
+            match decide(&self.world, command, context) {
+                Ok(decision) => {
+                    self.world.absorb(&decision.edits);
+                    self.writes.edits.absorb(decision.edits);
+                    if let Some(record) = decision.record {
+                        self.writes
+                            .specs
+                            .extend(created(record.run, &record.facts, specs));
+                        self.writes.records.push(record);
+                    }
+                    return Ok(Ok(decision.reply));
+                }
+                Err(Stop::Refused(refusal)) => return Ok(Err(refusal)),
+                Err(Stop::Missing(want)) => {
+                    if !loaded.insert(want.clone()) {
+                        let why = format!("{want:?} is missing though it was loaded");
+                        return Err(StoreError::Corrupt(why));
+                    }
+                    self.load(store, want)?;
+                }
+            }
+        }
+    }
+}
+
+/// The specs of the jobs these facts create.
+fn created(
+    run: RunId,
+    facts: &[Fact],
+    specs: &[(JobId, Arc<str>)],
+) -> impl Iterator<Item = (JobId, Arc<str>)> {
+    let made = move |id: JobId| {
+        let is_it = |fact: &Fact| matches!(fact, Fact::JobCreated(job) if job.id == id);
+        id.run == run && facts.iter().any(is_it)
+    };
+    specs.iter().filter(move |(id, _)| made(*id)).cloned()
+}
+
+/// Runs `body` in a batch and commits it, again after a conflict or a commit that was lost.
+fn batch<T>(
+    store: &mut dyn Store,
+    body: &mut dyn FnMut(&mut dyn Store, &mut Work) -> Result<T, StoreError>,
+) -> Result<(T, Writes), StoreError> {
+    for _ in 0..MAX_TRIES {
+        store.begin()?;
+        let mut work = Work::default();
+        let done = match body(store, &mut work) {
+            Ok(done) => done,
+            Err(StoreError::Conflict) => {
+                store.rollback();
+                continue;
+            }
+            Err(error) => {
+                store.rollback();
+                return Err(error);
+            }
+        };
+        match store.commit(&work.writes) {
+            Ok(()) => return Ok((done, work.writes)),
+            Err(CommitError::Conflict) | Err(CommitError::Store(StoreError::Conflict)) => {}
+            Err(CommitError::Unknown) => {
+                if store.resolve_unknown(&work.writes)? {
+                    return Ok((done, work.writes));
+                }
+            }
+            Err(CommitError::Store(error)) => return Err(error),
+        }
+    }
+    Err(StoreError::Unavailable(format!(
+        "{MAX_TRIES} conflicts in a row"
+    )))
+}
