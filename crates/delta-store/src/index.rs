@@ -84,20 +84,29 @@ impl Index {
         self.runs_due.set(run.id, run.due_at());
     }
 
-    /// `key` is the match key of the attempt's job.
-    pub fn put_attempt(&mut self, attempt: &Attempt, key: &Text) -> Queue {
+    /// What putting this row would do to the queue.
+    pub fn queue_change(&self, attempt: &Attempt) -> Queue {
+        let queued = attempt.state == AttemptState::Queued;
+        match (self.queued.contains_key(&attempt.id), queued) {
+            (false, true) => Queue::Entered,
+            (true, false) => Queue::Left,
+            _ => Queue::Stayed,
+        }
+    }
+
+    /// `key` is the match key of the attempt's job; asked for only when it enters the queue.
+    pub fn put_attempt<'k>(&mut self, attempt: &Attempt, key: impl FnOnce() -> &'k Text) {
         let id = attempt.id;
         self.attempts_due.set(id, attempt_due_at(attempt));
         self.put_holder(attempt);
-        if attempt.state != AttemptState::Queued {
-            return self.leave(id);
+        match self.queue_change(attempt) {
+            Queue::Entered => {
+                let since = attempt.queued_at.unwrap_or(attempt.created_at);
+                self.enter(id, key().clone(), attempt.order_key, since);
+            }
+            Queue::Left => self.leave(id),
+            Queue::Stayed => {}
         }
-        if self.queued.contains_key(&id) {
-            return Queue::Stayed;
-        }
-        let since = attempt.queued_at.unwrap_or(attempt.created_at);
-        self.enter(id, key.clone(), attempt.order_key, since);
-        Queue::Entered
     }
 
     pub fn enter(&mut self, id: AttemptId, key: Text, order: i64, since: Millis) {
@@ -106,9 +115,9 @@ impl Index {
         self.queued.insert(id, Place { key, order, since });
     }
 
-    fn leave(&mut self, id: AttemptId) -> Queue {
+    fn leave(&mut self, id: AttemptId) {
         let Some(place) = self.queued.remove(&id) else {
-            return Queue::Stayed;
+            return;
         };
         if let Some(line) = self.queue.get_mut(&place.key) {
             line.remove(&(place.order, id));
@@ -116,7 +125,6 @@ impl Index {
                 self.queue.remove(&place.key);
             }
         }
-        Queue::Left
     }
 
     fn put_holder(&mut self, attempt: &Attempt) {
@@ -173,6 +181,10 @@ impl Index {
     pub fn holder(&self, principal: &Text, runner: &Text) -> Option<AttemptId> {
         let holder = (principal.clone(), runner.clone());
         self.holders.get(&holder).copied()
+    }
+
+    pub fn leased_count(&self) -> u64 {
+        self.leased.len() as u64
     }
 
     pub fn leased(&self) -> Vec<AttemptId> {

@@ -10,7 +10,9 @@ pub mod drive;
 pub mod events;
 mod index;
 pub mod memory;
+pub mod migrate;
 pub mod read;
+pub mod sqlite;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +47,9 @@ pub trait Store: Send {
     /// [`Store::resolve_unknown`] says which it was.
     fn commit(&mut self, writes: &Writes) -> Result<(), CommitError>;
 
-    /// After `CommitError::Unknown`: whether the batch is there, found by its events' hashes.
+    /// After `CommitError::Unknown`: whether the batch is there, found by its events' hashes. Answers
+    /// the same after any commit, until the next `begin` or `rollback`: an answer may be lost on the
+    /// way to the caller too.
     fn resolve_unknown(&mut self, writes: &Writes) -> Result<bool, StoreError>;
 
     /// Gives the batch up; nothing of it stays.

@@ -7,6 +7,9 @@ CREATE TABLE meta (
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- incarnation: high half of lease epochs. newest: latest moment stored. runs: how many there are.
+INSERT INTO meta (name, value) VALUES ('incarnation', 1), ('newest', 0), ('runs', 0);
+
 CREATE TABLE runs (
     run_id            BLOB PRIMARY KEY CHECK (length(run_id) = 16),
     project           TEXT NOT NULL,
@@ -36,8 +39,8 @@ CREATE TABLE runs (
 CREATE INDEX runs_live ON runs (run_id) WHERE ended_at IS NULL OR live_jobs > 0;
 -- For retention.
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
-CREATE INDEX runs_repository ON runs (project, repository, run_id) WHERE repository IS NOT NULL;
-CREATE INDEX runs_commit ON runs (project, commit_id, run_id) WHERE commit_id IS NOT NULL;
+CREATE INDEX runs_repository ON runs (repository, run_id) WHERE repository IS NOT NULL;
+CREATE INDEX runs_commit ON runs (commit_id, run_id) WHERE commit_id IS NOT NULL;
 CREATE UNIQUE INDEX runs_key ON runs (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
 CREATE TABLE jobs (

@@ -37,7 +37,7 @@ pub struct MemoryStore {
     shared: Arc<Mutex<Tables>>,
     faults: VecDeque<Fault>,
     clock: Option<Millis>,
-    /// The last event of the batch whose answer was lost.
+    /// The last event of the batch that was committed last, for when the answer is lost.
     unknown: Option<(RunId, Tip)>,
 }
 
@@ -66,10 +66,16 @@ impl MemoryStore {
         self.clock = Some(now);
     }
 
-    /// The process dies and another opens the same state: an open batch is lost.
+    /// The process dies and another opens the same state: an open batch is lost, and so are the
+    /// faults that were ordered.
     pub fn crash(self) -> MemoryStore {
+        self.reopen()
+    }
+
+    /// Opens the same state again. There is one writer: the former store must not be used any more.
+    pub fn reopen(&self) -> MemoryStore {
         MemoryStore {
-            shared: self.shared,
+            shared: self.shared.clone(),
             faults: VecDeque::new(),
             clock: self.clock,
             unknown: None,
@@ -121,6 +127,8 @@ impl Store for MemoryStore {
     }
 
     fn commit(&mut self, writes: &Writes) -> Result<(), CommitError> {
+        let last = self.tables().last_event(writes);
+        self.unknown = last;
         match self.faults.pop_front() {
             None => {
                 self.tables().apply(writes);
@@ -131,15 +139,9 @@ impl Store for MemoryStore {
                 let why = "a fault was ordered".to_string();
                 Err(StoreError::Unavailable(why).into())
             }
-            Some(Fault::UnknownNotApplied) => {
-                let last = self.tables().last_event(writes);
-                self.unknown = last;
-                Err(CommitError::Unknown)
-            }
+            Some(Fault::UnknownNotApplied) => Err(CommitError::Unknown),
             Some(Fault::UnknownApplied) => {
-                let last = self.tables().last_event(writes);
                 self.tables().apply(writes);
-                self.unknown = last;
                 Err(CommitError::Unknown)
             }
         }

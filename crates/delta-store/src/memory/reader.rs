@@ -140,7 +140,7 @@ impl Reader for MemoryReader {
         Ok(StoreStats {
             runs: tables.runs.len() as u64,
             queued: tables.index.queued_count(),
-            leased: tables.index.leased().len() as u64,
+            leased: tables.index.leased_count(),
             wal_bytes: 0,
         })
     }

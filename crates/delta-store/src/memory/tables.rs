@@ -139,7 +139,8 @@ impl Tables {
         self.jobs
             .extend(writes.edits.jobs.iter().map(|(id, job)| (*id, job.clone())));
         for (id, attempt) in &writes.edits.attempts {
-            let key = &self.jobs[&id.job].policy.requires;
+            let jobs = &self.jobs;
+            let key = || &jobs[&id.job].policy.requires;
             self.index.put_attempt(attempt, key);
             self.attempts.insert(*id, attempt.clone());
         }

@@ -1,0 +1,301 @@
+//! One batch into one transaction: what is written, in which order, and what memory learns of it
+//! afterwards. Nothing in memory changes before the file has.
+
+use std::collections::{BTreeMap, HashSet};
+
+use delta_core::{Attempt, AttemptId, AttemptState, Fact, JobId, RunId, Text};
+
+use super::connection::WAL_BOUND;
+use super::{SqliteStore, store_error, write};
+use crate::codec::corrupt;
+use crate::events::{self, Tip};
+use crate::index::Queue;
+use crate::{CommitError, StoreError, Writes, newest_of};
+
+/// The log's size is looked at once in so many commits: a look is a system call.
+const WAL_LOOK_EVERY: u64 = 256;
+
+/// What the records say about the rows: which are new, and which attempts changed by more than a
+/// renewal.
+#[derive(Default)]
+struct Touched {
+    runs: HashSet<RunId>,
+    jobs: HashSet<JobId>,
+    attempts: HashSet<AttemptId>,
+    moved: HashSet<AttemptId>,
+}
+
+/// A batch ready to be written.
+struct Plan {
+    touched: Touched,
+    /// Encoded records in order, with the place of each in its run's chain.
+    events: Vec<(Tip, Vec<u8>)>,
+    tips: BTreeMap<RunId, Tip>,
+    projects: BTreeMap<RunId, Text>,
+    /// Match keys of the attempts that enter the queue.
+    entering: BTreeMap<AttemptId, Text>,
+    leaving: Vec<AttemptId>,
+}
+
+impl SqliteStore {
+    pub(super) fn commit_batch(&mut self, writes: &Writes) -> Result<(), CommitError> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let plan = self.plan(writes)?;
+        let last = writes.records.last().map(|record| record.run);
+        self.unknown = last.map(|run| (run, plan.tips[&run]));
+        self.run_sql("BEGIN IMMEDIATE")?;
+        if let Err(error) = self.write_all(writes, &plan) {
+            self.give_up();
+            return Err(match error {
+                StoreError::Conflict => CommitError::Conflict,
+                other => other.into(),
+            });
+        }
+        if let Err(error) = self.run_sql("COMMIT") {
+            if !self.connection.is_autocommit() {
+                self.give_up();
+                return Err(error.into());
+            }
+            // The transaction is over, and nobody said how.
+            self.doubtful = true;
+            tracing::warn!(%error, "a commit was not answered");
+            return Err(CommitError::Unknown);
+        }
+        self.publish(writes, plan);
+        self.keep_wal_bounded();
+        Ok(())
+    }
+
+    fn run_sql(&self, sql: &str) -> Result<(), StoreError> {
+        let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
+        statement.execute([]).map(drop).map_err(store_error)
+    }
+
+    /// Nothing was written. Another writer may have been the reason, so memory is read again.
+    fn give_up(&mut self) {
+        self.doubtful = true;
+        if let Err(error) = self.run_sql("ROLLBACK") {
+            tracing::warn!(%error, "a batch could not be rolled back");
+        }
+    }
+
+    fn plan(&mut self, writes: &Writes) -> Result<Plan, StoreError> {
+        let mut plan = Plan {
+            touched: touched(writes),
+            events: Vec::with_capacity(writes.records.len()),
+            tips: BTreeMap::new(),
+            projects: BTreeMap::new(),
+            entering: BTreeMap::new(),
+            leaving: Vec::new(),
+        };
+        for record in &writes.records {
+            let run = record.run;
+            let before = match plan.tips.get(&run) {
+                Some(tip) => *tip,
+                None if plan.touched.runs.contains(&run) => Tip::NONE,
+                None => self.tip(run)?,
+            };
+            let bytes = events::encode(record);
+            let tip = before.next(&bytes);
+            plan.tips.insert(run, tip);
+            plan.events.push((tip, bytes));
+            if !plan.projects.contains_key(&run) {
+                plan.projects.insert(run, self.project(run, writes)?);
+            }
+        }
+        for attempt in writes.edits.attempts.values() {
+            match self.index.queue_change(attempt) {
+                Queue::Entered => {
+                    let key = self.match_key(attempt.id.job, writes)?;
+                    plan.entering.insert(attempt.id, key);
+                }
+                Queue::Left => plan.leaving.push(attempt.id),
+                Queue::Stayed => {}
+            }
+        }
+        Ok(plan)
+    }
+
+    fn project(&mut self, run: RunId, writes: &Writes) -> Result<Text, StoreError> {
+        if let Some(row) = writes.edits.runs.get(&run) {
+            return Ok(row.header.project.clone());
+        }
+        let found = self.run(run)?.map(|row| row.header.project);
+        found.ok_or_else(|| {
+            corrupt(
+                "a record",
+                format!("it speaks of {run}, which is not there"),
+            )
+        })
+    }
+
+    fn match_key(&mut self, job: JobId, writes: &Writes) -> Result<Text, StoreError> {
+        if let Some(row) = writes.edits.jobs.get(&job) {
+            return Ok(row.policy.requires.clone());
+        }
+        let found = self.job(job)?.map(|row| row.policy.requires.clone());
+        found.ok_or_else(|| corrupt("an attempt", format!("its job {job} is not there")))
+    }
+
+    fn write_all(&mut self, writes: &Writes, plan: &Plan) -> Result<(), StoreError> {
+        self.write_rows(writes, plan)?;
+        let c = &self.connection;
+        for (record, (tip, bytes)) in writes.records.iter().zip(&plan.events) {
+            let project = &plan.projects[&record.run];
+            write::insert_event(c, project, record.run, record.at, tip, bytes)?;
+        }
+        for (job, spec) in &writes.specs {
+            let project = &plan.projects[&job.run];
+            write::insert_spec(c, project, *job, spec)?;
+        }
+        for id in &plan.leaving {
+            write::leave_queue(c, *id)?;
+        }
+        for (id, key) in &plan.entering {
+            let attempt = &writes.edits.attempts[id];
+            write::enter_queue(c, &plan.projects[&id.run()], attempt, key)?;
+        }
+        let newest = newest_of(writes);
+        if newest > self.newest {
+            write::set_meta(c, "newest", newest.0)?;
+        }
+        if !plan.touched.runs.is_empty() {
+            let runs = self.run_count + plan.touched.runs.len() as u64;
+            write::set_meta(c, "runs", runs as i64)?;
+        }
+        Ok(())
+    }
+
+    /// A row that is as it was is not written; deciding often only looks at a job.
+    fn write_rows(&mut self, writes: &Writes, plan: &Plan) -> Result<(), StoreError> {
+        let (c, batch, edits) = (&self.connection, self.batch, &writes.edits);
+        for (id, run) in &edits.runs {
+            if plan.touched.runs.contains(id) {
+                write::insert_run(c, run)?;
+            } else if self.runs.get(*id, batch) != Some(run) {
+                write::update_run(c, run)?;
+            }
+        }
+        for (id, job) in &edits.jobs {
+            if plan.touched.jobs.contains(id) {
+                write::insert_job(c, &plan.projects[&id.run], job)?;
+            } else if self.jobs.get(*id, batch) != Some(job) {
+                write::update_job(c, job)?;
+            }
+        }
+        for (id, attempt) in &edits.attempts {
+            if plan.touched.attempts.contains(id) {
+                write::insert_attempt(c, &plan.projects[&id.run()], attempt)?;
+            } else if plan.touched.moved.contains(id) {
+                write::update_attempt(c, attempt)?;
+            } else if self.attempts.get(*id, batch) != Some(attempt) {
+                write::renew_attempt(c, attempt)?;
+            }
+            if id.index > 1 {
+                self.write_delayed(attempt, plan)?;
+            }
+        }
+        for (key, lease) in &edits.past_leases {
+            let project = &plan.projects[&key.attempt.run()];
+            write::insert_past_lease(c, project, *key, lease)?;
+        }
+        Ok(())
+    }
+
+    fn write_delayed(&self, attempt: &Attempt, plan: &Plan) -> Result<(), StoreError> {
+        let waits = attempt.state == AttemptState::Created;
+        let c = &self.connection;
+        if plan.touched.attempts.contains(&attempt.id) {
+            match waits {
+                true => write::enter_delayed(c, &plan.projects[&attempt.id.run()], attempt),
+                false => Ok(()),
+            }
+        } else if plan.touched.moved.contains(&attempt.id) && !waits {
+            write::leave_delayed(c, attempt.id)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The file has it: now memory may.
+    fn publish(&mut self, writes: &Writes, plan: Plan) {
+        let (batch, edits) = (self.batch, &writes.edits);
+        for (id, run) in &edits.runs {
+            self.index.put_run(run);
+            self.runs.put(*id, run.clone(), batch);
+        }
+        for (id, job) in &edits.jobs {
+            self.jobs.put(*id, job.clone(), batch);
+        }
+        for (id, attempt) in &edits.attempts {
+            self.index.put_attempt(attempt, || &plan.entering[id]);
+            self.attempts.put(*id, attempt.clone(), batch);
+        }
+        for (run, tip) in plan.tips {
+            self.tips.put(run, tip, batch);
+        }
+        for (job, spec) in &writes.specs {
+            self.specs.put(*job, spec.clone());
+        }
+        self.newest = self.newest.max(newest_of(writes));
+        self.run_count += plan.touched.runs.len() as u64;
+        self.flushes += 1;
+        self.show_gauges();
+    }
+
+    /// Checkpoints happen by themselves, but a reader at the wrong moment can keep the log from
+    /// starting over. Far above its usual size it is emptied by force.
+    fn keep_wal_bounded(&self) {
+        if !self.flushes.is_multiple_of(WAL_LOOK_EVERY) {
+            return;
+        }
+        let log = self.path.with_extension("db-wal");
+        if log.metadata().is_ok_and(|found| found.len() > WAL_BOUND) {
+            let done = self
+                .connection
+                .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+            if let Err(error) = done {
+                tracing::warn!(%error, "the write-ahead log could not be emptied");
+            }
+        }
+    }
+}
+
+fn touched(writes: &Writes) -> Touched {
+    let mut touched = Touched::default();
+    for record in &writes.records {
+        for fact in &record.facts {
+            let (job, index) = match fact {
+                Fact::RunCreated(run) => {
+                    touched.runs.insert(run.id);
+                    continue;
+                }
+                Fact::JobCreated(job) => {
+                    touched.jobs.insert(job.id);
+                    touched.attempts.insert(job.id.attempt(1));
+                    continue;
+                }
+                Fact::AttemptCreated { job, index, .. } => {
+                    let id = record.run.job(*job).attempt(*index);
+                    touched.attempts.insert(id);
+                    continue;
+                }
+                Fact::RunMoved { .. }
+                | Fact::RunCancelAsked(_)
+                | Fact::NeedMet { .. }
+                | Fact::JobResolved { .. } => continue,
+                Fact::AttemptMoved { job, index, .. }
+                | Fact::CancelAsked { job, index, .. }
+                | Fact::Reported { job, index, .. }
+                | Fact::LeaseGranted { job, index, .. }
+                | Fact::LeaseMoved { job, index, .. }
+                | Fact::Spent { job, index, .. }
+                | Fact::LeaseClamped { job, index, .. } => (job, index),
+            };
+            touched.moved.insert(record.run.job(*job).attempt(*index));
+        }
+    }
+    touched
+}

@@ -1,0 +1,264 @@
+//! The built-in store: one SQLite file, one writer, several readers.
+//!
+//! Owns the file while it is open: live rows, the queue, timers and holders are kept in memory, so
+//! a batch that only touches live work reads nothing, and each changed row is written once, in one
+//! transaction that is on disk before anybody hears of it. After a commit that failed, memory says
+//! again what the file says.
+
+mod cache;
+mod commit;
+mod connection;
+mod open;
+mod prune;
+mod reader;
+mod rows;
+mod write;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use delta_core::{Attempt, AttemptId, Job, JobId, Millis, Run, RunId, Text, Want, World};
+use rusqlite::{Connection, params};
+
+use crate::codec::{column, corrupt};
+use crate::events::Tip;
+use crate::index::Index;
+use crate::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
+use cache::{Cache, Specs};
+use connection::store_error;
+pub use open::open;
+pub use reader::SqliteReader;
+
+/// Rows of each kind kept in memory: more than any server has live at once with 10,000 slots, and
+/// at about a kilobyte each a bounded price.
+const CACHED_ROWS: usize = 50_000;
+
+/// Bytes of specs kept for their first grant: thousands of ordinary specs.
+const CACHED_SPEC_BYTES: usize = 8 << 20;
+
+/// The writing side.
+#[derive(Debug)]
+pub struct SqliteStore {
+    connection: Connection,
+    path: PathBuf,
+    index: Index,
+    runs: Cache<RunId, Run>,
+    jobs: Cache<JobId, Job>,
+    attempts: Cache<AttemptId, Attempt>,
+    tips: Cache<RunId, Tip>,
+    specs: Specs,
+    /// Counts batches, for the caches.
+    batch: u64,
+    /// Memory may differ from the file: read it all again before the next batch.
+    doubtful: bool,
+    /// The last event of the batch that was committed last, for when the answer is lost.
+    unknown: Option<(RunId, Tip)>,
+    newest: Millis,
+    run_count: u64,
+    flushes: u64,
+    gauges: Arc<Gauges>,
+}
+
+/// Numbers the reader shows without reading tables.
+#[derive(Debug, Default)]
+struct Gauges {
+    runs: AtomicU64,
+    queued: AtomicU64,
+    leased: AtomicU64,
+}
+
+impl SqliteStore {
+    fn run(&mut self, id: RunId) -> Result<Option<Run>, StoreError> {
+        if let Some(run) = self.runs.get(id, self.batch) {
+            return Ok(Some(run.clone()));
+        }
+        let found = rows::run(&self.connection, id)?;
+        if let Some(run) = &found {
+            self.runs.put(id, run.clone(), self.batch);
+        }
+        Ok(found)
+    }
+
+    fn job(&mut self, id: JobId) -> Result<Option<Job>, StoreError> {
+        if let Some(job) = self.jobs.get(id, self.batch) {
+            return Ok(Some(job.clone()));
+        }
+        let found = rows::job(&self.connection, id)?;
+        if let Some(job) = &found {
+            self.jobs.put(id, job.clone(), self.batch);
+        }
+        Ok(found)
+    }
+
+    fn attempt(&mut self, id: AttemptId) -> Result<Option<Attempt>, StoreError> {
+        if let Some(attempt) = self.attempts.get(id, self.batch) {
+            return Ok(Some(attempt.clone()));
+        }
+        let found = rows::attempt(&self.connection, id)?;
+        if let Some(attempt) = &found {
+            self.attempts.put(id, attempt.clone(), self.batch);
+        }
+        Ok(found)
+    }
+
+    fn tip(&mut self, run: RunId) -> Result<Tip, StoreError> {
+        if let Some(tip) = self.tips.get(run, self.batch) {
+            return Ok(*tip);
+        }
+        rows::tip(&self.connection, run)
+    }
+
+    /// Enters a row, or that there is none; what the batch already knows stays as it is.
+    fn answer(&mut self, want: &Want, world: &mut World) -> Result<(), StoreError> {
+        match want {
+            Want::Run(id) if !world.runs.contains_key(id) => {
+                world.runs.insert(*id, self.run(*id)?);
+            }
+            Want::Job(id) if !world.jobs.contains_key(id) => {
+                world.jobs.insert(*id, self.job(*id)?);
+            }
+            Want::Attempt(id) if !world.attempts.contains_key(id) => {
+                world.attempts.insert(*id, self.attempt(*id)?);
+            }
+            Want::PastLease(key) if !world.past_leases.contains_key(key) => {
+                let found = rows::past_lease(&self.connection, *key)?;
+                world.past_leases.insert(*key, found);
+            }
+            Want::Key(key) if !world.keys.contains_key(key) => {
+                let sql = "SELECT run_id FROM runs WHERE idempotency_key = ?1";
+                let found = rows::one(&self.connection, sql, [key], rows::read_run_id)?;
+                world.keys.insert(*key, found);
+            }
+            Want::Holder(principal, runner) => {
+                let known = world.holders.entry((principal.clone(), runner.clone()));
+                known.or_insert_with(|| self.index.holder(principal, runner));
+            }
+            Want::LiveJobs(run) if world.whole.insert(*run) => self.live_jobs(*run, world)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn live_jobs(&mut self, run: RunId, world: &mut World) -> Result<(), StoreError> {
+        let sql = concat!(
+            "SELECT ",
+            rows::columns!(job),
+            " FROM jobs WHERE run_id = ?1 AND resolution IS NULL ORDER BY job"
+        );
+        let key = [column::run_bytes(run)];
+        for job in rows::all(&self.connection, sql, key, rows::read_job)? {
+            let current = job.current();
+            world.jobs.entry(job.id).or_insert(Some(job));
+            self.answer(&Want::Attempt(current), world)?;
+        }
+        Ok(())
+    }
+}
+
+impl Store for SqliteStore {
+    fn begin(&mut self) -> Result<Millis, StoreError> {
+        if self.doubtful {
+            self.reload()?;
+        }
+        self.batch += 1;
+        self.unknown = None;
+        self.runs.trim();
+        self.jobs.trim();
+        self.attempts.trim();
+        self.tips.trim();
+        Ok(system_clock())
+    }
+
+    fn load(&mut self, wants: &BTreeSet<Want>, world: &mut World) -> Result<(), StoreError> {
+        wants.iter().try_for_each(|want| self.answer(want, world))
+    }
+
+    fn claim(&mut self, claim: &Claim, world: &mut World) -> Result<Vec<AttemptId>, StoreError> {
+        let fit = |id| crate::world_lets_grant(world, id);
+        let picked = self.index.claim(claim, fit);
+        for &id in &picked {
+            self.answer(&Want::Run(id.run()), world)?;
+            self.answer(&Want::Job(id.job), world)?;
+            self.answer(&Want::Attempt(id), world)?;
+        }
+        Ok(picked)
+    }
+
+    fn match_keys(&mut self) -> Result<Vec<Text>, StoreError> {
+        Ok(self.index.match_keys())
+    }
+
+    fn commit(&mut self, writes: &Writes) -> Result<(), CommitError> {
+        self.commit_batch(writes)
+    }
+
+    fn resolve_unknown(&mut self, _writes: &Writes) -> Result<bool, StoreError> {
+        // A batch of renewals has no event: to run it again does no harm.
+        let Some((run, tip)) = self.unknown.take() else {
+            return Ok(false);
+        };
+        let sql = "SELECT 1 FROM events WHERE run_id = ?1 AND version = ?2 AND hash = ?3";
+        let key = params![
+            column::run_bytes(run),
+            column::signed(tip.version),
+            tip.hash
+        ];
+        Ok(rows::one(&self.connection, sql, key, |_| Ok(()))?.is_some())
+    }
+
+    fn rollback(&mut self) {
+        self.unknown = None;
+    }
+
+    fn due(&mut self, now: Millis, limit: usize) -> Result<Vec<Due>, StoreError> {
+        Ok(self.index.due(now, limit))
+    }
+
+    fn leased(&mut self) -> Result<Vec<AttemptId>, StoreError> {
+        Ok(self.index.leased())
+    }
+
+    fn specs(&mut self, jobs: &[JobId]) -> Result<Vec<Arc<str>>, StoreError> {
+        let find = |job: &JobId| match self.specs.get(*job) {
+            Some(spec) => Ok(spec),
+            None => rows::spec(&self.connection, *job)?
+                .ok_or_else(|| corrupt("a job spec", format!("{job} has none"))),
+        };
+        jobs.iter().map(find).collect()
+    }
+
+    fn prune(&mut self, before: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        self.prune_runs(before, limit)
+    }
+
+    fn incarnation(&mut self) -> Result<u32, StoreError> {
+        column::small(self.meta("incarnation")?)
+    }
+
+    fn raise_incarnation(&mut self) -> Result<u32, StoreError> {
+        let next = column::small(self.meta("incarnation")? + 1)?;
+        write::set_meta(&self.connection, "incarnation", next.into())?;
+        self.flushes += 1;
+        Ok(next)
+    }
+
+    fn newest_moment(&mut self) -> Result<Millis, StoreError> {
+        Ok(self.newest)
+    }
+
+    fn wakeups(&mut self) -> Option<Wakeups> {
+        None
+    }
+
+    fn flushes(&self) -> u64 {
+        self.flushes
+    }
+}
+
+fn system_clock() -> Millis {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    Millis(since_epoch.map_or(0, |since| since.as_millis() as i64))
+}

@@ -1,0 +1,247 @@
+//! Opening the file: migrations, and bringing what is live back into memory.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use delta_core::{Millis, Text};
+
+use super::cache::{Cache, Specs};
+use super::connection::{FILE, File, open_writer};
+use super::reader::SqliteReader;
+use super::rows::columns;
+use super::{CACHED_ROWS, CACHED_SPEC_BYTES, Gauges, SqliteStore, rows};
+use crate::StoreError;
+use crate::codec::{column, corrupt};
+use crate::index::Index;
+use crate::migrate::{Migration, migrate};
+
+const MIGRATIONS: &[Migration] = &[Migration {
+    version: 1,
+    sql: include_str!("../../migrations/sqlite/0001_tables.sql"),
+}];
+
+/// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller
+/// holds the folder's lock: the file has one writer.
+pub fn open(dir: &Path) -> Result<(SqliteStore, SqliteReader), StoreError> {
+    open_with(dir, MIGRATIONS)
+}
+
+fn open_with(
+    dir: &Path,
+    migrations: &[Migration],
+) -> Result<(SqliteStore, SqliteReader), StoreError> {
+    let path = dir.join(FILE);
+    let connection = open_writer(&path)?;
+    let mut file = File {
+        connection: &connection,
+        path: path.clone(),
+    };
+    migrate(&mut file, migrations)?;
+    let gauges = Arc::new(Gauges::default());
+    let mut store = SqliteStore {
+        connection,
+        path: path.clone(),
+        index: Index::default(),
+        runs: Cache::new(CACHED_ROWS),
+        jobs: Cache::new(CACHED_ROWS),
+        attempts: Cache::new(CACHED_ROWS),
+        tips: Cache::new(CACHED_ROWS),
+        specs: Specs::new(CACHED_SPEC_BYTES),
+        batch: 0,
+        doubtful: false,
+        unknown: None,
+        newest: Millis::ZERO,
+        run_count: 0,
+        flushes: 0,
+        gauges: gauges.clone(),
+    };
+    store.reload()?;
+    let reader = SqliteReader::open(&path, gauges)?;
+    Ok((store, reader))
+}
+
+impl SqliteStore {
+    /// Forgets everything and reads what is live from the file.
+    pub(super) fn reload(&mut self) -> Result<(), StoreError> {
+        self.runs.clear();
+        self.jobs.clear();
+        self.attempts.clear();
+        self.tips.clear();
+        self.specs.clear();
+        self.index = Index::default();
+        self.newest = Millis(self.meta("newest")?);
+        self.run_count = column::unsigned(self.meta("runs")?);
+        self.reload_runs()?;
+        self.reload_attempts()?;
+        self.reload_queue()?;
+        self.doubtful = false;
+        self.show_gauges();
+        Ok(())
+    }
+
+    fn reload_runs(&mut self) -> Result<(), StoreError> {
+        let sql = concat!(
+            "SELECT ",
+            columns!(run),
+            " FROM runs INDEXED BY runs_live WHERE ended_at IS NULL OR live_jobs > 0"
+        );
+        for run in rows::all(&self.connection, sql, [], rows::read_run)? {
+            self.index.put_run(&run);
+        }
+        Ok(())
+    }
+
+    /// Attempts that are leased, and retries that wait for their moment.
+    fn reload_attempts(&mut self) -> Result<(), StoreError> {
+        let live = "SELECT run_id FROM runs INDEXED BY runs_live \
+                    WHERE ended_at IS NULL OR live_jobs > 0";
+        let columns = concat!(columns!(attempt), ", ", columns!(lease));
+        let leased = format!(
+            "SELECT {columns} FROM attempts WHERE run_id IN ({live}) \
+             AND lease_state IN ('GRANTED', 'ACTIVE')"
+        );
+        let delayed = format!(
+            "SELECT {columns} FROM attempts \
+             WHERE (run_id, job, attempt) IN (SELECT run_id, job, attempt FROM delayed)"
+        );
+        let nowhere: Text = "".into();
+        for sql in [leased, delayed] {
+            for attempt in rows::all(&self.connection, &sql, [], rows::read_attempt)? {
+                if attempt.state == delta_core::AttemptState::Queued {
+                    let why = format!("{} is queued and leased or delayed", attempt.id);
+                    return Err(corrupt("an attempt", why));
+                }
+                self.index.put_attempt(&attempt, || &nowhere);
+                self.attempts.put(attempt.id, attempt, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn reload_queue(&mut self) -> Result<(), StoreError> {
+        let sql = "SELECT run_id, job, attempt, match_key, order_key, queued_at FROM queue";
+        // Few keys for many attempts: each text is kept once.
+        let mut keys: HashMap<String, Text> = HashMap::new();
+        let places = rows::all(&self.connection, sql, [], rows::read_place)?;
+        for (id, key, order, since) in places {
+            let text = keys
+                .entry(key)
+                .or_insert_with_key(|key| key.as_str().into());
+            self.index.enter(id, text.clone(), order, since);
+        }
+        Ok(())
+    }
+
+    pub(super) fn meta(&self, name: &str) -> Result<i64, StoreError> {
+        let sql = "SELECT value FROM meta WHERE name = ?1";
+        let found = rows::one(&self.connection, sql, [name], rows::read_number)?;
+        found.ok_or_else(|| corrupt("the table meta", format!("`{name}` is missing")))
+    }
+
+    pub(super) fn show_gauges(&self) {
+        self.gauges.runs.store(self.run_count, Relaxed);
+        self.gauges.queued.store(self.index.queued_count(), Relaxed);
+        self.gauges.leased.store(self.index.leased_count(), Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Migration = Migration {
+        version: 2,
+        sql: "ALTER TABLE runs ADD COLUMN note TEXT",
+    };
+
+    #[test]
+    fn an_upgrade_copies_the_file_first() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()).unwrap());
+        let copy = dir.path().join("delta-ci.db.before-1");
+        assert!(!copy.exists());
+        drop(open_with(dir.path(), &[MIGRATIONS[0], SECOND]).unwrap());
+        assert!(copy.exists());
+        let copied = rusqlite::Connection::open(&copy).unwrap();
+        let version: u32 = copied
+            .pragma_query_value(None, "user_version", |row| row.get(0))
+            .unwrap();
+        assert_eq!(version, 1);
+    }
+
+    #[test]
+    fn a_newer_file_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open_with(dir.path(), &[MIGRATIONS[0], SECOND]).unwrap());
+        let refused = open(dir.path());
+        assert!(matches!(
+            refused,
+            Err(StoreError::TooNew { found: 2, known: 1 })
+        ));
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()).unwrap());
+        let broken = Migration {
+            version: 2,
+            sql: "CREATE TABLE half (x); CREATE TABLE runs (x)",
+        };
+        assert!(open_with(dir.path(), &[MIGRATIONS[0], broken]).is_err());
+        let (store, _) = open(dir.path()).unwrap();
+        let half = store.connection.table_exists(None, "half").unwrap();
+        assert!(!half);
+    }
+
+    #[test]
+    fn a_state_outside_the_specification_cannot_be_written() {
+        // SM-5, SM-23, SM-39
+        let dir = tempfile::tempdir().unwrap();
+        let (store, _) = open(dir.path()).unwrap();
+        let insert = "INSERT INTO runs (run_id, project, state, created_at, jobs, live_jobs, \
+                      required_failed, required_canceled, header) \
+                      VALUES (zeroblob(16), 'default', ?1, 0, 0, 0, 0, 0, '{}')";
+        assert!(store.connection.execute(insert, ["PAUSED"]).is_err());
+        assert!(store.connection.execute(insert, ["QUEUED"]).is_ok());
+        let attempt = "INSERT INTO attempts (run_id, job, attempt, project, state, created_at, \
+                       not_before, order_key, losses, dispatches, lease_number, lease_state) \
+                       VALUES (zeroblob(16), 1, 1, 'default', ?1, 0, 0, 0, 0, 0, 0, ?2)";
+        assert!(
+            store
+                .connection
+                .execute(attempt, ["STALE", "ACTIVE"])
+                .is_err()
+        );
+        assert!(
+            store
+                .connection
+                .execute(attempt, ["RUNNING", "LOST"])
+                .is_err()
+        );
+        assert!(
+            store
+                .connection
+                .execute(attempt, ["RUNNING", "ACTIVE"])
+                .is_ok()
+        );
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_file_is_private() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        drop(open(dir.path()).unwrap());
+        let mode = dir
+            .path()
+            .join(FILE)
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

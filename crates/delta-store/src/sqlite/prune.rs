@@ -1,0 +1,83 @@
+//! Retention: whole runs go, and each leaves a tombstone that says where its chain ended.
+
+use std::collections::BTreeSet;
+
+use delta_core::{Millis, RunId};
+use rusqlite::params;
+
+use super::connection::store_error;
+use super::{SqliteStore, rows, system_clock, write};
+use crate::StoreError;
+use crate::codec::column;
+
+/// Every table that has rows of a run, the run itself last.
+const TABLES: [&str; 8] = [
+    "queue",
+    "delayed",
+    "past_leases",
+    "attempts",
+    "job_specs",
+    "jobs",
+    "events",
+    "runs",
+];
+
+impl SqliteStore {
+    pub(super) fn prune_runs(
+        &mut self,
+        before: Millis,
+        limit: usize,
+    ) -> Result<Vec<RunId>, StoreError> {
+        let sql = "SELECT run_id FROM runs INDEXED BY runs_ended \
+                   WHERE ended_at < ?1 AND live_jobs = 0 ORDER BY ended_at, run_id LIMIT ?2";
+        let key = params![before.0, limit as i64];
+        let old = rows::all(&self.connection, sql, key, rows::read_run_id)?;
+        if old.is_empty() {
+            return Ok(old);
+        }
+        let left = self.run_count.saturating_sub(old.len() as u64);
+        let transaction = self.connection.unchecked_transaction();
+        let transaction = transaction.map_err(store_error)?;
+        for &id in &old {
+            self.bury(id)?;
+        }
+        write::set_meta(&self.connection, "runs", left as i64)?;
+        transaction.commit().map_err(store_error)?;
+        self.flushes += 1;
+        self.run_count = left;
+        self.forget(&old);
+        Ok(old)
+    }
+
+    fn bury(&self, id: RunId) -> Result<(), StoreError> {
+        let tip = rows::tip(&self.connection, id)?;
+        let run = column::run_bytes(id);
+        let execute = |sql: &str, values: &[&dyn rusqlite::ToSql]| {
+            let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
+            statement.execute(values).map(drop).map_err(store_error)
+        };
+        execute(
+            "INSERT INTO tombstones (run_id, project, version, hash, ended_at, deleted_at) \
+             SELECT run_id, project, ?2, ?3, ended_at, ?4 FROM runs WHERE run_id = ?1",
+            params![run, column::signed(tip.version), tip.hash, system_clock().0],
+        )?;
+        for table in TABLES {
+            let sql = format!("DELETE FROM {table} WHERE run_id = ?1");
+            execute(&sql, params![run])?;
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, gone: &[RunId]) {
+        for &id in gone {
+            self.index.forget_run(id);
+            self.runs.remove(id);
+            self.tips.remove(id);
+        }
+        let gone: BTreeSet<RunId> = gone.iter().copied().collect();
+        self.jobs.retain(|job| !gone.contains(&job.run));
+        self.attempts
+            .retain(|attempt| !gone.contains(&attempt.run()));
+        self.show_gauges();
+    }
+}

@@ -1,0 +1,267 @@
+//! The reading side: a few read-only connections, one short read transaction per call, so that no
+//! reader keeps the log from starting over. Credentials are written through a connection of their
+//! own, outside any batch.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use delta_core::{AttemptId, Digest, JobId, Lease, Millis, Run, RunId};
+use rusqlite::{Connection, ToSql, params};
+
+use super::connection::{open_reader, open_writer, store_error};
+use super::rows::columns;
+use super::{Gauges, rows};
+use crate::StoreError;
+use crate::codec::{column, corrupt};
+use crate::read::{
+    Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
+};
+
+/// Connections for reading: calls are short, and two cores answer no more than this at a time.
+const READERS: usize = 4;
+
+/// The project of credentials, until there are more.
+const PROJECT: &str = "default";
+
+#[derive(Debug)]
+pub struct SqliteReader {
+    readers: Vec<Mutex<Connection>>,
+    next: AtomicUsize,
+    credentials: Mutex<Connection>,
+    path: PathBuf,
+    gauges: Arc<Gauges>,
+}
+
+impl SqliteReader {
+    pub(super) fn open(path: &Path, gauges: Arc<Gauges>) -> Result<SqliteReader, StoreError> {
+        let reader = |_| open_reader(path).map(Mutex::new);
+        Ok(SqliteReader {
+            readers: (0..READERS).map(reader).collect::<Result<_, _>>()?,
+            next: AtomicUsize::new(0),
+            credentials: Mutex::new(open_writer(path)?),
+            path: path.to_path_buf(),
+            gauges,
+        })
+    }
+
+    /// A connection that is free, or the next in turn.
+    fn reader(&self) -> MutexGuard<'_, Connection> {
+        let start = self.next.fetch_add(1, Relaxed);
+        for n in 0..READERS {
+            match self.readers[(start + n) % READERS].try_lock() {
+                Ok(free) => return free,
+                Err(TryLockError::Poisoned(free)) => return free.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        let turn = self.readers[start % READERS].lock();
+        turn.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Several statements that see one moment.
+    fn snapshot<T>(
+        &self,
+        read: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let connection = self.reader();
+        let transaction = connection.unchecked_transaction().map_err(store_error)?;
+        read(&transaction)
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Connection> {
+        self.credentials
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reader for SqliteReader {
+    fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError> {
+        self.snapshot(|c| {
+            let Some(run) = rows::run(c, id)? else {
+                return Ok(None);
+            };
+            let sql = concat!(
+                "SELECT ",
+                columns!(job),
+                " FROM jobs WHERE run_id = ?1 ORDER BY job"
+            );
+            let found = rows::all(c, sql, [column::run_bytes(id)], rows::read_job)?;
+            let mut jobs = Vec::with_capacity(found.len());
+            for job in found {
+                let current = rows::attempt(c, job.current())?.ok_or_else(|| {
+                    corrupt("a job", format!("{} has no current attempt", job.id))
+                })?;
+                jobs.push((job, current));
+            }
+            let version = rows::tip(c, id)?.version;
+            Ok(Some(RunRows { run, version, jobs }))
+        })
+    }
+
+    fn job(&self, id: JobId) -> Result<Option<JobRows>, StoreError> {
+        self.snapshot(|c| {
+            let (Some(run), Some(job)) = (rows::run(c, id.run)?, rows::job(c, id)?) else {
+                return Ok(None);
+            };
+            let key = params![column::run_bytes(id.run), id.n];
+            let sql = concat!(
+                "SELECT ",
+                columns!(attempt),
+                ", ",
+                columns!(lease),
+                " FROM attempts WHERE run_id = ?1 AND job = ?2 ORDER BY attempt"
+            );
+            let attempts = rows::all(c, sql, key, rows::read_attempt)?;
+            Ok(Some(JobRows {
+                run,
+                job,
+                attempts,
+                past_leases: past_leases(c, id)?,
+            }))
+        })
+    }
+
+    fn runs(&self, filter: &RunFilter, limit: usize) -> Result<Vec<Run>, StoreError> {
+        let (sql, values) = runs_query(filter, limit);
+        let values: Vec<&dyn ToSql> = values.iter().map(|value| &**value).collect();
+        rows::all(&self.reader(), &sql, &values[..], rows::read_run)
+    }
+
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+        let sql = "SELECT version, at, hash, record FROM events \
+                   WHERE run_id = ?1 AND version > ?2 ORDER BY version LIMIT ?3";
+        let key = params![column::run_bytes(id), clamped(after), limit as i64];
+        rows::all(&self.reader(), sql, key, rows::read_event)
+    }
+
+    fn spec(&self, id: JobId) -> Result<Option<Arc<str>>, StoreError> {
+        rows::spec(&self.reader(), id)
+    }
+
+    fn queue(&self) -> Result<Vec<QueueDepth>, StoreError> {
+        let sql = "SELECT match_key, count(*), min(queued_at) FROM queue \
+                   GROUP BY match_key ORDER BY match_key";
+        rows::all(&self.reader(), sql, [], rows::read_depth)
+    }
+
+    fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError> {
+        let sql = "SELECT count(*) FROM queue WHERE match_key = ?1 AND order_key < ?2";
+        let key = params![match_key, order_key];
+        let found = rows::one(&self.reader(), sql, key, rows::read_number)?;
+        Ok(column::unsigned(found.unwrap_or(0)))
+    }
+
+    fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        let sql = "SELECT run_id FROM runs WHERE run_id > ?1 ORDER BY run_id LIMIT ?2";
+        // An empty blob sorts before every id.
+        let after = after.map_or(Vec::new(), |id| column::run_bytes(id).to_vec());
+        let key = params![after, limit as i64];
+        rows::all(&self.reader(), sql, key, rows::read_run_id)
+    }
+
+    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
+        let sql = "SELECT credential_id, name, role, hash, created_at, expires_at, revoked_at \
+                   FROM credentials WHERE hash = ?1";
+        rows::one(&self.reader(), sql, [hash], rows::read_credential)
+    }
+
+    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
+        let sql = "SELECT credential_id, name, role, hash, created_at, expires_at, revoked_at \
+                   FROM credentials ORDER BY credential_id";
+        rows::all(&self.reader(), sql, [], rows::read_credential)
+    }
+
+    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
+        let sql = "INSERT INTO credentials (credential_id, project, name, role, hash, created_at, \
+                   expires_at, revoked_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) \
+                   ON CONFLICT (credential_id) DO UPDATE SET name = excluded.name, \
+                   role = excluded.role, hash = excluded.hash, created_at = excluded.created_at, \
+                   expires_at = excluded.expires_at, revoked_at = excluded.revoked_at";
+        let values = params![
+            &*credential.id,
+            PROJECT,
+            &*credential.name,
+            credential.role.name(),
+            credential.hash,
+            credential.created_at.0,
+            credential.expires_at.map(|at| at.0),
+            credential.revoked_at.map(|at| at.0),
+        ];
+        self.writer()
+            .execute(sql, values)
+            .map(drop)
+            .map_err(store_error)
+    }
+
+    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
+        let sql = "UPDATE credentials SET revoked_at = coalesce(revoked_at, ?2) \
+                   WHERE credential_id = ?1";
+        let changed = self.writer().execute(sql, params![id, at.0]);
+        Ok(changed.map_err(store_error)? > 0)
+    }
+
+    fn ping(&self) -> Result<(), StoreError> {
+        rows::one(&self.reader(), "SELECT 1", [], rows::read_number).map(drop)
+    }
+
+    fn stats(&self) -> Result<StoreStats, StoreError> {
+        let log = self.path.with_extension("db-wal");
+        Ok(StoreStats {
+            runs: self.gauges.runs.load(Relaxed),
+            queued: self.gauges.queued.load(Relaxed),
+            leased: self.gauges.leased.load(Relaxed),
+            wal_bytes: log.metadata().map_or(0, |found| found.len()),
+        })
+    }
+}
+
+fn past_leases(c: &Connection, id: JobId) -> Result<Vec<(AttemptId, Lease)>, StoreError> {
+    let sql = concat!(
+        "SELECT run_id, job, attempt, ",
+        columns!(lease),
+        " FROM past_leases WHERE run_id = ?1 AND job = ?2 ORDER BY attempt, lease_epoch"
+    );
+    let key = params![column::run_bytes(id.run), id.n];
+    rows::all(c, sql, key, rows::read_past_lease)
+}
+
+fn runs_query(filter: &RunFilter, limit: usize) -> (String, Vec<Box<dyn ToSql>>) {
+    let mut sql = String::from(concat!("SELECT ", columns!(run), " FROM runs WHERE true"));
+    let mut values: Vec<Box<dyn ToSql>> = Vec::new();
+    let mut add = |condition: &str, value: Box<dyn ToSql>| {
+        values.push(value);
+        sql.push_str(&format!(" AND {condition} ?{}", values.len()));
+    };
+    if let Some(before) = filter.before {
+        add("run_id <", Box::new(column::run_bytes(before)));
+    }
+    if let Some(state) = filter.state {
+        add("state =", Box::new(state.name()));
+    }
+    if let Some(outcome) = filter.outcome {
+        add("outcome =", Box::new(outcome.name()));
+    }
+    let texts = [
+        ("repository =", &filter.repository),
+        ("git_ref =", &filter.git_ref),
+        ("commit_id =", &filter.commit),
+    ];
+    for (condition, wanted) in texts {
+        if let Some(wanted) = wanted {
+            add(condition, Box::new(wanted.to_string()));
+        }
+    }
+    add("true ORDER BY run_id DESC LIMIT", Box::new(limit as i64));
+    if filter.state.is_some_and(|state| !state.has_ended()) {
+        // Lets SQLite look at live runs only, however many have ended.
+        sql = sql.replacen("WHERE true", "WHERE (ended_at IS NULL OR live_jobs > 0)", 1);
+    }
+    (sql, values)
+}
+
+/// Versions above what SQL can count do not exist.
+fn clamped(version: u64) -> i64 {
+    i64::try_from(version).unwrap_or(i64::MAX)
+}
