@@ -11,6 +11,7 @@ pub mod events;
 mod index;
 pub mod memory;
 pub mod migrate;
+pub mod postgres;
 pub mod read;
 pub mod sqlite;
 

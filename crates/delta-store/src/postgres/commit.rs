@@ -1,0 +1,440 @@
+//! Writing a batch: one statement per table however many rows, and COMMIT behind them, all in one
+//! round trip.
+//!
+//! What is new and what was there before is read off the records: a row is inserted by the fact
+//! that created it, an attempt that no fact names was only renewed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use delta_core::attempt::AttemptState;
+use delta_core::{AttemptId, Fact, JobId, LeaseEvent, RunId};
+use tokio_postgres::Error;
+use tokio_postgres::types::ToSql;
+
+use super::connect::{Session, bounded};
+use super::error::Trouble;
+use super::join::in_order;
+use super::resolve::Sent;
+use super::rows;
+use super::sql::Sql;
+use super::store::{Batch, PgStore};
+use super::value::{Rows, Value};
+use crate::events::{self, Tip};
+use crate::{CommitError, StoreError, Writes};
+
+/// What the records say about the rows.
+#[derive(Default)]
+struct Reading {
+    new_runs: BTreeSet<RunId>,
+    new_jobs: BTreeSet<JobId>,
+    new_attempts: BTreeSet<AttemptId>,
+    /// Attempts that a fact names; all others were only renewed.
+    named: BTreeSet<AttemptId>,
+    granted: BTreeSet<AttemptId>,
+    closed: BTreeSet<AttemptId>,
+}
+
+impl Reading {
+    fn of(writes: &Writes) -> Reading {
+        let mut reading = Reading::default();
+        for record in &writes.records {
+            for fact in &record.facts {
+                reading.add(record.run, fact);
+            }
+        }
+        reading
+    }
+
+    fn add(&mut self, run: RunId, fact: &Fact) {
+        match fact {
+            Fact::RunCreated(_) => {
+                self.new_runs.insert(run);
+            }
+            Fact::JobCreated(job) => {
+                self.new_jobs.insert(job.id);
+                self.new_attempts.insert(job.id.attempt(1));
+            }
+            Fact::AttemptCreated { job, index, .. } => {
+                self.new_attempts.insert(run.job(*job).attempt(*index));
+            }
+            Fact::LeaseGranted { job, index, .. } => {
+                let id = run.job(*job).attempt(*index);
+                self.named.insert(id);
+                self.granted.insert(id);
+            }
+            Fact::LeaseMoved {
+                job, index, event, ..
+            } => {
+                let id = run.job(*job).attempt(*index);
+                self.named.insert(id);
+                if *event != LeaseEvent::Acknowledged {
+                    self.closed.insert(id);
+                }
+            }
+            Fact::AttemptMoved { job, index, .. }
+            | Fact::CancelAsked { job, index, .. }
+            | Fact::Reported { job, index, .. }
+            | Fact::Spent { job, index, .. }
+            | Fact::LeaseClamped { job, index, .. } => {
+                self.named.insert(run.job(*job).attempt(*index));
+            }
+            Fact::RunMoved { .. }
+            | Fact::RunCancelAsked(_)
+            | Fact::NeedMet { .. }
+            | Fact::JobResolved { .. } => {}
+        }
+    }
+}
+
+/// One event to be written.
+struct Event<'a> {
+    run: RunId,
+    tip: Tip,
+    at: i64,
+    project: &'a str,
+    bytes: Vec<u8>,
+}
+
+/// The statements of a batch in the order they are sent.
+struct Plan<'a> {
+    steps: Vec<(Sql, Rows<'a>)>,
+}
+
+impl<'a> Plan<'a> {
+    fn of(writes: &'a Writes, events: &'a [Event<'a>], projects: &Projects<'a>) -> Plan<'a> {
+        let mut plan = Plan { steps: Vec::new() };
+        let reading = Reading::of(writes);
+        plan.runs(writes, &reading);
+        plan.jobs(writes, &reading, projects);
+        plan.attempts(writes, &reading, projects);
+        plan.past_leases(writes, projects);
+        plan.queue(writes);
+        plan.holders(writes, &reading, projects);
+        plan.delayed(writes, &reading, projects);
+        let mut rows = Rows::default();
+        for event in events {
+            rows.push([
+                Value::Id(event.run),
+                Value::Int(event.tip.version as i64),
+                Value::Text(event.project),
+                Value::Int(event.at),
+                Value::Bytes(Some(&event.tip.hash)),
+                Value::Bytes(Some(&event.bytes)),
+            ]);
+        }
+        plan.add(Sql::InsertEvents, rows);
+        plan
+    }
+
+    fn add(&mut self, sql: Sql, rows: Rows<'a>) {
+        if rows.count() > 0 {
+            self.steps.push((sql, rows));
+        }
+    }
+
+    fn runs(&mut self, writes: &'a Writes, reading: &Reading) {
+        let (mut inserted, mut updated) = (Rows::default(), Rows::default());
+        for (id, run) in &writes.edits.runs {
+            let (key, moving) = ([Value::Id(*id)], rows::run_moving(run));
+            if reading.new_runs.contains(id) {
+                inserted.push(key.into_iter().chain(rows::run_fixed(run)).chain(moving));
+            } else {
+                updated.push(key.into_iter().chain(moving));
+            }
+        }
+        self.add(Sql::InsertRuns, inserted);
+        self.add(Sql::UpdateRuns, updated);
+    }
+
+    fn jobs(&mut self, writes: &'a Writes, reading: &Reading, projects: &Projects<'a>) {
+        let (mut inserted, mut updated) = (Rows::default(), Rows::default());
+        let specs: BTreeMap<JobId, &str> = writes
+            .specs
+            .iter()
+            .map(|(id, spec)| (*id, &**spec))
+            .collect();
+        for (id, job) in &writes.edits.jobs {
+            let (key, moving) = (rows::job_key(*id), rows::job_moving(job));
+            if reading.new_jobs.contains(id) {
+                let spec = specs.get(id).copied();
+                let fixed = rows::job_fixed(job, projects.of(id.run), spec);
+                inserted.push(key.into_iter().chain(fixed).chain(moving));
+            } else {
+                updated.push(key.into_iter().chain(moving));
+            }
+        }
+        self.add(Sql::InsertJobs, inserted);
+        self.add(Sql::UpdateJobs, updated);
+    }
+
+    fn attempts(&mut self, writes: &'a Writes, reading: &Reading, projects: &Projects<'a>) {
+        let (mut inserted, mut updated) = (Rows::default(), Rows::default());
+        let mut renewed = Rows::default();
+        for (id, attempt) in &writes.edits.attempts {
+            let key = rows::attempt_key(*id).into_iter();
+            let moving = rows::attempt_moving(attempt).into_iter();
+            let moving = moving.chain(rows::lease(attempt.lease.as_ref()));
+            if reading.new_attempts.contains(id) {
+                let fixed = rows::attempt_fixed(attempt, projects.of(id.run()));
+                inserted.push(key.chain(fixed).chain(moving));
+            } else if reading.named.contains(id) {
+                updated.push(key.chain(moving));
+            } else {
+                renewed.push(key.chain(rows::attempt_renewed(attempt)));
+            }
+        }
+        self.add(Sql::InsertAttempts, inserted);
+        self.add(Sql::UpdateAttempts, updated);
+        self.add(Sql::RenewAttempts, renewed);
+    }
+
+    fn past_leases(&mut self, writes: &'a Writes, projects: &Projects<'a>) {
+        let mut inserted = Rows::default();
+        for (key, lease) in &writes.edits.past_leases {
+            let project = [Value::Text(projects.of(key.attempt.run()))];
+            let id = rows::attempt_key(key.attempt).into_iter().chain(project);
+            inserted.push(id.chain(rows::lease(Some(lease))));
+        }
+        self.add(Sql::InsertPastLeases, inserted);
+    }
+
+    fn queue(&mut self, writes: &'a Writes) {
+        let changes = writes.queue_changes();
+        let place = |id: &AttemptId| {
+            let attempt = writes.edits.attempts.get(id);
+            let order = attempt.map_or(0, |attempt| attempt.order_key);
+            let since = attempt.map(|it| it.queued_at.unwrap_or(it.created_at).0);
+            let place = [Value::Int(order), Value::Int(since.unwrap_or(0))];
+            rows::attempt_key(*id).into_iter().chain(place)
+        };
+        let (mut left, mut entered) = (Rows::default(), Rows::default());
+        changes.left.iter().for_each(|id| left.push(place(id)));
+        changes
+            .entered
+            .iter()
+            .for_each(|id| entered.push(place(id)));
+        self.add(Sql::LeaveQueue, left);
+        self.add(Sql::EnterQueue, entered);
+    }
+
+    /// Those who gave a lease up go before those who got one: a runner may do both in one batch.
+    fn holders(&mut self, writes: &'a Writes, reading: &Reading, projects: &Projects<'a>) {
+        let edits = &writes.edits;
+        let latest = |id: &AttemptId| edits.attempts.get(id).and_then(|it| it.lease.as_ref());
+        let row = |id: AttemptId, lease: &'a delta_core::Lease| {
+            let holder = [Value::Text(&lease.principal), Value::Text(&lease.runner)];
+            holder.into_iter().chain(rows::attempt_key(id))
+        };
+        let (mut gone, mut here) = (Rows::default(), Rows::default());
+        for (key, lease) in &edits.past_leases {
+            if reading.closed.contains(&key.attempt) {
+                gone.push(row(key.attempt, lease));
+            }
+        }
+        for id in &reading.closed {
+            if let Some(lease) = latest(id).filter(|lease| !lease.state.is_live()) {
+                gone.push(row(*id, lease));
+            }
+        }
+        // In the order of their key, so that two writers wait for each other in one direction.
+        let mut granted: Vec<_> = reading
+            .granted
+            .iter()
+            .filter_map(|id| latest(id).map(|lease| (*id, lease)))
+            .filter(|(_, lease)| lease.state.is_live())
+            .collect();
+        granted.sort_unstable_by_key(|(_, lease)| (&lease.principal, &lease.runner));
+        for (id, lease) in granted {
+            here.push(row(id, lease).chain([Value::Text(projects.of(id.run()))]));
+        }
+        self.add(Sql::DeleteHolders, gone);
+        self.add(Sql::InsertHolders, here);
+    }
+
+    /// Only a retry waits for a moment.
+    fn delayed(&mut self, writes: &'a Writes, reading: &Reading, projects: &Projects<'a>) {
+        let (mut over, mut waiting) = (Rows::default(), Rows::default());
+        let retries = writes.edits.attempts.iter().filter(|(id, _)| id.index > 1);
+        for (id, attempt) in retries {
+            let waits = attempt.state == AttemptState::Created;
+            if reading.new_attempts.contains(id) && waits {
+                let project = Value::Text(projects.of(id.run()));
+                let more = [project, Value::Int(attempt.not_before.0)];
+                waiting.push(rows::attempt_key(*id).into_iter().chain(more));
+            } else if reading.named.contains(id) && !waits && attempt.lease.is_none() {
+                over.push(rows::attempt_key(*id));
+            }
+        }
+        self.add(Sql::DeleteDelayed, over);
+        self.add(Sql::InsertDelayed, waiting);
+    }
+}
+
+/// The project of each run of the batch.
+struct Projects<'a>(BTreeMap<RunId, &'a str>);
+
+impl<'a> Projects<'a> {
+    fn collect(writes: &'a Writes, batch: &'a Batch) -> Projects<'a> {
+        let locked = batch
+            .locked
+            .iter()
+            .map(|(id, locked)| (*id, &*locked.project));
+        let edited = writes
+            .edits
+            .runs
+            .iter()
+            .map(|(id, run)| (*id, &*run.header.project));
+        Projects(locked.chain(edited).collect())
+    }
+
+    fn of(&self, run: RunId) -> &'a str {
+        self.0.get(&run).copied().unwrap_or_else(|| {
+            panic!("{run} is written to in a batch that neither loaded nor created it")
+        })
+    }
+}
+
+/// Continues the chain of every run by the batch's records.
+fn chained<'a>(writes: &Writes, batch: &Batch, projects: &Projects<'a>) -> Vec<Event<'a>> {
+    let mut tips: BTreeMap<RunId, Tip> = BTreeMap::new();
+    let mut events = Vec::with_capacity(writes.records.len());
+    for record in &writes.records {
+        let tip = tips.entry(record.run).or_insert_with(|| {
+            let locked = batch.locked.get(&record.run);
+            locked.map_or(Tip::NONE, |locked| locked.tip)
+        });
+        let bytes = events::encode(record);
+        *tip = tip.next(&bytes);
+        events.push(Event {
+            run: record.run,
+            tip: *tip,
+            at: record.at.0,
+            project: projects.of(record.run),
+            bytes,
+        });
+    }
+    events
+}
+
+/// How a commit went.
+enum Outcome {
+    Done { changed: Vec<u64> },
+    Failed(Trouble),
+    Unknown,
+}
+
+impl PgStore {
+    pub(super) fn commit_batch(&mut self, writes: &Writes) -> Result<(), CommitError> {
+        let Some(batch) = self.batch.take() else {
+            return Err(StoreError::Unavailable("the batch was lost".into()).into());
+        };
+        if writes.is_empty() {
+            // Nothing to keep: giving the locks back needs no disk.
+            self.batch = Some(batch);
+            crate::Store::rollback(self);
+            return Ok(());
+        }
+        let projects = Projects::collect(writes, &batch);
+        let events = chained(writes, &batch, &projects);
+        let plan = Plan::of(writes, &events, &projects);
+        let last = events.last().map(|event| (event.run, event.tip));
+        self.sent = Some(Sent {
+            xid: batch.xid.clone(),
+            last,
+        });
+        let name = writes.notify.then(|| self.name.clone());
+        let outcome = match self
+            .on_session(async |session: &Session| Ok(send(session, &plan, name.as_deref()).await))
+        {
+            Ok(outcome) => outcome,
+            // Sent or not: nobody knows.
+            Err(Trouble::Lost(_)) => Outcome::Unknown,
+            Err(trouble) => Outcome::Failed(trouble),
+        };
+        self.judge(outcome, &plan, writes)
+    }
+
+    fn judge(&mut self, outcome: Outcome, plan: &Plan, writes: &Writes) -> Result<(), CommitError> {
+        match outcome {
+            Outcome::Done { changed } => {
+                self.flushes += 1;
+                if !writes.queue_changes().entered.is_empty() {
+                    self.memory.forget();
+                }
+                check_counts(plan, &changed)
+            }
+            Outcome::Failed(trouble) => {
+                self.memory.forget();
+                if matches!(trouble, Trouble::Lost(_)) {
+                    self.drop_session();
+                }
+                Err(trouble.into())
+            }
+            Outcome::Unknown => {
+                self.memory.forget();
+                self.drop_session();
+                Err(CommitError::Unknown)
+            }
+        }
+    }
+}
+
+/// Statements, notification and COMMIT, sent together and carried out in this order. After a
+/// failed statement PostgreSQL refuses the rest and turns the COMMIT into a rollback.
+async fn send(session: &Session, plan: &Plan<'_>, name: Option<&str>) -> Outcome {
+    let params: Vec<_> = plan.steps.iter().map(|(_, rows)| rows.params()).collect();
+    type Answer<'f> = std::pin::Pin<Box<dyn Future<Output = Result<u64, Error>> + 'f>>;
+    let mut calls: Vec<Answer<'_>> = Vec::with_capacity(params.len() + 2);
+    for ((sql, _), params) in plan.steps.iter().zip(&params) {
+        calls.push(Box::pin(
+            session.client.execute(session.statement(*sql), params),
+        ));
+    }
+    if let Some(name) = &name {
+        let said: Vec<&(dyn ToSql + Sync)> = vec![name];
+        calls.push(Box::pin(async move {
+            session
+                .client
+                .execute(session.statement(Sql::Notify), &said)
+                .await
+        }));
+    }
+    let statements = calls.len();
+    calls.push(Box::pin(async {
+        session.client.batch_execute("COMMIT").await.map(|()| 0)
+    }));
+    let answers = match bounded(async { Ok(in_order(calls).await) }).await {
+        Ok(answers) => answers,
+        Err(_) => return Outcome::Unknown,
+    };
+    let mut changed = Vec::with_capacity(statements);
+    for (at, answer) in answers.into_iter().enumerate() {
+        match answer {
+            Ok(count) => changed.push(count),
+            // Said by the server about a statement before COMMIT: it did not come to that.
+            Err(error) if error.as_db_error().is_some() && at < statements => {
+                return Outcome::Failed(Trouble::of(&error));
+            }
+            Err(error) => match Trouble::of(&error) {
+                Trouble::Lost(_) => return Outcome::Unknown,
+                trouble => return Outcome::Failed(trouble),
+            },
+        }
+    }
+    Outcome::Done { changed }
+}
+
+/// Rows that are locked cannot vanish: a count that is off means that somebody else wrote here.
+fn check_counts(plan: &Plan, changed: &[u64]) -> Result<(), CommitError> {
+    for ((sql, rows), changed) in plan.steps.iter().zip(changed) {
+        let may_miss = matches!(
+            sql,
+            Sql::LeaveQueue | Sql::DeleteHolders | Sql::DeleteDelayed
+        );
+        if !may_miss && *changed != rows.count() as u64 {
+            let text = format!("{sql:?} wrote {changed} of {} rows", rows.count());
+            return Err(StoreError::Corrupt(text).into());
+        }
+    }
+    Ok(())
+}

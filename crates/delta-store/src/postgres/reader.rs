@@ -1,0 +1,320 @@
+//! The reading side: a few connections shared by all callers, each call one page.
+//!
+//! A call waits for a free connection and for its answer, both with an end. It may be made from
+//! any thread that may block.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use delta_core::{Digest, Job, JobId, Millis, Run, RunId, Text};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Semaphore;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Row};
+
+use super::connect::{ANSWER_DEADLINE, Call, Planning, Session, Target, bounded};
+use super::error::Trouble;
+use super::rows;
+use super::sql::Sql;
+use super::sweep::read_spec;
+use super::value::{Fields, escape, uuid};
+use crate::StoreError;
+use crate::codec::corrupt;
+use crate::read::{
+    Credential, JobRows, QueueDepth, Reader, Role, RunFilter, RunRows, StoreStats, StoredEvent,
+};
+
+/// Connections for reading. A page takes about a millisecond, so four serve thousands of pages a
+/// second, and a server keeps well under the hundred connections PostgreSQL allows by default.
+const CONNECTIONS: usize = 4;
+
+/// The reading side. See [`super::open`].
+pub struct PgReader {
+    /// Taken only by drop.
+    runtime: Option<Runtime>,
+    target: Target,
+    idle: Mutex<Vec<Session>>,
+    free: Semaphore,
+}
+
+impl PgReader {
+    pub(super) fn new(target: Target) -> Result<PgReader, StoreError> {
+        let mut builder = Builder::new_multi_thread();
+        builder
+            .worker_threads(1)
+            .thread_name("store-read")
+            .enable_all();
+        let runtime = builder.build();
+        let runtime = runtime.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        Ok(PgReader {
+            runtime: Some(runtime),
+            target,
+            idle: Mutex::default(),
+            free: Semaphore::new(CONNECTIONS),
+        })
+    }
+
+    /// Runs `work` on a free connection. An idle connection may have died: then a new one is tried
+    /// before giving up, which is why `work` must be repeatable.
+    fn ask<T>(&self, work: impl AsyncFn(&Session) -> Result<T, Error>) -> Result<T, StoreError> {
+        let runtime = self.runtime.as_ref().expect("taken only by drop");
+        runtime.block_on(async {
+            let waiting = tokio::time::timeout(ANSWER_DEADLINE, self.free.acquire());
+            let Ok(Ok(_free)) = waiting.await else {
+                return Err(StoreError::Unavailable("every connection is busy".into()));
+            };
+            if let Some(session) = self.take() {
+                match bounded(work(&session)).await {
+                    Err(Trouble::Lost(_)) => self.lock().clear(),
+                    answer => {
+                        self.lock().push(session);
+                        return Ok(answer?);
+                    }
+                }
+            }
+            let session = self.target.open(Planning::Each).await?;
+            let answer = bounded(work(&session)).await;
+            if !matches!(answer, Err(Trouble::Lost(_))) {
+                self.lock().push(session);
+            }
+            Ok(answer?)
+        })
+    }
+
+    fn rows(&self, sql: Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
+        self.ask(async |session: &Session| session.rows(sql, params).await)
+    }
+
+    /// Several queries that see one moment.
+    fn snapshot(&self, calls: &[Call<'_>]) -> Result<Vec<Vec<Row>>, StoreError> {
+        const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+        self.ask(async |session: &Session| {
+            let (begun, rows, ended) = tokio::join!(
+                biased;
+                session.client.batch_execute(BEGIN),
+                session.ask(calls),
+                session.client.batch_execute("COMMIT"),
+            );
+            begun?;
+            let rows = rows?;
+            ended.map(|()| rows)
+        })
+    }
+
+    fn take(&self) -> Option<Session> {
+        self.lock().pop()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        // A list of connections has no state to spoil.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reader for PgReader {
+    fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError> {
+        let id = uuid(id);
+        let found = self.snapshot(&[(Sql::ReadRun, vec![&id]), (Sql::ReadRunJobs, vec![&id])])?;
+        let Some(row) = found[0].first() else {
+            return Ok(None);
+        };
+        let mut fields = Fields::of(row);
+        let run = rows::read_run(&mut fields)?;
+        let version = fields.opt_int()?.unwrap_or(0) as u64;
+        let mut jobs = Vec::with_capacity(found[1].len());
+        for row in &found[1] {
+            let mut fields = Fields::of(row);
+            jobs.push((
+                rows::read_job(&mut fields)?,
+                rows::read_attempt(&mut fields)?,
+            ));
+        }
+        Ok(Some(RunRows { run, version, jobs }))
+    }
+
+    fn job(&self, id: JobId) -> Result<Option<JobRows>, StoreError> {
+        let (run, n) = (uuid(id.run), i64::from(id.n));
+        let found = self.snapshot(&[
+            (Sql::ReadJobRun, vec![&run]),
+            (Sql::ReadJob, vec![&run, &n]),
+            (Sql::ReadJobAttempts, vec![&run, &n]),
+            (Sql::ReadJobLeases, vec![&run, &n]),
+        ])?;
+        let (Some(run), Some(job)) = (found[0].first(), found[1].first()) else {
+            return Ok(None);
+        };
+        let run: Run = rows::read_run(&mut Fields::of(run))?;
+        let job: Job = rows::read_job(&mut Fields::of(job))?;
+        let attempts = found[2]
+            .iter()
+            .map(|row| rows::read_attempt(&mut Fields::of(row)));
+        let mut past_leases = Vec::with_capacity(found[3].len());
+        for row in &found[3] {
+            let mut fields = Fields::of(row);
+            let id = fields.attempt()?;
+            past_leases.extend(rows::read_lease(&mut fields)?.map(|lease| (id, lease)));
+        }
+        Ok(Some(JobRows {
+            run,
+            job,
+            attempts: attempts.collect::<Result<_, _>>()?,
+            past_leases,
+        }))
+    }
+
+    fn runs(&self, filter: &RunFilter, limit: usize) -> Result<Vec<Run>, StoreError> {
+        let before = filter.before.map(uuid);
+        let state = filter.state.map(|state| state.name());
+        // Only a state that can be had both ways leaves the index to the ids.
+        let ended = filter.state.map(|state| state.has_ended());
+        let outcome = filter.outcome.map(|outcome| outcome.name());
+        let [repository, git_ref, commit] = [&filter.repository, &filter.git_ref, &filter.commit]
+            .map(|text| text.as_deref().map(escape));
+        let most = limit as i64;
+        let found = self.rows(
+            Sql::ListRuns,
+            &[
+                &before,
+                &state,
+                &ended,
+                &outcome,
+                &repository,
+                &git_ref,
+                &commit,
+                &most,
+            ],
+        )?;
+        found
+            .iter()
+            .map(|row| rows::read_run(&mut Fields::of(row)))
+            .collect()
+    }
+
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let found = self.rows(Sql::Events, &[&uuid(id), &after, &(limit as i64)])?;
+        let read = |row| -> Result<StoredEvent, StoreError> {
+            let mut fields = Fields::of(row);
+            Ok(StoredEvent {
+                version: fields.unsigned()?,
+                at: fields.millis()?,
+                bytes: fields.bytes()?.to_vec(),
+                hash: fields.digest()?,
+            })
+        };
+        found.iter().map(read).collect()
+    }
+
+    fn spec(&self, id: JobId) -> Result<Option<Arc<str>>, StoreError> {
+        let found = self.rows(Sql::Spec, &[&uuid(id.run), &i64::from(id.n)])?;
+        let Some(row) = found.first() else {
+            return Ok(None);
+        };
+        Fields::of(row).opt_bytes()?.map(read_spec).transpose()
+    }
+
+    fn queue(&self) -> Result<Vec<QueueDepth>, StoreError> {
+        let found = self.rows(Sql::QueueDepths, &[])?;
+        let read = |row| -> Result<QueueDepth, StoreError> {
+            let mut fields = Fields::of(row);
+            Ok(QueueDepth {
+                match_key: fields.text()?,
+                attempts: fields.unsigned()?,
+                oldest: fields.millis()?,
+            })
+        };
+        found.iter().map(read).collect()
+    }
+
+    fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError> {
+        let found = self.rows(Sql::Ahead, &[&escape(match_key), &order_key])?;
+        let row = found
+            .first()
+            .ok_or_else(|| corrupt("the queue", "it has no count"))?;
+        Fields::of(row).unsigned()
+    }
+
+    fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        let found = self.rows(Sql::RunIds, &[&after.map(uuid), &(limit as i64)])?;
+        found.iter().map(|row| Fields::of(row).run()).collect()
+    }
+
+    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
+        let found = self.rows(Sql::Credential, &[&hash.as_slice()])?;
+        found.first().map(read_credential).transpose()
+    }
+
+    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
+        let found = self.rows(Sql::Credentials, &[])?;
+        found.iter().map(read_credential).collect()
+    }
+
+    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
+        let millis = |at: Option<Millis>| at.map(|at| at.0);
+        let (id, name) = (escape(&credential.id), escape(&credential.name));
+        self.rows(
+            Sql::PutCredential,
+            &[
+                &id,
+                &name,
+                &credential.role.name(),
+                &credential.hash.as_slice(),
+                &credential.created_at.0,
+                &millis(credential.expires_at),
+                &millis(credential.revoked_at),
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
+        let id = escape(id);
+        let count = self.ask(async |session: &Session| {
+            let statement = session.statement(Sql::RevokeCredential);
+            session.client.execute(statement, &[&id, &at.0]).await
+        })?;
+        Ok(count > 0)
+    }
+
+    fn ping(&self) -> Result<(), StoreError> {
+        self.rows(Sql::Ping, &[]).map(|_| ())
+    }
+
+    fn stats(&self) -> Result<StoreStats, StoreError> {
+        let found = self.rows(Sql::Stats, &[])?;
+        let row = found
+            .first()
+            .ok_or_else(|| corrupt("the store", "it has no tables"))?;
+        let mut fields = Fields::of(row);
+        Ok(StoreStats {
+            runs: fields.unsigned()?,
+            queued: fields.unsigned()?,
+            leased: fields.unsigned()?,
+            wal_bytes: 0,
+        })
+    }
+}
+
+fn read_credential(row: &Row) -> Result<Credential, StoreError> {
+    let mut fields = Fields::of(row);
+    let (id, name): (Text, Text) = (fields.text()?, fields.text()?);
+    let role = fields.plain()?;
+    Ok(Credential {
+        id,
+        name,
+        role: Role::from_name(role)
+            .ok_or_else(|| corrupt("a credential", format!("unknown role `{role}`")))?,
+        hash: fields.digest()?,
+        created_at: fields.millis()?,
+        expires_at: fields.opt_millis()?,
+        revoked_at: fields.opt_millis()?,
+    })
+}
+
+impl Drop for PgReader {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Never waits, so that a reader may be dropped anywhere.
+            runtime.shutdown_background();
+        }
+    }
+}

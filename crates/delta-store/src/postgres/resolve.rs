@@ -1,0 +1,90 @@
+//! A commit whose answer was lost: was it done?
+//!
+//! The server knows by the transaction's id, which every batch reads with its BEGIN. While that
+//! transaction is still open, which a session cut off in the middle may be, nothing may be
+//! concluded: it could commit after we looked. So the first step is to see it ended, and to end it
+//! where it lingers. Then, where the batch wrote events, the last of them decides, by its hash:
+//! this also holds after a failover to a server that counts transactions differently. A batch
+//! without events holds renewals only. For it the transaction's own status decides, and where
+//! there is none "no" is safe: heartbeats that are decided again renew the same leases, by the
+//! same stamps, to the same moments.
+
+use std::time::{Duration, Instant};
+
+use delta_core::RunId;
+
+use super::connect::{ANSWER_DEADLINE, Session};
+use super::error::Trouble;
+use super::sql::Sql;
+use super::store::PgStore;
+use super::value::uuid;
+use crate::StoreError;
+use crate::events::Tip;
+
+/// A session that is told to end is gone in milliseconds.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A commit that was sent: its transaction, and its last event if it has one.
+#[derive(Clone)]
+pub(super) struct Sent {
+    pub(super) xid: String,
+    pub(super) last: Option<(RunId, Tip)>,
+}
+
+impl PgStore {
+    pub(super) fn resolve_sent(&mut self) -> Result<bool, StoreError> {
+        let Some(sent) = self.sent.clone() else {
+            return Ok(false);
+        };
+        let committed = self.ended(&sent.xid)?;
+        match sent.last {
+            Some((run, tip)) if committed != Some(false) => self.has_event(run, tip),
+            _ => Ok(committed == Some(true)),
+        }
+    }
+
+    /// Whether a transaction was committed, once it is over; `None` when the server does not know
+    /// it.
+    pub(super) fn ended(&mut self, xid: &str) -> Result<Option<bool>, StoreError> {
+        let until = Instant::now() + ANSWER_DEADLINE;
+        loop {
+            let status = self.status(xid)?;
+            match status.as_deref() {
+                Some("committed") => return Ok(Some(true)),
+                Some("aborted") => return Ok(Some(false)),
+                Some("in progress") if Instant::now() < until => {
+                    self.again_if_lost(async |session: &Session| {
+                        session.rows(Sql::EndXact, &[&xid]).await
+                    })?;
+                    self.sleep(PAUSE);
+                }
+                Some("in progress") => {
+                    let text = "the lost transaction is still open on the server";
+                    return Err(StoreError::Unavailable(text.into()));
+                }
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    fn status(&mut self, xid: &str) -> Result<Option<String>, StoreError> {
+        let asked = self
+            .again_if_lost(async |session: &Session| session.rows(Sql::XactStatus, &[&xid]).await);
+        match asked {
+            Ok(rows) => Ok(rows.first().and_then(|row| row.get(0))),
+            // "in the future": not a transaction of this server's history.
+            Err(Trouble::Wrong(_)) => Ok(None),
+            Err(trouble) => Err(trouble.into()),
+        }
+    }
+
+    fn has_event(&mut self, run: RunId, tip: Tip) -> Result<bool, StoreError> {
+        let (run, version, hash) = (uuid(run), tip.version as i64, tip.hash.as_slice());
+        let rows = self.again_if_lost(async |session: &Session| {
+            session
+                .rows(Sql::EventIsThere, &[&run, &version, &hash])
+                .await
+        })?;
+        Ok(rows.first().is_some_and(|row| row.get(0)))
+    }
+}

@@ -1,0 +1,85 @@
+//! Statements of the reading side. Each reads one page; filters left open match everything.
+
+use super::rows::LEASE;
+use super::sql::{Sql, attempt_list, job_list, names, run_list};
+
+pub(super) fn text(sql: Sql) -> String {
+    let (run, job, attempt) = (run_list("r"), job_list("j"), attempt_list("a"));
+    match sql {
+        Sql::ReadRun => format!(
+            "SELECT {run}, (SELECT max(version) FROM events e WHERE e.run_id = r.id) \
+             FROM runs r WHERE r.id = $1"
+        ),
+        Sql::ReadRunJobs => format!(
+            "SELECT {job}, {attempt} FROM jobs j JOIN attempts a \
+             ON a.run_id = j.run_id AND a.job = j.n AND a.n = j.attempts \
+             WHERE j.run_id = $1 ORDER BY j.n"
+        ),
+        Sql::ReadJobRun => format!("SELECT {run} FROM runs r WHERE r.id = $1"),
+        Sql::ReadJob => format!("SELECT {job} FROM jobs j WHERE j.run_id = $1 AND j.n = $2"),
+        Sql::ReadJobAttempts => format!(
+            "SELECT {attempt} FROM attempts a WHERE a.run_id = $1 AND a.job = $2 ORDER BY a.n"
+        ),
+        Sql::ReadJobLeases => format!(
+            "SELECT p.run_id, p.job, p.n, {} FROM past_leases p \
+             WHERE p.run_id = $1 AND p.job = $2 ORDER BY p.n, p.lease_epoch",
+            names("p", LEASE)
+        ),
+        // What is still going on is found by its own index, however many runs have ended.
+        Sql::ListRuns => format!(
+            "SELECT {run} FROM runs r WHERE ($1::uuid IS NULL OR r.id < $1) \
+             AND ($2::text IS NULL OR r.state = $2) AND ($3::bool IS NULL OR r.ended = $3) \
+             AND ($4::text IS NULL OR r.outcome = $4) \
+             AND ($5::text IS NULL OR r.repository = $5) \
+             AND ($6::text IS NULL OR r.git_ref = $6) \
+             AND ($7::text IS NULL OR r.commit = $7) \
+             ORDER BY r.id DESC LIMIT $8"
+        ),
+        _ => short(sql).into(),
+    }
+}
+
+fn short(sql: Sql) -> &'static str {
+    match sql {
+        Sql::Events => {
+            "SELECT version, at, bytes, hash FROM events \
+             WHERE run_id = $1 AND version > $2 ORDER BY version LIMIT $3"
+        }
+        Sql::Spec => "SELECT spec FROM jobs WHERE run_id = $1 AND n = $2",
+        Sql::QueueDepths => {
+            "SELECT match_key, count(*), min(queued_at) FROM queue \
+             GROUP BY match_key ORDER BY match_key"
+        }
+        Sql::Ahead => "SELECT count(*) FROM queue WHERE match_key = $1 AND order_key < $2",
+        Sql::RunIds => "SELECT id FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2",
+        Sql::Credential => {
+            "SELECT id, name, role, hash, created_at, expires_at, revoked_at \
+             FROM credentials WHERE hash = $1"
+        }
+        Sql::Credentials => {
+            "SELECT id, name, role, hash, created_at, expires_at, revoked_at \
+             FROM credentials ORDER BY created_at, id"
+        }
+        Sql::PutCredential => {
+            "INSERT INTO credentials \
+                 (project, id, name, role, hash, created_at, expires_at, revoked_at) \
+             VALUES ('default', $1, $2, $3, $4, $5, $6, $7) \
+             ON CONFLICT (id) DO UPDATE SET name = excluded.name, role = excluded.role, \
+                 hash = excluded.hash, created_at = excluded.created_at, \
+                 expires_at = excluded.expires_at, revoked_at = excluded.revoked_at"
+        }
+        // The first revocation counts.
+        Sql::RevokeCredential => {
+            "UPDATE credentials SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1"
+        }
+        Sql::Ping => "SELECT 1",
+        // Counting a large table is slow; what vacuum counted last is near enough.
+        Sql::Stats => {
+            "SELECT CASE WHEN c.reltuples > 100000 THEN c.reltuples::int8 \
+                         ELSE (SELECT count(*) FROM runs) END, \
+                    (SELECT count(*) FROM queue), (SELECT count(*) FROM holders) \
+             FROM pg_class c WHERE c.oid = 'runs'::regclass"
+        }
+        other => unreachable!("{other:?} is a statement of the writer"),
+    }
+}
