@@ -7,7 +7,6 @@ log and completes; it obeys a cancel, and it stops without a word when its lease
 """
 import argparse, json, os, random, signal, subprocess, sys, tempfile, threading, time
 from urllib import error, parse, request
-
 LEASE_WAIT, TIMEOUT = 20, 10  # seconds a lease request may be held open; any other answer takes
 
 class Api:

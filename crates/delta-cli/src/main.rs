@@ -1,3 +1,66 @@
-//! The `delta-ci` binary.
+//! The `delta-ci` binary: reads the command line, hands over, prints the one error, and ends with a
+//! code from the table in [`exit`].
 
-fn main() {}
+#![cfg(unix)]
+
+mod args;
+mod bench;
+mod clean;
+mod client;
+mod cmd;
+mod embed;
+mod exit;
+mod failure;
+mod live;
+mod moment;
+mod signals;
+mod table;
+mod terminal;
+mod timings;
+mod words;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::terminal::Terminal;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return args::show(&error).into(),
+    };
+    let terminal = Terminal::new(cli.json, cli.color);
+    match start(cli, &terminal) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            let text = if terminal.json {
+                failure.json()
+            } else {
+                failure.text()
+            };
+            terminal.tell(&text);
+            failure.exit.into()
+        }
+    }
+}
+
+fn start(cli: Cli, terminal: &Terminal) -> failure::Done {
+    // The only provider we build in; a second install would mean that somebody else chose one.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    signals::log_to_stderr(terminal, cli.verbose);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| {
+            Failure::new(Exit::Internal, "no threads could be started").caused_by(&error)
+        })?;
+    let done = runtime.block_on(cmd::run(cli.command, terminal));
+    // Whatever still runs in the background must not hold up the exit code.
+    runtime.shutdown_background();
+    done
+}

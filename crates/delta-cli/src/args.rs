@@ -1,0 +1,113 @@
+//! The command line as a whole: which commands there are, what they share, how help is shown.
+
+use clap::{Parser, Subcommand};
+
+use crate::cmd;
+use crate::exit::Exit;
+use crate::terminal::When;
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci run                         run the jobs of ./.delta-ci.yaml here, shown live
+  delta-ci up                          a server and an agent on this machine
+  delta-ci runs                        what ran lately
+  delta-ci why JOB                     why is it waiting, why did it run again
+  delta-ci logs -f JOB                 what it prints, as it prints it
+
+Each command has --help with examples of its own, and --json for programs.
+Data goes to stdout, talk to stderr. Colour follows --color and NO_COLOR.";
+
+/// Runs jobs on machines that cannot be trusted to stay alive, and never loses track of one.
+#[derive(Debug, Parser)]
+#[command(name = "delta-ci", version, after_help = after_help(), disable_help_subcommand = true)]
+pub struct Cli {
+    /// Print data as JSON, and errors too
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When to use colour
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub color: When,
+    /// Say more about what goes on inside (-vv for everything); RUST_LOG does the same in detail
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\n{}", Exit::table())
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the jobs of a pipeline file here, shown live
+    Run(cmd::run::Args),
+    /// Start a server and an agent on this machine
+    Up(cmd::up::Args),
+    /// Start a server
+    Server(Box<cmd::server::Args>),
+    /// Start an agent: it asks a server for jobs and executes them
+    Agent(cmd::agent::Args),
+    /// List runs, newest first
+    Runs(cmd::runs::Args),
+    /// Show a run with its jobs, or a job with its attempts
+    Show(cmd::show::Args),
+    /// Print what a job printed
+    Logs(cmd::logs::Args),
+    /// Cancel a run or a job
+    Cancel(cmd::cancel::Args),
+    /// Run a finished run again
+    Rerun(cmd::rerun::Args),
+    /// Say why a job is waiting, why it ran again, when it must end
+    Why(cmd::why::Args),
+    /// Print the history of a run
+    Events(cmd::events::Args),
+    /// Make, list and revoke tokens
+    Token(cmd::token::Args),
+    /// Measure this machine
+    Bench(cmd::bench::Args),
+    /// Show help: for a command, or `exit-codes`
+    Help(cmd::help::Args),
+}
+
+/// Shows help, the version, or what is wrong with the command line.
+pub fn show(error: &clap::Error) -> Exit {
+    // Nothing to be done when even this cannot be printed.
+    let _ = error.print();
+    if error.use_stderr() {
+        Exit::Usage
+    } else {
+        Exit::Ok
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_teaches_by_example() {
+        for command in Cli::command().get_subcommands() {
+            let nested: Vec<_> = command.get_subcommands().collect();
+            let commands = if nested.is_empty() {
+                vec![command]
+            } else {
+                nested
+            };
+            for command in commands {
+                let help = command.clone().render_long_help().to_string();
+                assert!(
+                    help.contains("Examples:"),
+                    "{} has none",
+                    command.get_name()
+                );
+            }
+        }
+    }
+}

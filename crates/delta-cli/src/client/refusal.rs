@@ -1,0 +1,105 @@
+//! From an HTTP status to what a person should know and do.
+
+use delta_wire::ErrorBody;
+
+use crate::exit::Exit;
+use crate::failure::{Failure, chain};
+
+/// The server answered, and the answer is no.
+pub fn explain(status: u16, body: &[u8], with_token: bool) -> Failure {
+    let said: Option<ErrorBody> = serde_json::from_slice(body).ok();
+    let message = match &said {
+        Some(said) => said.message.clone(),
+        None => format!("the server answered with status {status}"),
+    };
+    let field = said.and_then(|said| said.field);
+    let failure = Failure::new(exit_of(status), message);
+    let failure = match field {
+        Some(field) if !failure.what.contains(&field) => failure.because(format!("field {field}")),
+        _ => failure,
+    };
+    match status {
+        401 if with_token => failure.next(
+            "the token is unknown, revoked or expired; on the server's machine: \
+             delta-ci token create --role user --data DIR",
+        ),
+        401 => failure.next(
+            "give a token with --token-file or DELTA_TOKEN; on the server's machine: \
+             delta-ci token create --role user --data DIR",
+        ),
+        403 => failure.next("use a token whose role reaches this far: user, or admin for tokens"),
+        404 => failure.next("delta-ci runs lists what there is"),
+        429 | 503 => failure.next("try again in a moment"),
+        500.. => failure.next("look into the server's log, then run delta-ci doctor"),
+        _ => failure,
+    }
+}
+
+fn exit_of(status: u16) -> Exit {
+    match status {
+        401 | 403 => Exit::NotAllowed,
+        404 => Exit::NotFound,
+        413 | 415 | 422 => Exit::Usage,
+        429 | 503 => Exit::Unreachable,
+        500.. => Exit::Internal,
+        _ => Exit::Refused,
+    }
+}
+
+/// Nobody answered.
+pub fn unreachable(place: &str, error: &reqwest::Error) -> Failure {
+    let what = if error.is_timeout() {
+        format!("{place} took too long to answer")
+    } else {
+        format!("cannot reach {place}")
+    };
+    // The address may carry what should not be printed twice; the chain names host and reason only.
+    let reasons = error.source_chain();
+    Failure::new(Exit::Unreachable, what)
+        .because(reasons)
+        .next("is it running? `delta-ci server --data DIR --listen ADDR:PORT` starts one")
+}
+
+trait SourceChain {
+    fn source_chain(&self) -> String;
+}
+
+impl SourceChain for reqwest::Error {
+    fn source_chain(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(source) => chain(source),
+            None => "no connection".into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_keeps_the_servers_words_and_names_the_field() {
+        let body = br#"{"code":"INVALID","message":"must be a number","field":"limit",
+            "retryable":false}"#;
+        let failure = explain(422, body, true);
+        assert_eq!(failure.exit, Exit::Usage);
+        assert_eq!(
+            failure.text(),
+            "error: must be a number\n  why: field limit"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_not_ours_is_still_explained() {
+        let failure = explain(502, b"<html>bad gateway</html>", true);
+        assert_eq!(failure.exit, Exit::Internal);
+        assert!(failure.what.contains("502"));
+    }
+
+    #[test]
+    fn no_token_says_how_to_get_one() {
+        let failure = explain(401, b"", false);
+        assert_eq!(failure.exit, Exit::NotAllowed);
+        assert!(failure.text().contains("token create"));
+    }
+}

@@ -1,0 +1,274 @@
+//! `delta-ci bench`: measures a real server on this machine and prints what it reached.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+use delta_core::Span;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::bench::child::ServerUnderTest;
+use crate::bench::lifecycle::{self, Load, Reached};
+use crate::bench::meter::{Counters, Machine, Usage};
+use crate::bench::numbers::{Samples, ratio};
+use crate::bench::{idle, preload};
+use crate::exit::Exit;
+use crate::failure::{Done, Failure};
+use crate::terminal::{self, Terminal};
+use crate::timings;
+
+const LIFECYCLE_EXAMPLES: &str = "\
+Examples:
+  delta-ci bench lifecycle
+  delta-ci bench lifecycle --slots 256 --jobs 200000 --jobs-per-run 100
+  delta-ci bench lifecycle --store postgres://user@127.0.0.1/bench --slots 64
+  delta-ci bench lifecycle --preload-finished 1000000 --preload-queued 100000 --json
+
+Server, store and load run on this machine and share its processors. Compare numbers of one
+session only: they move with whatever else the machine does. CPU steal says when it did.";
+
+const IDLE_EXAMPLES: &str = "\
+Examples:
+  delta-ci bench idle
+  delta-ci bench idle --count 2000 --json";
+
+/// Jobs of the idle phase that goes with a lifecycle measurement.
+const IDLE_COUNT: usize = 300;
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Drive many slots through enqueue, lease, acknowledge, complete
+    #[command(after_help = LIFECYCLE_EXAMPLES)]
+    Lifecycle(Lifecycle),
+    /// Measure enqueue to grant, one job at a time
+    #[command(after_help = IDLE_EXAMPLES)]
+    Idle(Idle),
+}
+
+#[derive(Debug, clap::Args)]
+struct Lifecycle {
+    /// Runner slots, each with a connection of its own
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    slots: u16,
+    /// Jobs in all
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
+    jobs: u64,
+    /// Jobs of one run
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    jobs_per_run: u16,
+    /// Connections that submit runs [default: 4, or 32 for runs of one job]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: Option<u16>,
+    /// Finished jobs in the store before the measurement
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    preload_finished: u64,
+    /// Queued jobs that nobody can take, in the store before the measurement
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    preload_queued: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Idle {
+    /// Jobs, one after another
+    #[arg(long, default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    count: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// `sqlite`, or a PostgreSQL database that may be written to
+    #[arg(long, value_name = "sqlite|URL", default_value = "sqlite")]
+    store: String,
+    /// End each phase after this time, however far it is
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = timings::span)]
+    time_limit: Span,
+}
+
+impl Common {
+    fn limit(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.time_limit.0).unwrap_or(0))
+    }
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    let measured = match args.what {
+        What::Lifecycle(args) => measure_lifecycle(args, terminal).await,
+        What::Idle(args) => measure_idle(args, terminal).await,
+    };
+    measured.map(|()| Exit::Ok).map_err(|error| {
+        Failure::new(Exit::Failed, "the measurement did not come to its end")
+            .because(format!("{error:#}"))
+    })
+}
+
+async fn measure_idle(args: Idle, terminal: &Terminal) -> anyhow::Result<()> {
+    let server = ServerUnderTest::start(&args.common.store, &[]).await?;
+    let before = Machine::now();
+    let waits = idle::measure(&server, args.count as usize, args.common.limit()).await?;
+    let steal = Machine::now().steal_since(before);
+    if terminal.json {
+        terminal.value(&serde_json::json!({
+            "enqueue_to_grant": waits.json(),
+            "server_resident_bytes": server.usage().resident_bytes,
+            "cpu_steal_percent": steal,
+        }));
+    } else {
+        terminal.data(&format!("idle enqueue to grant: {}", waits.text()));
+        terminal.data(&format!("CPU steal: {steal:.1} %"));
+    }
+    Ok(())
+}
+
+/// Everything one lifecycle measurement found.
+struct Report {
+    load: Load,
+    idle: Samples,
+    reached: Reached,
+    counters: Counters,
+    cpu: Duration,
+    usage: Usage,
+    steal: f64,
+}
+
+async fn measure_lifecycle(args: Lifecycle, terminal: &Terminal) -> anyhow::Result<()> {
+    let limit = args.common.limit();
+    let server = ServerUnderTest::start(&args.common.store, &[]).await?;
+    if args.preload_finished > 0 {
+        let bar = bar(terminal, args.preload_finished, "preloading finished jobs");
+        preload::finished(
+            &server,
+            args.preload_finished,
+            limit.saturating_mul(10),
+            bar,
+        )
+        .await?;
+    }
+    if args.preload_queued > 0 {
+        let bar = bar(terminal, args.preload_queued, "preloading queued jobs");
+        preload::queued(&server, args.preload_queued, bar).await?;
+    }
+    terminal.say("idle: one job at a time");
+    let idle = idle::measure(&server, IDLE_COUNT, limit).await?;
+    let submitters = match (args.connections, args.jobs_per_run) {
+        (Some(given), _) => given,
+        (None, 1) => 32,
+        (None, _) => 4,
+    };
+    let load = Load {
+        slots: args.slots.into(),
+        jobs: args.jobs,
+        jobs_per_run: args.jobs_per_run.into(),
+        submitters: submitters.into(),
+        time_limit: limit,
+    };
+    terminal.say(&format!("{} slots, {} jobs", load.slots, load.jobs));
+    let bar = bar(terminal, load.jobs, "jobs");
+    let (counters, usage, machine) = (server.counters().await?, server.usage(), Machine::now());
+    let reached = lifecycle::drive(&server, load, bar).await?;
+    let report = Report {
+        load,
+        idle,
+        reached,
+        counters: server.counters().await?.since(counters),
+        cpu: server.usage().cpu.saturating_sub(usage.cpu),
+        usage: server.usage(),
+        steal: Machine::now().steal_since(machine),
+    };
+    if terminal.json {
+        terminal.value(&report.json());
+    } else {
+        report.lines().iter().for_each(|line| terminal.data(line));
+    }
+    Ok(())
+}
+
+impl Report {
+    fn mean_batch(&self) -> f64 {
+        ratio(self.counters.commands, self.counters.batches)
+    }
+
+    fn flushes_per_job(&self) -> f64 {
+        ratio(self.counters.flushes, self.reached.completed as f64)
+    }
+
+    fn cpu_micros_per_job(&self) -> f64 {
+        ratio(self.cpu.as_micros() as f64, self.reached.completed as f64)
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let megabytes = |bytes: u64| bytes as f64 / 1_000_000.0;
+        vec![
+            format!(
+                "{} jobs in runs of {}, {} slots, {} submitters: {:.0} jobs/s ({:.2} s)",
+                self.reached.completed,
+                self.load.jobs_per_run,
+                self.load.slots,
+                self.load.submitters,
+                self.reached.per_second(),
+                self.reached.elapsed.as_secs_f64(),
+            ),
+            format!(
+                "enqueue to grant, loaded: {}",
+                self.reached.enqueue_to_grant.text()
+            ),
+            format!("enqueue to grant, idle:   {}", self.idle.text()),
+            format!(
+                "mean batch {:.1} commands, {:.4} fsyncs per job, {:.1} s in commits",
+                self.mean_batch(),
+                self.flushes_per_job(),
+                self.counters.commit_seconds,
+            ),
+            format!(
+                "server: {:.0} µs CPU per job, {:.1} MB resident, {:.1} MB at most",
+                self.cpu_micros_per_job(),
+                megabytes(self.usage.resident_bytes),
+                megabytes(self.usage.peak_resident_bytes),
+            ),
+            format!("CPU steal: {:.1} %", self.steal),
+        ]
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "jobs": self.reached.completed,
+            "jobs_per_run": self.load.jobs_per_run,
+            "slots": self.load.slots,
+            "submitters": self.load.submitters,
+            "seconds": self.reached.elapsed.as_secs_f64(),
+            "jobs_per_second": self.reached.per_second(),
+            "enqueue_to_grant_loaded": self.reached.enqueue_to_grant.json(),
+            "enqueue_to_grant_idle": self.idle.json(),
+            "mean_batch": self.mean_batch(),
+            "fsyncs_per_job": self.flushes_per_job(),
+            "commit_seconds": self.counters.commit_seconds,
+            "server_cpu_micros_per_job": self.cpu_micros_per_job(),
+            "server_resident_bytes": self.usage.resident_bytes,
+            "server_peak_resident_bytes": self.usage.peak_resident_bytes,
+            "cpu_steal_percent": self.steal,
+        })
+    }
+}
+
+fn bar(terminal: &Terminal, length: u64, what: &'static str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if !terminal.live() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+        return bar;
+    }
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {per_sec} {eta}");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.set_message(what);
+    terminal::bars().add(bar)
+}

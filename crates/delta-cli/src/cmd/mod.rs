@@ -1,0 +1,39 @@
+//! One file per command: its arguments, its help, and what it does.
+
+pub mod agent;
+pub mod bench;
+pub mod cancel;
+pub mod events;
+pub mod help;
+pub mod logs;
+pub mod rerun;
+pub mod run;
+pub mod runs;
+pub mod server;
+pub mod show;
+pub mod token;
+pub mod up;
+pub mod why;
+
+use crate::args::Command;
+use crate::failure::Done;
+use crate::terminal::Terminal;
+
+pub async fn run(command: Command, terminal: &Terminal) -> Done {
+    match command {
+        Command::Run(args) => run::run(args, terminal).await,
+        Command::Up(args) => up::run(args, terminal).await,
+        Command::Server(args) => server::run(*args, terminal).await,
+        Command::Agent(args) => agent::run(args, terminal).await,
+        Command::Runs(args) => runs::run(args, terminal).await,
+        Command::Show(args) => show::run(args, terminal).await,
+        Command::Logs(args) => logs::run(args, terminal).await,
+        Command::Cancel(args) => cancel::run(args, terminal).await,
+        Command::Rerun(args) => rerun::run(args, terminal).await,
+        Command::Why(args) => why::run(args, terminal).await,
+        Command::Events(args) => events::run(args, terminal).await,
+        Command::Token(args) => token::run(args, terminal).await,
+        Command::Bench(args) => bench::run(args, terminal).await,
+        Command::Help(args) => help::run(args, terminal),
+    }
+}

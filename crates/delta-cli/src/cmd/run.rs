@@ -1,0 +1,286 @@
+//! `delta-ci run`: the jobs of a pipeline file, executed here, shown live. A whole server and a
+//! whole agent start inside this process for it, so that what works here works there.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use delta_agent::executor::BaseEnvironment;
+use delta_agent::workspace::Source;
+use delta_agent::{Secret, TokenSource};
+use delta_core::{Settings, Span};
+use delta_planner::Pipeline;
+use delta_server::{Role, Server};
+use delta_wire::api::{CancelRequest, RunView};
+use delta_wire::states::RunOutcome;
+
+use super::{server, show};
+use crate::clean;
+use crate::client::{self, Client, connect};
+use crate::embed::{self, Duties};
+use crate::exit::Exit;
+use crate::failure::{Done, Failure, internal};
+use crate::live::screen::Screen;
+use crate::live::watch;
+use crate::signals::Stop;
+use crate::terminal::{Terminal, Tone};
+use crate::worker::{self, Worker};
+use crate::{moment, words};
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci run                         the jobs of ./.delta-ci.yaml
+  delta-ci run examples/first          those of another folder
+  delta-ci run --job unit              one job, and what it needs
+  delta-ci run --in-place              on the tree itself, not on a copy
+  delta-ci run --data ./.delta-ci      keep the history: delta-ci show latest
+
+Steps see the variables of your shell. Each job works on a copy of the tree, without what git
+ignores. The exit code is the run's outcome. Ctrl-C cancels, a second one forces.";
+
+/// How long a canceled job may take to stop, here where somebody waits for it.
+const CANCEL_DEADLINE: Span = Span::secs(10);
+
+/// Heartbeats cost nothing inside one process, and a cancel travels with them.
+const HEARTBEAT: Span = Span::secs(1);
+
+/// Between TERM and KILL once it is forced.
+const FORCED_GRACE: Duration = Duration::from_millis(500);
+
+/// How long a forced end may take before the program ends anyhow.
+const FORCED_PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The folder with .delta-ci.yaml
+    #[arg(value_name = "PATH", default_value = ".")]
+    path: PathBuf,
+    /// Work on the tree itself, not on a copy of it
+    #[arg(long)]
+    in_place: bool,
+    /// Only this job, and what it needs; repeatable
+    #[arg(long, value_name = "NAME")]
+    job: Vec<String>,
+    /// Jobs at a time [default: as many as there are processors]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    slots: Option<u32>,
+    /// Keep everything in this folder [default: a temporary one, removed at the end]
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    let mut stop = Stop::listen()?;
+    let pipeline = select(read_pipeline(&args.path)?, &args.job)?;
+    let temporary = tempfile::Builder::new()
+        .prefix("delta-ci-")
+        .tempdir()
+        .map_err(internal("there is no temporary folder"))?;
+    let data = args
+        .data
+        .clone()
+        .unwrap_or_else(|| temporary.path().join("data"));
+    let server = start_server(&data).await?;
+    let names = pipeline.jobs.iter().map(|job| job.name.as_str());
+    let screen = Arc::new(Screen::new(terminal, names));
+    let started = start_agent(&args, &server, temporary.path(), Arc::clone(&screen)).await;
+    let ended = match started {
+        Ok(mut worker) => {
+            let ended = execute(&data, &pipeline, &mut worker, &screen, &mut stop, terminal).await;
+            worker.stop(Duration::ZERO);
+            let _ = tokio::time::timeout(FORCED_PATIENCE, worker.ended()).await;
+            ended
+        }
+        Err(failure) => Err(failure),
+    };
+    screen.finish();
+    server.shutdown().await;
+    let view = ended?;
+    show_end(&view, terminal);
+    Ok(view.outcome.map_or(Exit::Canceled, Exit::of))
+}
+
+fn read_pipeline(path: &Path) -> Result<Pipeline, Failure> {
+    let file = path.join(delta_planner::FILE_NAME);
+    let shown = file.display().to_string();
+    let bytes = std::fs::read(&file).map_err(|error| {
+        Failure::new(Exit::NotFound, format!("cannot read {shown}"))
+            .caused_by(&error)
+            .next("write one, or name the folder that has one: delta-ci run PATH")
+    })?;
+    delta_planner::parse(&shown, &bytes).map_err(|faults| {
+        let count = faults.items.len() + faults.left_out;
+        let things = if count == 1 { "a fault" } else { "faults" };
+        Failure::new(Exit::Usage, format!("{shown} has {things}")).because(faults)
+    })
+}
+
+/// Only the named jobs and everything they need, in file order.
+fn select(pipeline: Pipeline, names: &[String]) -> Result<Pipeline, Failure> {
+    if names.is_empty() {
+        return Ok(pipeline);
+    }
+    let mut wanted: Vec<String> = Vec::new();
+    let mut open: Vec<String> = names.to_vec();
+    while let Some(name) = open.pop() {
+        let job = pipeline.job(&name).ok_or_else(|| {
+            let all: Vec<&str> = pipeline.jobs.iter().map(|job| job.name.as_str()).collect();
+            Failure::new(Exit::NotFound, format!("there is no job `{name}`"))
+                .because(format!("the file has {}", all.join(", ")))
+        })?;
+        if !wanted.contains(&name) {
+            open.extend(job.needs.iter().cloned());
+            wanted.push(name);
+        }
+    }
+    let jobs = pipeline.jobs.into_iter();
+    Ok(Pipeline {
+        jobs: jobs.filter(|job| wanted.contains(&job.name)).collect(),
+    })
+}
+
+async fn start_server(data: &Path) -> Result<Server, Failure> {
+    let mut settings = Settings::recommended();
+    settings.heartbeat_interval = HEARTBEAT;
+    settings.cancel_deadline = CANCEL_DEADLINE;
+    let wanted = embed::Wanted {
+        data: data.to_owned(),
+        listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+        store: None,
+        settings,
+        tls: None,
+        behind_tls_proxy: false,
+        startup_grace: Span::ZERO,
+        retention: None,
+        duties: Duties::On,
+    };
+    embed::start(wanted)
+        .await
+        .map_err(|refused| refused.into_failure(data))
+}
+
+async fn start_agent(
+    args: &Args,
+    server: &Server,
+    temporary: &Path,
+    screen: Arc<Screen>,
+) -> Result<Worker, Failure> {
+    let token = server.create_token(Role::Runner, "delta-ci run").await;
+    let token = token.map_err(|error| {
+        Failure::new(Exit::Internal, "no token could be made for the agent").caused_by(&error)
+    })?;
+    let source = match args.in_place {
+        true => Source::InPlace(args.path.clone()),
+        false => Source::Copy(args.path.clone()),
+    };
+    let wanted = worker::Wanted {
+        server: server::url(server, "http")?,
+        token: TokenSource::Memory(Secret::new(token)),
+        ca_file: None,
+        name: worker::machine_name(),
+        slots: args.slots.unwrap_or_else(worker::cores),
+        labels: Vec::new(),
+        work_folder: temporary.join("work"),
+        source,
+        base_environment: BaseEnvironment::Inherited,
+        stop_grace: FORCED_GRACE,
+    };
+    Worker::start(wanted, screen)
+}
+
+/// Submits the run and stays with it to its end, or until it is told twice to stop.
+async fn execute(
+    data: &Path,
+    pipeline: &Pipeline,
+    worker: &mut Worker,
+    screen: &Screen,
+    stop: &mut Stop,
+    terminal: &Terminal,
+) -> Result<RunView, Failure> {
+    let client = connect::beside(data)
+        .await?
+        .ok_or_else(|| Failure::new(Exit::Internal, "our own server does not answer"))?;
+    let text = client
+        .post_text("/api/v1/runs", &pipeline.to_request())
+        .await?;
+    let created: RunView = client::read(&text)?;
+    let run = created.run_id;
+    let over = watch::until_over(&client, &run, screen);
+    tokio::pin!(over);
+    tokio::select! {
+        view = &mut over => return view,
+        ended = worker.ended() => return Err(agent_gone(ended)),
+        () = stop.asked() => {}
+    }
+    terminal.say("canceling; once more to force it");
+    cancel(&client, &run).await?;
+    tokio::select! {
+        view = &mut over => return view,
+        ended = worker.ended() => return Err(agent_gone(ended)),
+        () = stop.asked() => {}
+    }
+    terminal.say("forcing");
+    worker.stop(Duration::ZERO);
+    let _ = tokio::time::timeout(FORCED_PATIENCE, worker.ended()).await;
+    client.get(&format!("/api/v1/runs/{run}")).await
+}
+
+async fn cancel(client: &Client, run: &str) -> Result<(), Failure> {
+    let reason = Some("interrupted at the terminal".to_owned());
+    let path = format!("/api/v1/runs/{run}/cancel");
+    match client.post_text(&path, &CancelRequest { reason }).await {
+        // It ended by itself in the same moment.
+        Err(failure) if failure.exit == Exit::Refused => Ok(()),
+        answered => answered.map(drop),
+    }
+}
+
+fn agent_gone(ended: Result<(), Failure>) -> Failure {
+    ended
+        .err()
+        .unwrap_or_else(|| Failure::new(Exit::Internal, "the agent ended before the run"))
+}
+
+fn show_end(view: &RunView, terminal: &Terminal) {
+    if terminal.json {
+        return terminal.value(view);
+    }
+    terminal.data("");
+    for line in show::jobs_table(view, terminal) {
+        terminal.data(&line);
+    }
+    let (word, tone) = match view.outcome {
+        Some(outcome) => (outcome.as_str(), words::outcome_tone(outcome)),
+        None => (RunOutcome::Canceled.as_str(), Tone::Warn),
+    };
+    let took = moment::taken(view.started_at, view.ended_at, moment::now());
+    let id = clean::text(&view.run_id);
+    let word = terminal.paint_out(tone, word);
+    terminal.data(&format!("{id}: {word} in {took}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pipeline() -> Pipeline {
+        let text = b"jobs:\n  a: {steps: [x]}\n  b: {needs: [a], steps: [x]}\n  c: {steps: [x]}\n";
+        delta_planner::parse("f", text).unwrap()
+    }
+
+    #[test]
+    fn a_job_brings_what_it_needs() {
+        let selected = select(pipeline(), &["b".into()]).unwrap();
+        let names: Vec<&str> = selected.jobs.iter().map(|job| job.name.as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_job_that_is_not_there_is_named() {
+        let failure = select(pipeline(), &["d".into()]).unwrap_err();
+        assert_eq!(failure.exit, Exit::NotFound);
+        assert!(failure.text().contains("the file has a, b, c"));
+    }
+}

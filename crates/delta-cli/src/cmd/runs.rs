@@ -1,0 +1,150 @@
+//! `delta-ci runs`: what ran lately.
+
+use delta_wire::api::{RunList, RunView};
+
+use crate::clean;
+use crate::client::{self, Client, Target};
+use crate::exit::Exit;
+use crate::failure::{Done, Failure};
+use crate::table::{self, Cell};
+use crate::terminal::Terminal;
+use crate::{moment, words};
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci runs                        the newest of ./.delta-ci
+  delta-ci runs --outcome FAILED --limit 5
+  delta-ci runs --server https://ci.example --token-file token
+  delta-ci runs --json | jq -r '.runs[].run_id'";
+
+/// Runs of one page of the server.
+const PAGE: u32 = 200;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Only runs in this state, such as RUNNING
+    #[arg(long)]
+    state: Option<String>,
+    /// Only runs that ended so: SUCCESS, FAILED, CANCELED or TIMEOUT
+    #[arg(long)]
+    outcome: Option<String>,
+    /// Only runs of this repository
+    #[arg(long)]
+    repository: Option<String>,
+    /// Only runs of this ref
+    #[arg(long = "ref", value_name = "REF")]
+    git_ref: Option<String>,
+    /// Only runs of this commit
+    #[arg(long)]
+    commit: Option<String>,
+    /// How many at most
+    #[arg(long, short = 'n', default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    client::with(&args.target, async |client| {
+        let runs = load(&args, client).await?;
+        show(&runs, terminal);
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+async fn load(args: &Args, client: &Client) -> Result<RunList, Failure> {
+    let mut all = RunList {
+        runs: Vec::new(),
+        next_cursor: None,
+    };
+    loop {
+        let left = args.limit
+            - u32::try_from(all.runs.len())
+                .unwrap_or(args.limit)
+                .min(args.limit);
+        if left == 0 {
+            return Ok(all);
+        }
+        let page: RunList = client.get(&path(args, left.min(PAGE), &all)).await?;
+        all.runs.extend(page.runs);
+        all.next_cursor = page.next_cursor;
+        if all.next_cursor.is_none() {
+            return Ok(all);
+        }
+    }
+}
+
+fn path(args: &Args, limit: u32, so_far: &RunList) -> String {
+    let mut path = format!("/api/v1/runs?limit={limit}");
+    let filters = [
+        ("state", &args.state),
+        ("outcome", &args.outcome),
+        ("repository", &args.repository),
+        ("ref", &args.git_ref),
+        ("commit", &args.commit),
+        ("cursor", &so_far.next_cursor),
+    ];
+    for (name, value) in filters {
+        if let Some(value) = value {
+            path.push_str(&format!("&{name}={}", encode(value)));
+        }
+    }
+    path
+}
+
+/// Percent-encodes everything that is not plain in a query.
+fn encode(value: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+    let one = |byte: u8| match plain(&byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    value.bytes().map(one).collect()
+}
+
+fn show(list: &RunList, terminal: &Terminal) {
+    if terminal.json {
+        return terminal.value(list);
+    }
+    if list.runs.is_empty() {
+        return terminal.say("no runs");
+    }
+    let now = moment::now();
+    let rows: Vec<Vec<Cell>> = list.runs.iter().map(|run| row(run, now)).collect();
+    let header = ["RUN", "STATE", "CREATED", "TOOK", "SOURCE"];
+    for line in table::render(terminal, &header, &rows) {
+        terminal.data(&line);
+    }
+    if list.next_cursor.is_some() {
+        terminal.say("there are more: raise --limit");
+    }
+}
+
+fn row(run: &RunView, now: delta_wire::Millis) -> Vec<Cell> {
+    let source = [&run.repository, &run.git_ref, &run.commit];
+    let source: Vec<String> = source
+        .into_iter()
+        .flatten()
+        .map(|text| clean::text(text))
+        .collect();
+    vec![
+        Cell::from(clean::text(&run.run_id)),
+        words::run(run),
+        Cell::from(moment::relative(run.created_at, now)),
+        Cell::from(moment::taken(run.started_at, run.ended_at, now)),
+        Cell::from(source.join(" ")),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_cannot_break_out_of_its_place() {
+        assert_eq!(encode("a&b=c d/é"), "a%26b%3Dc%20d%2F%C3%A9");
+    }
+}

@@ -1,0 +1,109 @@
+//! `delta-ci server`: the control plane, until it is told to stop.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use delta_core::{Settings, Span};
+use delta_server::Server;
+
+use crate::embed::{self, Duties, Wanted};
+use crate::exit::Exit;
+use crate::failure::{Done, Failure};
+use crate::signals::Stop;
+use crate::terminal::Terminal;
+use crate::timings::{self, Timings};
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci server --data ./data --listen 127.0.0.1:7878
+  delta-ci server --data ./data --listen 0.0.0.0:7878 --tls-cert ci.pem --tls-key ci.key
+  DELTA_STORE=postgres://ci@db/ci delta-ci server --data ./data --listen 127.0.0.1:7878
+  delta-ci server --data ./data --listen 127.0.0.1:0 --json   the address as JSON, port chosen
+
+Then, on the same machine:
+  delta-ci token create --role runner --data ./data > runner.token
+  delta-ci agent --server http://127.0.0.1:7878 --token-file runner.token";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The folder with everything it keeps; made when it does not exist
+    #[arg(long, value_name = "DIR", env = "DELTA_DATA")]
+    data: PathBuf,
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7878")]
+    listen: SocketAddr,
+    /// A PostgreSQL database instead of the SQLite file in the data folder
+    #[arg(long, value_name = "URL", env = "DELTA_STORE", hide_env_values = true)]
+    store: Option<String>,
+    /// Certificate chain, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// A proxy in front ends TLS: listen beyond loopback without a certificate
+    #[arg(long, conflicts_with = "tls_cert")]
+    behind_tls_proxy: bool,
+    /// Expire no lease for this long after a start: agents were cut off, not dead [default: 0]
+    #[arg(long, value_name = "TIME", value_parser = timings::span, help_heading = "Timings")]
+    startup_grace: Option<Span>,
+    /// Delete runs that ended longer ago than this [default: keep everything]
+    #[arg(long, value_name = "TIME", value_parser = timings::span, help_heading = "Timings")]
+    retention: Option<Span>,
+    #[command(flatten)]
+    timings: Timings,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    let settings = args.timings.over(Settings::recommended())?;
+    let mut stop = Stop::listen()?;
+    let data = args.data.clone();
+    let wanted = Wanted {
+        data: args.data,
+        listen: Some(args.listen),
+        store: args.store,
+        settings,
+        tls: args.tls_cert.zip(args.tls_key),
+        behind_tls_proxy: args.behind_tls_proxy,
+        startup_grace: args.startup_grace.unwrap_or(Span::ZERO),
+        retention: args.retention,
+        duties: Duties::On,
+    };
+    let scheme = if wanted.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let server = embed::start(wanted)
+        .await
+        .map_err(|refused| refused.into_failure(&data))?;
+    let url = url(&server, scheme)?;
+    announce(&server, &url, terminal);
+    stop.asked().await;
+    terminal.say("stopping; once more to stop at once");
+    tokio::select! {
+        () = server.shutdown() => Ok(Exit::Ok),
+        () = stop.asked() => Ok(Exit::Canceled),
+    }
+}
+
+/// Where it listens, now that a port has been chosen.
+pub fn url(server: &Server, scheme: &str) -> Result<String, Failure> {
+    let addr = server
+        .addr()
+        .ok_or_else(|| Failure::new(Exit::Internal, "the server does not listen"))?;
+    Ok(format!("{scheme}://{addr}"))
+}
+
+fn announce(server: &Server, url: &str, terminal: &Terminal) {
+    if terminal.json {
+        terminal.value_line(&serde_json::json!({
+            "listening": url,
+            "admin_socket": server.admin_socket(),
+            "pid": std::process::id(),
+        }));
+    } else {
+        terminal.data(&format!("listening on {url}"));
+    }
+}

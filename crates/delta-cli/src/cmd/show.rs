@@ -1,0 +1,204 @@
+//! `delta-ci show`: a run with its jobs, or a job with its attempts and leases.
+
+use delta_wire::api::{AttemptView, JobView, RunView};
+
+use crate::clean;
+use crate::client::find::{self, Found};
+use crate::client::{self, Target};
+use crate::exit::Exit;
+use crate::failure::Done;
+use crate::table::{self, Cell};
+use crate::terminal::{Terminal, Tone};
+use crate::{moment, words};
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci show latest
+  delta-ci show run_0197f3c4           the beginning of an id is enough
+  delta-ci show latest/unit            a job by its name
+  delta-ci show --json latest | jq .outcome";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A run or a job: its id or the beginning of it, `latest`, or RUN/NAME
+    #[arg(value_name = "RUN|JOB")]
+    what: String,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    client::with(&args.target, async |client| {
+        let found = find::any(client, &args.what).await?;
+        let path = match &found {
+            Found::Run(id) => format!("/api/v1/runs/{id}"),
+            Found::Job(id) => format!("/api/v1/jobs/{id}"),
+        };
+        let text = client.get_text(&path).await?;
+        if terminal.json {
+            terminal.value(&client::read::<serde_json::Value>(&text)?);
+        } else {
+            match found {
+                Found::Run(_) => show_run(&client::read(&text)?, terminal),
+                Found::Job(_) => show_job(&client::read(&text)?, terminal),
+            }
+        }
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+/// The header of a run and a table of its jobs, to stdout.
+pub fn show_run(run: &RunView, terminal: &Terminal) {
+    let now = moment::now();
+    let state = words::run(run);
+    let tone = state.tone.unwrap_or(Tone::Quiet);
+    let id = terminal.paint_out(Tone::Strong, &clean::text(&run.run_id));
+    terminal.data(&format!("{id}  {}", terminal.paint_out(tone, &state.text)));
+    let mut facts = vec![
+        ("created", moment::relative(run.created_at, now)),
+        ("took", moment::taken(run.started_at, run.ended_at, now)),
+    ];
+    if run.run_attempt > 1 {
+        facts.push(("run attempt", run.run_attempt.to_string()));
+    }
+    let texts = [
+        ("cause", &run.cause),
+        ("rerun of", &run.rerun_of),
+        ("repository", &run.repository),
+        ("ref", &run.git_ref),
+        ("commit", &run.commit),
+    ];
+    for (name, text) in texts {
+        facts.extend(text.as_ref().map(|text| (name, clean::text(text))));
+    }
+    facts.extend(run.must_end_by.map(|at| {
+        (
+            "must end by",
+            format!("{at} ({})", moment::relative(at, now)),
+        )
+    }));
+    facts.extend(
+        run.why
+            .as_ref()
+            .map(|why| ("why", clean::text(&why.message))),
+    );
+    show_facts(&facts, terminal);
+    terminal.data("");
+    for line in jobs_table(run, terminal) {
+        terminal.data(&line);
+    }
+}
+
+/// One line per job.
+pub fn jobs_table(run: &RunView, terminal: &Terminal) -> Vec<String> {
+    let now = moment::now();
+    let row = |job: &delta_wire::api::JobSummary| {
+        vec![
+            Cell::from(clean::text(&job.name)),
+            words::job(job.state, job.required),
+            Cell::from(job.attempts.to_string()),
+            Cell::from(moment::taken(job.started_at, job.ended_at, now)),
+            Cell::from(words::note(job)),
+            Cell::toned(clean::text(&job.job_id), Tone::Quiet),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = run.jobs.iter().map(row).collect();
+    let header = ["JOB", "STATE", "ATTEMPTS", "TOOK", "NOTE", "ID"];
+    table::render(terminal, &header, &rows)
+}
+
+fn show_job(job: &JobView, terminal: &Terminal) {
+    let now = moment::now();
+    let id = terminal.paint_out(Tone::Strong, &clean::text(&job.job_id));
+    let tone = words::job_tone(job.state, job.required);
+    let state = terminal.paint_out(tone, job.state.as_str());
+    terminal.data(&format!("{id}  {}  {state}", clean::text(&job.name)));
+    let mut facts = vec![
+        ("run", clean::text(&job.run_id)),
+        ("required", if job.required { "yes" } else { "no" }.into()),
+        (
+            "attempts",
+            format!("{} of {}", job.attempts.len(), job.max_attempts),
+        ),
+    ];
+    let lists = [("needs", &job.needs), ("requires", &job.requires)];
+    for (name, words) in lists {
+        if !words.is_empty() {
+            facts.push((name, clean::text(&words.join(", "))));
+        }
+    }
+    facts.extend(
+        job.cause
+            .as_ref()
+            .map(|cause| ("cause", clean::text(cause))),
+    );
+    facts.extend(
+        job.why
+            .as_ref()
+            .map(|why| ("why", clean::text(&why.message))),
+    );
+    facts.extend(job.must_end_by.map(|at| {
+        (
+            "must end by",
+            format!("{at} ({})", moment::relative(at, now)),
+        )
+    }));
+    show_facts(&facts, terminal);
+    for attempt in &job.attempts {
+        show_attempt(attempt, terminal);
+    }
+}
+
+fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
+    let now = moment::now();
+    let state = words::attempt(attempt.state);
+    let state = terminal.paint_out(state.tone.unwrap_or(Tone::Quiet), &state.text);
+    terminal.data("");
+    terminal.data(&format!("attempt {}  {state}", attempt.attempt));
+    let mut facts = vec![(
+        "took",
+        moment::taken(attempt.started_at, attempt.ended_at, now),
+    )];
+    let texts = [("cause", &attempt.cause), ("summary", &attempt.summary)];
+    for (name, text) in texts {
+        facts.extend(text.as_ref().map(|text| (name, clean::text(text))));
+    }
+    facts.extend(
+        attempt
+            .exit_code
+            .map(|code| ("exit code", code.to_string())),
+    );
+    if let Some(log) = &attempt.log {
+        let missing = log.missing.unwrap_or(0);
+        let whole = match (log.complete, missing) {
+            (true, _) => "complete".into(),
+            (false, 0) => "not complete".into(),
+            (false, missing) => format!("incomplete: {missing} bytes missing"),
+        };
+        facts.push(("log", format!("{} bytes, {whole}", log.length)));
+    }
+    for lease in &attempt.leases {
+        let stale = if lease.stale { ", stale" } else { "" };
+        let reason = lease.reason.as_deref().unwrap_or("");
+        facts.push((
+            "lease",
+            clean::text(&format!(
+                "{} (epoch {}) {}{stale} by {} {reason}",
+                lease.number,
+                lease.epoch,
+                lease.state.as_str(),
+                lease.runner_id,
+            )),
+        ));
+    }
+    show_facts(&facts, terminal);
+}
+
+fn show_facts(facts: &[(&str, String)], terminal: &Terminal) {
+    for (name, text) in facts {
+        let name = terminal.paint_out(Tone::Quiet, &format!("{name:>12}"));
+        terminal.data(&format!("{name}  {}", text.trim_end()));
+    }
+}

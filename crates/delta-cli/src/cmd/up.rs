@@ -1,0 +1,187 @@
+//! `delta-ci up`: a server and an agent on this machine, on loopback, with a token of their own.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use delta_agent::executor::BaseEnvironment;
+use delta_agent::workspace::Source;
+use delta_agent::{Secret, TokenSource};
+use delta_core::{Settings, Span};
+use delta_server::{Role, Server};
+use delta_wire::api::TokenView;
+
+use super::server;
+use crate::client::connect;
+use crate::embed::{self, Duties};
+use crate::exit::Exit;
+use crate::failure::{Done, Failure};
+use crate::live::screen::Brief;
+use crate::signals::Stop;
+use crate::terminal::{Terminal, Tone};
+use crate::timings::Timings;
+use crate::worker::{self, Worker};
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci up                          http://127.0.0.1:7878, data in ./.delta-ci
+  delta-ci up --data ~/ci --slots 8 --listen 127.0.0.1:0
+
+In another terminal, in the same folder:
+  delta-ci runs
+  delta-ci token create --role user > user.token";
+
+/// The name of the agent's token: made at the start, revoked at the end.
+const TOKEN_NAME: &str = "delta-ci up";
+
+/// How long running jobs may go on once it is told to stop.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
+
+/// Between TERM and KILL of a job.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The folder with everything it keeps; made when it does not exist
+    #[arg(long, value_name = "DIR", env = "DELTA_DATA", default_value = connect::DEFAULT_DATA)]
+    data: PathBuf,
+    /// Where to listen, on loopback; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7878")]
+    listen: SocketAddr,
+    /// A PostgreSQL database instead of the SQLite file in the data folder
+    #[arg(long, value_name = "URL", env = "DELTA_STORE", hide_env_values = true)]
+    store: Option<String>,
+    /// Jobs at a time [default: as many as there are processors]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    slots: Option<u32>,
+    /// Something the agent is or has, beside what it detects; repeatable
+    #[arg(long, value_name = "LABEL")]
+    label: Vec<String>,
+    #[command(flatten)]
+    timings: Timings,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    if !args.listen.ip().is_loopback() {
+        let what = format!("`up` listens on loopback only, not on {}", args.listen.ip());
+        return Err(Failure::new(Exit::Usage, what)
+            .because("its traffic is not encrypted")
+            .next("delta-ci server --tls-cert FILE --tls-key FILE, and delta-ci agent"));
+    }
+    let mut stop = Stop::listen()?;
+    let wanted = embed::Wanted {
+        data: args.data.clone(),
+        listen: Some(args.listen),
+        store: args.store,
+        settings: args.timings.over(Settings::recommended())?,
+        tls: None,
+        behind_tls_proxy: false,
+        startup_grace: Span::ZERO,
+        retention: None,
+        duties: Duties::On,
+    };
+    let server = embed::start(wanted)
+        .await
+        .map_err(|refused| refused.into_failure(&args.data))?;
+    let url = server::url(&server, "http")?;
+    let slots = args.slots.unwrap_or_else(worker::cores);
+    let worker = start_agent(&server, &url, &args.data, slots, args.label, terminal).await;
+    let done = match worker {
+        Ok(worker) => {
+            announce(&url, &args.data, slots, terminal);
+            until_told(worker, &mut stop, terminal).await
+        }
+        Err(failure) => Err(failure),
+    };
+    // A token that outlives us would open the server to whoever finds it in our memory's image.
+    let revoked = revoke_own_tokens(&args.data).await;
+    server.shutdown().await;
+    done.and_then(|exit| revoked.map(|()| exit))
+}
+
+async fn start_agent(
+    server: &Server,
+    url: &str,
+    data: &Path,
+    slots: u32,
+    labels: Vec<String>,
+    terminal: &Terminal,
+) -> Result<Worker, Failure> {
+    // Those of a former `up` that was killed.
+    revoke_own_tokens(data).await?;
+    let token = server.create_token(Role::Runner, TOKEN_NAME).await;
+    let token = token.map_err(|error| {
+        Failure::new(Exit::Internal, "no token could be made for the agent").caused_by(&error)
+    })?;
+    let wanted = worker::Wanted {
+        server: url.to_owned(),
+        token: TokenSource::Memory(Secret::new(token)),
+        ca_file: None,
+        name: worker::machine_name(),
+        slots,
+        labels,
+        work_folder: data.join("agent"),
+        source: Source::Empty,
+        base_environment: BaseEnvironment::Clean,
+        stop_grace: STOP_GRACE,
+    };
+    Worker::start(wanted, Arc::new(Brief::new(terminal)))
+}
+
+fn announce(url: &str, data: &Path, slots: u32, terminal: &Terminal) {
+    if terminal.json {
+        return terminal.value_line(&serde_json::json!({
+            "listening": url,
+            "data": data,
+            "slots": slots,
+            "pid": std::process::id(),
+        }));
+    }
+    terminal.data(&format!("listening on {url}"));
+    let data = match data == Path::new(connect::DEFAULT_DATA) {
+        true => String::new(),
+        false => format!(" --data {}", data.display()),
+    };
+    terminal.say(&format!(
+        "an agent with {slots} slots waits for jobs. In another terminal:"
+    ));
+    for (command, what) in [
+        ("token create --role user", "a token for programs"),
+        ("runs", "what ran lately"),
+        ("show latest", "the newest run"),
+    ] {
+        let command = format!("  delta-ci {command}{data}");
+        let what = terminal.paint_err(Tone::Quiet, &format!("  # {what}"));
+        terminal.say(&format!("{command}{what}"));
+    }
+    terminal.say("Ctrl-C stops both.");
+}
+
+async fn until_told(mut worker: Worker, stop: &mut Stop, terminal: &Terminal) -> Done {
+    tokio::select! {
+        ended = worker.ended() => return ended.map(|()| Exit::Ok),
+        () = stop.asked() => worker.stop(SHUTDOWN_GRACE),
+    }
+    terminal.say("stopping; running jobs may finish; once more to cancel them");
+    tokio::select! {
+        ended = worker.ended() => return ended.map(|()| Exit::Ok),
+        () = stop.asked() => worker.stop(Duration::ZERO),
+    }
+    worker.ended().await.map(|()| Exit::Ok)
+}
+
+async fn revoke_own_tokens(data: &Path) -> Result<(), Failure> {
+    let Some(client) = connect::beside(data).await? else {
+        return Ok(());
+    };
+    let tokens: Vec<TokenView> = client.get("/api/v1/tokens").await?;
+    let own = |token: &&TokenView| token.name == TOKEN_NAME && token.revoked_at.is_none();
+    for token in tokens.iter().filter(own) {
+        client
+            .delete(&format!("/api/v1/tokens/{}", token.token_id))
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! `delta-ci why`: why a job waits, why it ran again, when it must end. The server's own matcher
+//! and policy give the answers; this only prints them.
+
+use delta_wire::api::{AttemptView, JobView};
+
+use crate::clean;
+use crate::client::{self, Target, find};
+use crate::exit::Exit;
+use crate::failure::Done;
+use crate::terminal::{Terminal, Tone};
+use crate::{moment, words};
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci why latest/unit
+  delta-ci why job_0197f3c4_2
+  delta-ci why latest/unit --json | jq .why.code";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// A job: its id or the beginning of it, RUN/NAME, or a run with one job
+    job: String,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    client::with(&args.target, async |client| {
+        let id = find::job(client, &args.job).await?;
+        let text = client.get_text(&format!("/api/v1/jobs/{id}")).await?;
+        let job: JobView = client::read(&text)?;
+        if terminal.json {
+            terminal.value(&serde_json::json!({
+                "job_id": job.job_id,
+                "name": job.name,
+                "state": job.state,
+                "cause": job.cause,
+                "why": job.why,
+                "must_end_by": job.must_end_by,
+                "attempts": job.attempts.iter().map(again).collect::<Vec<_>>(),
+            }));
+        } else {
+            show(&job, terminal);
+        }
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+fn show(job: &JobView, terminal: &Terminal) {
+    let tone = words::job_tone(job.state, job.required);
+    let state = terminal.paint_out(tone, job.state.as_str());
+    terminal.data(&format!("{} is {state}", clean::text(&job.name)));
+    if let Some(why) = &job.why {
+        terminal.data(&format!("  {}", clean::text(&why.message)));
+    }
+    if let Some(cause) = &job.cause {
+        terminal.data(&format!("  {}", sentence(cause)));
+    }
+    for attempt in &job.attempts {
+        for line in history(attempt) {
+            terminal.data(&format!("  {line}"));
+        }
+    }
+    if let Some(at) = job.must_end_by {
+        let when = moment::relative(at, moment::now());
+        let line = format!("  It ends by {at} at the latest ({when}).");
+        terminal.data(&terminal.paint_out(Tone::Quiet, &line));
+    }
+}
+
+/// What became of one attempt, and of the leases it lost.
+fn history(attempt: &AttemptView) -> Vec<String> {
+    let mut lines = Vec::new();
+    for lease in attempt.leases.iter().filter(|lease| lease.stale) {
+        let reason = lease.reason.as_deref().unwrap_or("no reason given");
+        lines.push(clean::text(&format!(
+            "Attempt {} lost lease {} of {}: {reason}.",
+            attempt.attempt, lease.number, lease.runner_id
+        )));
+    }
+    let state = attempt.state.as_str();
+    let line = match &attempt.cause {
+        Some(cause) => format!(
+            "Attempt {} is {state}: {}",
+            attempt.attempt,
+            sentence(cause)
+        ),
+        None => format!("Attempt {} is {state}.", attempt.attempt),
+    };
+    lines.push(clean::text(&line));
+    if let Some(not_before) = attempt.not_before.filter(|_| attempt.started_at.is_none()) {
+        let when = moment::relative(not_before, moment::now());
+        lines.push(format!("It is tried again {when}."));
+    }
+    lines
+}
+
+fn again(attempt: &AttemptView) -> serde_json::Value {
+    serde_json::json!({
+        "attempt": attempt.attempt,
+        "state": attempt.state,
+        "cause": attempt.cause,
+        "exit_code": attempt.exit_code,
+        "not_before": attempt.not_before,
+        "losses": attempt.losses,
+        "dispatches": attempt.dispatches,
+    })
+}
+
+/// A cause in a sentence, where this build knows it.
+fn sentence(cause: &str) -> String {
+    match delta_core::Cause::from_name(cause) {
+        Some(known) => known.sentence().to_owned(),
+        None => clean::text(cause),
+    }
+}

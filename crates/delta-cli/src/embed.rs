@@ -1,0 +1,123 @@
+//! A server inside this process: for `run` and `up`, and for the length of a command on a data
+//! folder where none runs. The only file that knows how the server crate is started.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use delta_core::{Settings, Span};
+use delta_server::{Config, Server, StartError, StoreChoice, Tls};
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// How a server is to be started.
+#[derive(Debug)]
+pub struct Wanted {
+    pub data: PathBuf,
+    pub listen: Option<SocketAddr>,
+    /// An address of PostgreSQL; SQLite in the data folder when absent.
+    pub store: Option<String>,
+    pub settings: Settings,
+    pub tls: Option<(PathBuf, PathBuf)>,
+    pub behind_tls_proxy: bool,
+    pub startup_grace: Span,
+    pub retention: Option<Span>,
+    pub duties: Duties,
+}
+
+/// Whether it expires, times out and finalises what is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duties {
+    On,
+    Off,
+}
+
+/// Why there is no server.
+pub enum Refused {
+    /// Another process holds the folder.
+    InUse(StartError),
+    Other(StartError),
+}
+
+impl Refused {
+    pub fn into_failure(self, data: &Path) -> Failure {
+        let place = data.display();
+        match self {
+            Refused::InUse(error) => {
+                let what = format!("the data folder {place} is in use");
+                Failure::new(Exit::Refused, what)
+                    .caused_by(&error)
+                    .next("stop the server that uses it, or name another folder with --data")
+            }
+            Refused::Other(error) => explain(error, data),
+        }
+    }
+}
+
+/// The admin socket of a data folder.
+pub fn admin_socket(data: &Path) -> PathBuf {
+    data.join("admin.sock")
+}
+
+pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
+    let config = Config {
+        data: wanted.data,
+        listen: wanted.listen,
+        store: wanted
+            .store
+            .map_or(StoreChoice::Sqlite, StoreChoice::Postgres),
+        settings: wanted.settings,
+        tls: wanted.tls.map(|(cert, key)| Tls { cert, key }),
+        behind_tls_proxy: wanted.behind_tls_proxy,
+        startup_grace: wanted.startup_grace,
+        retention: wanted.retention,
+        duties: wanted.duties == Duties::On,
+        limits: delta_server::Limits::recommended(),
+    };
+    delta_server::start(config)
+        .await
+        .map_err(|error| match error {
+            StartError::Locked { .. } => Refused::InUse(error),
+            other => Refused::Other(other),
+        })
+}
+
+/// Only the admin socket, nothing that changes by itself.
+pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, Refused> {
+    start(Wanted {
+        data: data.to_owned(),
+        listen: None,
+        store: store.map(str::to_owned),
+        settings: Settings::recommended(),
+        tls: None,
+        behind_tls_proxy: false,
+        startup_grace: Span::ZERO,
+        retention: None,
+        duties: Duties::Off,
+    })
+    .await
+}
+
+/// What to type depends on what is in the way.
+fn explain(error: StartError, data: &Path) -> Failure {
+    let what = format!("the server on {} cannot start", data.display());
+    let (exit, next) = match &error {
+        StartError::Setting(_) | StartError::InTheClear(_) | StartError::Tls { .. } => {
+            (Exit::Usage, None)
+        }
+        StartError::Bind { .. } => (
+            Exit::Internal,
+            Some("name another address: --listen ADDR:PORT; port 0 takes a free one"),
+        ),
+        StartError::Store(_) => (
+            Exit::Unreachable,
+            Some("check --store (or DELTA_STORE), and that the database runs"),
+        ),
+        _ => (Exit::Internal, None),
+    };
+    let failure = Failure::new(exit, what).caused_by(&error);
+    match next {
+        Some(next) => failure.next(next),
+        None => failure,
+    }
+}

@@ -1,0 +1,160 @@
+//! The two streams: data to stdout, talk to stderr; and whether colour is wanted on each.
+//!
+//! Meaning never rests on colour alone. A reader that goes away (`| head`) ends the program.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::sync::OnceLock;
+
+use clap::ValueEnum;
+use indicatif::MultiProgress;
+use owo_colors::{OwoColorize, Style};
+use serde::Serialize;
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum When {
+    Auto,
+    Always,
+    Never,
+}
+
+/// What a piece of text means; the colour follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    Good,
+    Bad,
+    Warn,
+    Busy,
+    Quiet,
+    Strong,
+}
+
+/// Where a command writes.
+#[derive(Clone, Debug)]
+pub struct Terminal {
+    /// Data is JSON, and talk is left out.
+    pub json: bool,
+    colour_out: bool,
+    colour_err: bool,
+}
+
+impl Terminal {
+    pub fn new(json: bool, when: When) -> Terminal {
+        let wanted = |stream_is_terminal: bool| match when {
+            When::Always => true,
+            When::Never => false,
+            When::Auto => stream_is_terminal && std::env::var_os("NO_COLOR").is_none(),
+        };
+        Terminal {
+            json,
+            colour_out: wanted(io::stdout().is_terminal()),
+            colour_err: wanted(io::stderr().is_terminal()),
+        }
+    }
+
+    /// One line of data.
+    pub fn data(&self, line: &str) {
+        end_on_broken_pipe(writeln!(io::stdout().lock(), "{line}"));
+    }
+
+    /// Bytes of data, as they are.
+    pub fn bytes(&self, bytes: &[u8]) {
+        let mut stdout = io::stdout().lock();
+        end_on_broken_pipe(stdout.write_all(bytes).and_then(|()| stdout.flush()));
+    }
+
+    /// A value as JSON, on lines of its own.
+    pub fn value(&self, value: &impl Serialize) {
+        let text = serde_json::to_string_pretty(value).unwrap_or_else(|_| "null".into());
+        self.data(&text);
+    }
+
+    /// A value as JSON on one line, for a stream of them.
+    pub fn value_line(&self, value: &impl Serialize) {
+        let text = serde_json::to_string(value).unwrap_or_else(|_| "null".into());
+        self.data(&text);
+    }
+
+    /// One line of talk. Left out with `--json`, where stderr is for errors only.
+    pub fn say(&self, line: &str) {
+        if !self.json {
+            self.tell(line);
+        }
+    }
+
+    /// One line to stderr, whatever the mode.
+    pub fn tell(&self, line: &str) {
+        // A status line that is being drawn must make room; without one this is a plain write.
+        bars().suspend(|| {
+            let _ = writeln!(io::stderr().lock(), "{line}");
+        });
+    }
+
+    pub fn paint_out(&self, tone: Tone, text: &str) -> String {
+        paint(self.colour_out, tone, text)
+    }
+
+    pub fn paint_err(&self, tone: Tone, text: &str) -> String {
+        paint(self.colour_err, tone, text)
+    }
+
+    pub fn colour_out(&self) -> bool {
+        self.colour_out
+    }
+
+    pub fn colour_err(&self) -> bool {
+        self.colour_err
+    }
+
+    /// Somebody sees stderr move: a status line makes sense.
+    pub fn live(&self) -> bool {
+        !self.json && io::stderr().is_terminal()
+    }
+}
+
+/// The one place where status lines are drawn, so that talk can be put above them.
+pub fn bars() -> &'static MultiProgress {
+    static BARS: OnceLock<MultiProgress> = OnceLock::new();
+    BARS.get_or_init(MultiProgress::new)
+}
+
+fn paint(on: bool, tone: Tone, text: &str) -> String {
+    if !on {
+        return text.to_owned();
+    }
+    let style = match tone {
+        Tone::Good => Style::new().green(),
+        Tone::Bad => Style::new().red(),
+        Tone::Warn => Style::new().yellow(),
+        Tone::Busy => Style::new().cyan(),
+        Tone::Quiet => Style::new().dimmed(),
+        Tone::Strong => Style::new().bold(),
+    };
+    text.style(style).to_string()
+}
+
+fn end_on_broken_pipe(written: io::Result<()>) {
+    match written {
+        Ok(()) => {}
+        // The reader has what it wanted.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            eprintln!("error: cannot write to stdout: {error}");
+            std::process::exit(i32::from(crate::exit::Exit::Internal.code()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_colour_text_is_untouched() {
+        assert_eq!(paint(false, Tone::Bad, "FAILED"), "FAILED");
+        assert_eq!(
+            paint(true, Tone::Bad, "FAILED"),
+            "\u{1b}[31mFAILED\u{1b}[0m"
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! An agent inside this process: what `run`, `up` and `agent` share.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use delta_agent::executor::BaseEnvironment;
+use delta_agent::progress::Observer;
+use delta_agent::workspace::Source;
+use delta_agent::{AgentError, AgentSettings, Client, ClientSettings, TokenSource};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// How the agent is to work.
+pub struct Wanted {
+    pub server: String,
+    pub token: TokenSource,
+    pub ca_file: Option<PathBuf>,
+    pub name: String,
+    pub slots: u32,
+    pub labels: Vec<String>,
+    pub work_folder: PathBuf,
+    pub source: Source,
+    pub base_environment: BaseEnvironment,
+    /// Between TERM and KILL of a job that the agent itself must end.
+    pub stop_grace: Duration,
+}
+
+/// An agent at work.
+pub struct Worker {
+    stop: watch::Sender<Option<Instant>>,
+    task: JoinHandle<Result<(), AgentError>>,
+}
+
+impl Worker {
+    pub fn start(wanted: Wanted, observer: Arc<dyn Observer>) -> Result<Worker, Failure> {
+        let client = Client::new(&ClientSettings {
+            server: wanted.server,
+            token: wanted.token,
+            ca_file: wanted.ca_file,
+        })
+        .map_err(|error| Failure::new(Exit::Usage, "the agent has no server").caused_by(&error))?;
+        let mut settings = AgentSettings::recommended(wanted.name, wanted.work_folder);
+        settings.slots = wanted.slots;
+        settings.capabilities.extend(wanted.labels);
+        settings.source = wanted.source;
+        settings.base_environment = wanted.base_environment;
+        settings.stop_grace = wanted.stop_grace;
+        let (stop, stopped) = watch::channel(None);
+        let task = tokio::spawn(delta_agent::run(client, settings, observer, stopped));
+        Ok(Worker { stop, task })
+    }
+
+    /// Takes no new job from now on; running ones are stopped after `grace`.
+    pub fn stop(&self, grace: Duration) {
+        self.stop.send_replace(Some(Instant::now() + grace));
+    }
+
+    /// Returns when the agent has ended. Safe to await again after it was dropped midway.
+    pub async fn ended(&mut self) -> Result<(), Failure> {
+        match (&mut self.task).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error @ AgentError::Unauthorized(_))) => {
+                Err(Failure::new(Exit::NotAllowed, "the agent ended")
+                    .caused_by(&error)
+                    .next(
+                        "delta-ci token create --role runner --data DIR, on the server's machine",
+                    ))
+            }
+            Ok(Err(error)) => {
+                Err(Failure::new(Exit::Internal, "the agent ended").caused_by(&error))
+            }
+            Err(error) => Err(Failure::new(Exit::Internal, "the agent ended").caused_by(&error)),
+        }
+    }
+}
+
+/// As many jobs at a time as this machine has processors.
+pub fn cores() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1))
+}
+
+/// The name of this machine, as far as a runner's id can carry it.
+pub fn machine_name() -> String {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy();
+    let plain: String = name
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'))
+        .take(60)
+        .collect();
+    if plain.is_empty() {
+        "agent".into()
+    } else {
+        plain
+    }
+}
