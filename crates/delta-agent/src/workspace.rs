@@ -1,8 +1,8 @@
 //! Folders of attempts: a fresh one for each, removed afterwards.
 //!
 //! The work folder belongs to one agent at a time and is private to its user. What a crashed agent
-//! left in it is removed at the start. Names inside are ours: nothing a server or a job says becomes
-//! a path.
+//! left in it is removed at the start. Names inside are ours: nothing a server or a job says
+//! becomes a path.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;

@@ -6,8 +6,8 @@ use std::ffi::OsString;
 
 use super::Work;
 
-/// Every name that begins so belongs to us. The job's file may not set one, and an inherited one may
-/// hold a token.
+/// Every name that begins so belongs to us. The job's file may not set one, and an inherited one
+/// may hold a token.
 const OWN_PREFIX: &str = "DELTA_";
 
 /// What the base is when the agent itself has no `PATH`.

@@ -1,7 +1,7 @@
-//! Process groups of one attempt: asking them to end, ending them, and the proof that they are gone.
+//! Process groups of one attempt: asking them to end, ending them, the proof that they are gone.
 //!
-//! Each step leads a group of its own. A group is forgotten as soon as it is seen empty, because its
-//! number may then be given to somebody else.
+//! Each step leads a group of its own. A group is forgotten as soon as it is seen empty, because
+//! its number may then be given to somebody else.
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
@@ -32,9 +32,18 @@ impl Groups {
 
     /// Forgets empty groups; true when none is left.
     pub fn all_gone(&mut self) -> bool {
-        self.leaders.retain(|leader| {
-            test_kill_process_group(*leader) != Err(Errno::SRCH) && has_live_member(*leader)
-        });
+        self.leaders
+            .retain(|leader| test_kill_process_group(*leader) != Err(Errno::SRCH));
+        self.leaders.is_empty()
+    }
+
+    /// Like [`Groups::all_gone`], but zombies count as gone: where nobody reaps orphans (a container
+    /// without an init) a dead group answers to signals for ever. Right only after
+    /// [`Groups::kill`]: a member that may still fork can slip through a scan of `/proc`.
+    pub fn all_dead(&mut self) -> bool {
+        if !self.all_gone() {
+            self.leaders.retain(|leader| has_live_member(*leader));
+        }
         self.leaders.is_empty()
     }
 
@@ -51,9 +60,8 @@ impl Drop for Groups {
     }
 }
 
-/// Whether a member of the group is more than a zombie. Where nobody reaps orphans (a container
-/// without an init), a dead group answers to signals for ever; `/proc` knows better. Where there is
-/// no `/proc` the signal's answer stands.
+/// Whether a member of the group is more than a zombie. Where there is no `/proc` to ask, the
+/// answer is yes.
 fn has_live_member(leader: Pid) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return true;

@@ -310,12 +310,15 @@ impl Run<'_> {
         }
         let give_up = Instant::now() + KILL_BOUND;
         while !self.groups.all_gone() {
-            if Instant::now() > give_up {
-                return false;
-            }
             // Again in every round: a process that was forking during the last one is a new member.
             self.groups.kill();
             self.read_for_a_moment().await;
+            if self.groups.all_dead() {
+                return true;
+            }
+            if Instant::now() > give_up {
+                return false;
+            }
         }
         true
     }

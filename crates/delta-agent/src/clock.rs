@@ -1,0 +1,28 @@
+//! The agent's two clocks: one that only counts, for deadlines, and one that tells the time, for
+//! information.
+
+use std::time::SystemTime;
+
+use delta_core::time::Millis;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Includes the time a machine sleeps: a lease expires on the server meanwhile, so it must here.
+#[cfg(target_os = "linux")]
+const COUNTING: ClockId = ClockId::Boottime;
+#[cfg(not(target_os = "linux"))]
+const COUNTING: ClockId = ClockId::Monotonic;
+
+/// Milliseconds on a clock that never steps. Comparable within this process only.
+pub fn now() -> Millis {
+    let now = clock_gettime(COUNTING);
+    Millis(now.tv_sec * 1000 + now.tv_nsec / 1_000_000)
+}
+
+/// What this machine believes the time is, as the protocol spells it; nobody decides by it (A23).
+pub fn wall_time() -> String {
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let millis = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
+    delta_wire::Millis(millis).to_rfc3339()
+}

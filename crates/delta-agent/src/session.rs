@@ -1,0 +1,508 @@
+//! One lease, from its grant to its release: the holder's machine decides, this loop obeys.
+//!
+//! Messages go out as tasks of their own, so that a slow answer never delays a heartbeat, and the
+//! work runs beside them. Everything that happens comes back to one place and is told to the
+//! machine; nothing else decides what is sent or stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use delta_core::holder::{Answer, Holder, StopWhy, Terms, Todo};
+use delta_core::time::{Millis, Span};
+use delta_wire::Seconds;
+use delta_wire::runner::{AckLease, AckLeaseAck, HeartbeatAck, LeaseGranted, Reason};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::agent::{Shutdown, SlotContext};
+use crate::backoff::{Backoff, entropy};
+use crate::client::{CallError, Fenced};
+use crate::clock;
+use crate::executor::{Identity, StopOrder, StopReason};
+use crate::report::{self, Report, Settled};
+use crate::work::{self, Visible, WorkEnd};
+
+/// Waits between tries under a lease: short, because its time is running.
+const RETRY_BASE: Duration = Duration::from_millis(200);
+const RETRY_CAP: Duration = Duration::from_secs(5);
+
+/// The loop looks around at least this often, so that a machine that slept notices what it missed.
+const MAX_SLEEP: Duration = Duration::from_secs(5);
+
+/// How long past the shutdown a result is still offered to a server that does not answer.
+const SHUTDOWN_REPORT: Duration = Duration::from_secs(15);
+
+/// A day: the order to KILL comes from the machine, this only has to be later.
+const UNTIL_TOLD: Duration = Duration::from_secs(24 * 3600);
+
+/// How a lease ended for its holder.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SessionEnd {
+    /// The server has the result.
+    Settled,
+    /// The lease was lost; nothing was or will be reported.
+    Lost,
+    /// The server refuses the agent's credential.
+    Refused(String),
+}
+
+/// Holds a lease until it is over.
+pub(crate) async fn hold(
+    context: Arc<SlotContext>,
+    granted: LeaseGranted,
+    shutdown: Shutdown,
+) -> SessionEnd {
+    let mut session = Session::new(context, granted, shutdown);
+    tracing::info!(job_id = session.identity.job_id, "lease granted");
+    let end = session.run().await;
+    tracing::info!(job_id = session.identity.job_id, ?end, "lease over");
+    end
+}
+
+struct Session {
+    context: Arc<SlotContext>,
+    granted: Arc<LeaseGranted>,
+    identity: Identity,
+    holder: Holder,
+    shutdown: Shutdown,
+    calls: JoinSet<Reply>,
+    ack: Pending,
+    /// The heartbeat that the server holds until there is something to say (A70).
+    listener: Pending,
+    listen_for: Duration,
+    result: Pending,
+    /// The server has not seen the acknowledgement; it must before it takes a result (A3).
+    ack_missing: bool,
+    seq: u64,
+    stop: watch::Sender<Option<StopOrder>>,
+    visible: Arc<Visible>,
+    working: Option<AbortOnDropHandle<WorkEnd>>,
+    work_end: Option<WorkEnd>,
+    report: Option<Report>,
+    refused: Option<String>,
+}
+
+/// A message that is sent until it is answered.
+struct Pending {
+    in_flight: bool,
+    not_before: Millis,
+    backoff: Backoff,
+}
+
+/// An answer that came back, with the moment its message was sent.
+enum Reply {
+    Ack {
+        sent_at: Millis,
+        answer: Result<Fenced<AckLeaseAck>, CallError>,
+    },
+    Heartbeat {
+        sent_at: Millis,
+        listening: bool,
+        answer: Result<HeartbeatAck, CallError>,
+    },
+    Result(Result<Settled, CallError>),
+}
+
+impl Session {
+    fn new(context: Arc<SlotContext>, granted: LeaseGranted, shutdown: Shutdown) -> Session {
+        let (ttl, interval) = (
+            granted.lease_ttl_seconds,
+            granted.heartbeat_interval_seconds,
+        );
+        let terms = Terms {
+            ttl: span(ttl),
+            heartbeat_interval: span(interval),
+            max_runtime: span(granted.max_runtime_seconds),
+            grace: span(context.settings.stop_grace.into()),
+        };
+        let identity = report::identity(&granted);
+        Session {
+            holder: Holder::new(terms, clock::now()),
+            listen_for: listen_for(ttl.as_duration(), interval.as_duration()),
+            context,
+            granted: Arc::new(granted),
+            identity,
+            shutdown,
+            calls: JoinSet::new(),
+            ack: Pending::new(),
+            listener: Pending::new(),
+            result: Pending::new(),
+            ack_missing: false,
+            seq: 0,
+            stop: watch::Sender::new(None),
+            visible: Arc::default(),
+            working: None,
+            work_end: None,
+            report: None,
+            refused: None,
+        }
+    }
+
+    async fn run(&mut self) -> SessionEnd {
+        loop {
+            let now = clock::now();
+            self.obey_shutdown();
+            let Some(wake) = self.act(now) else { break };
+            if self.too_late_to_report() {
+                return SessionEnd::Lost;
+            }
+            let pause = self.pause(wake.since(now));
+            tokio::select! {
+                Some(reply) = self.calls.join_next() => self.hear(reply),
+                ended = finished(&mut self.working) => self.work_ended(ended),
+                Ok(()) = self.shutdown.changed() => {}
+                () = sleep(pause) => {}
+            }
+        }
+        match (self.refused.take(), self.holder.todo(clock::now())) {
+            (Some(why), _) => SessionEnd::Refused(why),
+            (None, Todo::Release(None)) => SessionEnd::Settled,
+            (None, _) => SessionEnd::Lost,
+        }
+    }
+
+    /// Does everything that is due. Returns when to look again, or nothing when the lease is over.
+    fn act(&mut self, now: Millis) -> Option<Millis> {
+        if self.ack_missing && self.ack.due(now) {
+            self.send_ack(now);
+        }
+        loop {
+            match self.holder.todo(now) {
+                Todo::Acknowledge => {
+                    if self.ack.due(now) {
+                        self.send_ack(now);
+                    }
+                    return Some(self.ack.next(self.holder.valid_until()));
+                }
+                Todo::StartWork => {
+                    self.start_work();
+                    self.holder.work_started();
+                }
+                Todo::Heartbeat => self.send_heartbeat(now, None),
+                Todo::StopWork(why) => {
+                    self.order(reason(why), UNTIL_TOLD);
+                    self.holder.stop_asked();
+                }
+                Todo::KillWork(why) => {
+                    self.order(reason(why), Duration::ZERO);
+                    self.holder.kill_sent();
+                }
+                todo @ (Todo::Complete | Todo::CancelAck) => {
+                    if self.result.due(now) && !self.ack_missing {
+                        self.send_result(todo);
+                    }
+                    // Heartbeats fall due meanwhile; the machine knows when.
+                    let beat = now + span(self.granted.heartbeat_interval_seconds);
+                    return Some(self.result.next(beat.min(self.holder.valid_until())));
+                }
+                Todo::Wait(until) => {
+                    if self.holder.stopping().is_none() && self.listener.due(now) {
+                        self.send_heartbeat(now, Some(self.listen_for));
+                        continue;
+                    }
+                    return Some(self.listener.next(until));
+                }
+                Todo::Release(_) => return None,
+            }
+        }
+    }
+
+    fn send_ack(&mut self, now: Millis) {
+        self.ack.in_flight = true;
+        let message = AckLease {
+            job_id: self.granted.job_id.clone(),
+            lease_id: self.granted.lease_id.clone(),
+            runner_id: self.context.runner_id.clone(),
+            accepted_at: Some(clock::wall_time()),
+        };
+        let client = self.context.client.clone();
+        self.calls.spawn(async move {
+            Reply::Ack {
+                sent_at: now,
+                answer: client.ack_lease(&message).await,
+            }
+        });
+    }
+
+    /// With `listen` the server may hold the answer that long.
+    fn send_heartbeat(&mut self, now: Millis, listen: Option<Duration>) {
+        self.seq += 1;
+        let message = report::heartbeat(
+            &self.granted,
+            &self.context.runner_id,
+            &self.visible,
+            self.seq,
+            listen,
+        );
+        let listening = listen.is_some();
+        self.listener.in_flight |= listening;
+        self.holder.heartbeat_sent(now);
+        let client = self.context.client.clone();
+        self.calls.spawn(async move {
+            let answer = client.heartbeat(&message).await;
+            Reply::Heartbeat {
+                sent_at: now,
+                listening,
+                answer,
+            }
+        });
+    }
+
+    fn send_result(&mut self, todo: Todo) {
+        let Some(end) = &self.work_end else { return };
+        self.result.in_flight = true;
+        // Made once: every further try must be the same message (A18).
+        let message = self
+            .report
+            .get_or_insert_with(|| report::make(todo, &self.granted, &self.context.runner_id, end));
+        let (message, client) = (message.clone(), self.context.client.clone());
+        self.calls
+            .spawn(async move { Reply::Result(message.send(&client).await) });
+    }
+
+    fn start_work(&mut self) {
+        let work = work::perform(
+            Arc::clone(&self.context),
+            Arc::clone(&self.granted),
+            self.identity.clone(),
+            self.stop.subscribe(),
+            Arc::clone(&self.visible),
+        );
+        self.working = Some(AbortOnDropHandle::new(tokio::spawn(work)));
+    }
+
+    fn order(&mut self, reason: StopReason, grace: Duration) {
+        tracing::info!(
+            job_id = self.identity.job_id,
+            ?reason,
+            ?grace,
+            "stopping the work"
+        );
+        self.stop.send_replace(Some(StopOrder {
+            reason,
+            kill_at: Instant::now() + grace,
+        }));
+    }
+
+    fn work_ended(&mut self, ended: Result<WorkEnd, JoinError>) {
+        self.working = None;
+        self.work_end = Some(ended.unwrap_or_else(|problem| {
+            tracing::error!(error = %problem, "the work failed inside the agent");
+            report::broken()
+        }));
+        self.holder.work_ended();
+    }
+
+    /// From the moment of shutdown on, running work is stopped; what it came to is still reported.
+    fn obey_shutdown(&mut self) {
+        let due = self
+            .shutdown
+            .borrow()
+            .is_some_and(|at| Instant::now() >= at);
+        if due && self.working.is_some() && self.stop.borrow().is_none() {
+            self.order(StopReason::Shutdown, self.context.settings.stop_grace);
+        }
+    }
+
+    /// How long nothing is due: until the machine's next moment, the shutdown, or a look around.
+    fn pause(&self, until_wake: Span) -> Duration {
+        let wake = Duration::from_millis(u64::try_from(until_wake.0).unwrap_or(0));
+        let shutdown = self
+            .shutdown
+            .borrow()
+            .filter(|_| self.stop.borrow().is_none());
+        let shutdown = shutdown.map_or(MAX_SLEEP, |at| at.duration_since(Instant::now()));
+        wake.min(MAX_SLEEP).min(shutdown)
+    }
+
+    fn too_late_to_report(&self) -> bool {
+        let late = |at: Instant| Instant::now() >= at + SHUTDOWN_REPORT;
+        self.working.is_none() && self.shutdown.borrow().is_some_and(late)
+    }
+
+    fn hear(&mut self, reply: Result<Reply, JoinError>) {
+        let now = clock::now();
+        match reply {
+            Ok(Reply::Ack { sent_at, answer }) => self.hear_ack(sent_at, answer, now),
+            Ok(Reply::Heartbeat {
+                sent_at,
+                listening,
+                answer,
+            }) => {
+                self.hear_heartbeat(sent_at, listening, answer, now);
+            }
+            Ok(Reply::Result(answer)) => self.hear_result(answer, now),
+            Err(problem) => tracing::error!(error = %problem, "a call failed inside the agent"),
+        }
+    }
+
+    fn hear_ack(
+        &mut self,
+        sent_at: Millis,
+        answer: Result<Fenced<AckLeaseAck>, CallError>,
+        now: Millis,
+    ) {
+        let answer = match answer {
+            Ok(Fenced::Answer(ack)) if ack.accepted => Answer::Renewed {
+                ttl: span(ack.lease_ttl_seconds),
+                cancel: None,
+            },
+            Ok(Fenced::Answer(_) | Fenced::Stale(_)) => Answer::Stale,
+            Err(problem) => match self.lasting(problem) {
+                Some(retry_after) => return self.ack.failed(now, retry_after),
+                None => Answer::Stale,
+            },
+        };
+        self.ack.answered(now);
+        self.ack_missing = false;
+        self.holder.acknowledged(sent_at, answer, now);
+    }
+
+    fn hear_heartbeat(
+        &mut self,
+        sent_at: Millis,
+        listening: bool,
+        answer: Result<HeartbeatAck, CallError>,
+        now: Millis,
+    ) {
+        let ack = match answer {
+            Ok(ack) => ack,
+            Err(problem) => {
+                let retry_after = match self.lasting(problem) {
+                    Some(retry_after) => retry_after,
+                    None if self.refused.is_some() => {
+                        return self.holder.heartbeat_answered(sent_at, Answer::Stale, now);
+                    }
+                    // The server does not understand us; the time to live decides.
+                    None => Some(RETRY_CAP),
+                };
+                if listening {
+                    self.listener.failed(now, retry_after);
+                }
+                return;
+            }
+        };
+        if listening {
+            // A server that does not hold the answer must not be asked in a tight loop.
+            let listened = Millis(i64::try_from(self.listen_for.as_millis()).unwrap_or(0));
+            self.listener.answered(now.max(sent_at + Span(listened.0)));
+        }
+        let answer = match ack.new_lease_ttl_seconds {
+            Some(ttl) if ack.extend_lease => {
+                let cancel = ack
+                    .cancel_requested
+                    .then(|| span(ack.cancel_deadline_seconds));
+                Answer::Renewed {
+                    ttl: span(ttl),
+                    cancel,
+                }
+            }
+            _ if ack.reason == Some(Reason::NotAcked) => {
+                self.ack_missing = true;
+                Answer::NotAcknowledged
+            }
+            _ => Answer::Stale,
+        };
+        self.holder.heartbeat_answered(sent_at, answer, now);
+    }
+
+    fn hear_result(&mut self, answer: Result<Settled, CallError>, now: Millis) {
+        match answer {
+            Ok(Settled::Taken) => self.holder.result_answered(false),
+            Ok(Settled::Stale) => self.holder.result_answered(true),
+            Ok(Settled::NotAcked) => {
+                self.ack_missing = true;
+                self.result.answered(now);
+            }
+            Err(problem) => match self.lasting(problem) {
+                Some(retry_after) => self.result.failed(now, retry_after),
+                // The same message would be refused again, and no other may be sent.
+                None => self.holder.result_answered(true),
+            },
+        }
+    }
+
+    /// Whether another try makes sense, and after how long at least. A refused credential is
+    /// remembered.
+    fn lasting(&mut self, problem: CallError) -> Option<Option<Duration>> {
+        let job_id = &self.identity.job_id;
+        tracing::warn!(job_id, error = %problem, "a message was not answered");
+        match problem {
+            CallError::Busy { retry_after, .. } => Some(retry_after),
+            CallError::Unreachable(_) | CallError::Garbled(_) | CallError::Credential(_) => {
+                Some(None)
+            }
+            CallError::Refused { .. } => None,
+            CallError::Unauthorized { message, .. } => {
+                self.refused = Some(message);
+                None
+            }
+        }
+    }
+}
+
+impl Pending {
+    fn new() -> Pending {
+        let backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
+        Pending {
+            in_flight: false,
+            not_before: Millis::ZERO,
+            backoff,
+        }
+    }
+
+    fn due(&self, now: Millis) -> bool {
+        !self.in_flight && now >= self.not_before
+    }
+
+    /// When to look again, at the latest at `other`.
+    fn next(&self, other: Millis) -> Millis {
+        if self.in_flight {
+            other
+        } else {
+            other.min(self.not_before)
+        }
+    }
+
+    fn failed(&mut self, now: Millis, retry_after: Option<Duration>) {
+        self.in_flight = false;
+        self.not_before = now + span(self.backoff.next(retry_after, entropy()).into());
+    }
+
+    fn answered(&mut self, not_before: Millis) {
+        self.in_flight = false;
+        self.not_before = not_before;
+        self.backoff.reset();
+    }
+}
+
+/// Waits for the work, for ever when there is none.
+async fn finished(working: &mut Option<AbortOnDropHandle<WorkEnd>>) -> Result<WorkEnd, JoinError> {
+    match working {
+        Some(handle) => handle.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long a listening heartbeat is held. Shorter than the interval, so that it counts as the
+/// heartbeat; and so short that the lease, counted from its sending, outlives the next one too.
+fn listen_for(ttl: Duration, interval: Duration) -> Duration {
+    let longest = Duration::from_secs(delta_wire::runner::MAX_WAIT_SECONDS);
+    (interval * 3 / 4)
+        .min(ttl.saturating_sub(interval) / 2)
+        .min(longest)
+}
+
+fn reason(why: StopWhy) -> StopReason {
+    match why {
+        StopWhy::Cancel => StopReason::Canceled,
+        StopWhy::MaxRuntime => StopReason::TimedOut,
+        StopWhy::Stale | StopWhy::OutOfTouch => StopReason::LeaseLost,
+    }
+}
+
+fn span(seconds: Seconds) -> Span {
+    Span(i64::try_from(seconds.as_millis()).unwrap_or(i64::MAX))
+}
