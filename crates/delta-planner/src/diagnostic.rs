@@ -15,6 +15,9 @@ pub const MAX_DIAGNOSTICS: usize = 50;
 /// Columns of the source line that are shown.
 const MAX_SHOWN_COLUMNS: usize = 100;
 
+/// Characters of a sentence that quotes the file.
+const MAX_SENTENCE: usize = 300;
+
 /// Characters of a name that are repeated in a sentence.
 const MAX_SHOWN_NAME: usize = 60;
 
@@ -137,6 +140,11 @@ impl<'a> Collector<'a> {
             left_out: self.left_out,
         }
     }
+}
+
+/// A sentence that quotes the file, safe to print and not longer than a few lines.
+pub(crate) fn sentence(text: &str) -> String {
+    text.chars().take(MAX_SENTENCE).map(printable).collect()
 }
 
 /// A name from the file, safe to put into a sentence.

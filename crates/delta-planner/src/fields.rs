@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::diagnostic::{Collector, shown};
-use crate::duration;
-use crate::suggest::nearest;
+use delta_wire::duration;
+use delta_wire::nearest::nearest;
+
+use crate::diagnostic::{Collector, sentence, shown};
 use crate::yaml::{Node, Place, Value};
 
 /// A map whose keys come from a closed list.
@@ -108,8 +109,13 @@ pub(crate) fn text<'n>(node: &'n Node, what: &str, out: &mut Collector<'_>) -> O
     }
 }
 
-/// A list of texts, each with its place.
-pub(crate) fn texts(node: &Node, what: &str, out: &mut Collector<'_>) -> Vec<(String, Place)> {
+/// A list of at most `most` texts, each with its place.
+pub(crate) fn texts(
+    node: &Node,
+    what: &str,
+    most: usize,
+    out: &mut Collector<'_>,
+) -> Vec<(String, Place)> {
     let Value::List(items) = &node.value else {
         let reason = format!("{what} must be a list, this is {}", node.kind());
         let suggestion = match &node.value {
@@ -121,6 +127,14 @@ pub(crate) fn texts(node: &Node, what: &str, out: &mut Collector<'_>) -> Vec<(St
         out.push(node.place, reason, suggestion);
         return Vec::new();
     };
+    if items.len() > most {
+        let reason = format!(
+            "{what} has {} items, at most {most} are allowed",
+            items.len()
+        );
+        out.push(node.place, reason, None);
+        return Vec::new();
+    }
     let item_name = format!("each item of {what}");
     items
         .iter()
@@ -171,24 +185,30 @@ pub(crate) fn integer(
     None
 }
 
-/// A duration longer than zero and at most `longest`.
+/// What a duration looks like.
+const DURATION_EXAMPLES: &str = "write a duration such as `500ms`, `90s`, `10m` or `1h30m`";
+
+/// A duration within `range`.
 pub(crate) fn duration(
     node: &Node,
     what: &str,
-    longest: Duration,
+    range: std::ops::RangeInclusive<Duration>,
     out: &mut Collector<'_>,
 ) -> Option<Duration> {
     let text = text(node, what, out)?;
     let reason = match duration::parse(text) {
-        Ok(value) if value.is_zero() => "it must be longer than zero".to_owned(),
-        Ok(value) if value > longest => {
-            format!("it must be at most {}", duration::format(longest))
+        Ok(value) if range.contains(&value) => return Some(value),
+        Ok(_) => {
+            let (from, to) = (
+                duration::format(*range.start()),
+                duration::format(*range.end()),
+            );
+            format!("it must be from {from} to {to}")
         }
-        Ok(value) => return Some(value),
         Err(problem) => problem.to_string(),
     };
-    let reason = format!("{what} `{}` is not usable: {}", shown(text), shown(&reason));
-    out.push(node.place, reason, Some(duration::GRAMMAR.to_owned()));
+    let reason = sentence(&format!("{what} `{}` is not usable: {reason}", shown(text)));
+    out.push(node.place, reason, Some(DURATION_EXAMPLES.to_owned()));
     None
 }
 

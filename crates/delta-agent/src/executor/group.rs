@@ -37,7 +37,7 @@ impl Groups {
         self.leaders.is_empty()
     }
 
-    /// Like [`Groups::all_gone`], but zombies count as gone: where nobody reaps orphans (a container
+    /// Like [`Groups::all_gone`], but zombies count as gone: where nobody reaps orphans (a box
     /// without an init) a dead group answers to signals for ever. Right only after
     /// [`Groups::kill`]: a member that may still fork can slip through a scan of `/proc`.
     pub fn all_dead(&mut self) -> bool {

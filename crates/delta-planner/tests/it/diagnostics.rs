@@ -44,10 +44,11 @@ jobs:
     assert_eq!(
         said(text),
         "\
-.delta-ci.yaml:4:14: the timeout `10min` is not usable: `min` is not a unit of time
+.delta-ci.yaml:4:14: the timeout `10min` is not usable: \
+`min` is not a unit; the units are d, h, m, s and ms
 4 |     timeout: 10min
   |              ^^^^^
-  = write whole numbers with units (d h m s ms), largest first: `500ms`, `90s`, `1h30m`
+  = write a duration such as `500ms`, `90s`, `10m` or `1h30m`
 
 .delta-ci.yaml:5:20: `allow_failure` must be `true` or `false`
 5 |     allow_failure: maybe
@@ -58,7 +59,7 @@ jobs:
   |             ^^^^
   = did you mean `unit`?
 
-.delta-ci.yaml:9:23: `attempts` must be a whole number from 1 to 100
+.delta-ci.yaml:9:23: `attempts` must be a whole number from 1 to 20
 9 |     retry: {attempts: 0}
   |                       ^"
     );
@@ -87,7 +88,7 @@ fn a_number_without_a_unit_is_taught_the_grammar() {
     let text = "jobs: {a: {steps: [x], timeout: 10}}\n";
     let said = said(text);
     assert!(
-        said.contains("the timeout `10` is not usable: `10` has no unit"),
+        said.contains("the timeout `10` is not usable: `10` has no unit; write 10s for seconds"),
         "{said}"
     );
     assert!(said.contains("`1h30m`"), "{said}");
@@ -190,6 +191,14 @@ fn names_folders_and_variables_are_checked() {
             "the needs go in a circle: a → a",
         ),
         ("jobs: {a: {steps: make}}", "write `[make]`"),
+        (
+            "jobs: {a: {steps: [x], timeout: 1ms}}",
+            "it must be from 100ms to 7d",
+        ),
+        (
+            "jobs: {a: {steps: [x], workdir: a/../b}}",
+            "leaves the workspace",
+        ),
         ("jobs: []", "`jobs` must be a map, this is a list"),
         ("jobs: {}", "`jobs` is empty"),
         ("", "the file is empty"),

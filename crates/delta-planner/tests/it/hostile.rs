@@ -82,12 +82,12 @@ fn a_full_size_file_of_any_one_character_is_answered_in_time() {
 #[test]
 fn many_faults_are_counted_not_listed() {
     let mut text = String::from("jobs:\n");
-    for n in 0..9_000 {
+    for n in 0..900 {
         text.push_str(&format!("  j{n}: {{step: [x], needs: [k{n}]}}\n"));
     }
     let found = refused(text.as_bytes());
     assert_eq!(found.items.len(), MAX_DIAGNOSTICS);
-    assert!(found.left_out > 9_000);
+    assert!(found.left_out > 900);
 }
 
 #[test]

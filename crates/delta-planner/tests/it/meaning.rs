@@ -110,3 +110,28 @@ fn a_byte_order_mark_and_windows_line_ends_are_harmless() {
     let pipeline = good("\u{feff}jobs:\r\n  a:\r\n    steps: [make]\r\n");
     assert_eq!(pipeline.jobs[0].steps, ["make"]);
 }
+
+#[test]
+fn what_passes_here_passes_the_api() {
+    let pipeline = good(
+        r"
+jobs:
+  build: {steps: [make], timeout: 7d, retry: {attempts: 20, on: [infra, timeout, user_exit]}}
+  test.unit-1:
+    needs: [build]
+    steps: [make test]
+    env: {A: 1}
+    requires: [linux, zone=eu, python>=3.11, memory>=2GiB]
+    priority: 1000
+    workdir: ./deep/er
+    allow_failure: true
+  deploy: {needs: [build], steps: [./deploy], once: true, timeout: 100ms}
+",
+    );
+    let body = pipeline.to_request().to_string();
+    let request = delta_wire::api::CreateRun::parse(body.as_bytes())
+        .unwrap_or_else(|problems| panic!("{problems:?}"));
+    assert_eq!(request.jobs.len(), 3);
+    assert_eq!(request.jobs[0].max_attempts, 20);
+    assert!(!request.jobs[1].required && request.jobs[2].once);
+}
