@@ -122,7 +122,7 @@ impl Sql {
             _ => {
                 "SELECT least(a.lease_expires_at, \
                               CASE a.lease_state WHEN 'GRANTED' THEN a.lease_ack_by END, \
-                              CASE WHEN a.cancel IS NOT NULL THEN $1 END) AS due, \
+                              CASE WHEN a.cancel IS NOT NULL THEN $1::int8 END) AS due, \
                         a.run_id, a.job, a.n \
                  FROM holders h JOIN attempts a \
                    ON a.run_id = h.run_id AND a.job = h.job AND a.n = h.n \

@@ -198,6 +198,7 @@ impl Store for PgStore {
                 "the server's clock cannot be read".into(),
             ));
         };
+        self.sent = None;
         self.batch = Some(Batch {
             xid,
             locked: BTreeMap::new(),
@@ -281,6 +282,11 @@ impl Store for PgStore {
 
 impl Drop for PgStore {
     fn drop(&mut self) {
+        // An orderly end gives its locks back at once; on a thread that may not block, and after a
+        // crash, the server does that when it misses us.
+        if self.batch.is_some() && tokio::runtime::Handle::try_current().is_err() {
+            Store::rollback(self);
+        }
         self.session = None;
         if let Some(runtime) = self.runtime.take() {
             // Never waits, so that a store may be dropped anywhere.
