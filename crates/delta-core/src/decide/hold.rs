@@ -50,10 +50,11 @@ pub(super) fn grant(work: &mut Work, asked: Asked) -> Result<Reply, Stop> {
     }
     work.move_attempt(id, AttemptEvent::Granted, None)?;
     let now = work.now();
-    let cap = work
-        .run()?
-        .deadline()
-        .map_or(Millis::FAR, |at| at + settings.force_after());
+    let run_end = work.run()?.deadline();
+    let run_end = run_end.map_or(Millis::FAR, |at| at + settings.force_after());
+    // The job's clock starts with the acknowledgement: never before this moment, so a lease that
+    // ends by then cannot outlive its job (I19).
+    let cap = run_end.min(now + job_span(max_runtime, settings));
     work.emit(Fact::LeaseGranted {
         job: id.job.n,
         index: id.index,
@@ -239,7 +240,12 @@ pub fn lease_cap(run: &Run, attempt: &Attempt, timeout: Span, settings: &Setting
 /// to arrive first (A54). The clock starts at the acknowledgement (A8).
 pub(crate) fn job_deadline(attempt: &Attempt, timeout: Span, s: &Settings) -> Option<Millis> {
     let acknowledged = attempt.live_lease()?.acknowledged_at?;
-    Some(acknowledged + timeout.plus(s.cancel_deadline).plus(s.timeout_buffer))
+    Some(acknowledged + job_span(timeout, s))
+}
+
+/// From the acknowledgement to the end the server makes.
+fn job_span(timeout: Span, s: &Settings) -> Span {
+    timeout.plus(s.cancel_deadline).plus(s.timeout_buffer)
 }
 
 /// Whether a lease that is the caller's own is past its time; at equality it is (A38).
