@@ -239,10 +239,15 @@ impl Client {
         Ok(answer.body)
     }
 
-    /// Credentials and leases go to our own server only.
+    /// Credentials and leases go to our own server only. A path is below the address that the
+    /// agent was given, so that a server behind a prefix is reached.
     fn own(&self, url: &str) -> Result<Url, CallError> {
         let garbled = || CallError::Garbled("an address that is not on the server".to_owned());
-        let url = self.base.join(url).map_err(|_| garbled())?;
+        let below = url.strip_prefix('/').filter(|rest| !rest.starts_with('/'));
+        let url = self
+            .base
+            .join(below.unwrap_or(url))
+            .map_err(|_| garbled())?;
         if url.origin() == self.base.origin() {
             Ok(url)
         } else {
@@ -479,12 +484,13 @@ mod tests {
     #[test]
     fn a_lease_never_leaves_for_another_host() {
         let settings = ClientSettings {
-            server: "http://127.0.0.1:1".into(),
+            server: "http://127.0.0.1:1/ci".into(),
             token: TokenSource::Memory(Secret::new("t")),
             ca_file: None,
         };
         let client = Client::new(&settings).expect("a client");
-        assert!(client.own("/api/v1/runner/uploads/1").is_ok());
+        let url = client.own("/api/v1/x").expect("an address");
+        assert_eq!(url.path(), "/ci/api/v1/x");
         assert!(client.own("http://127.0.0.1:1/x").is_ok());
         for bad in [
             "http://evil.example/x",

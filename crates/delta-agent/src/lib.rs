@@ -23,6 +23,7 @@ mod report;
 mod secret;
 mod session;
 mod slot;
+mod spec;
 mod work;
 pub mod workspace;
 

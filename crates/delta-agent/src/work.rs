@@ -9,21 +9,29 @@ use std::time::Duration;
 
 use delta_core::Cause;
 use delta_wire::JobSpec;
-use delta_wire::job_spec::WorkKind;
-use delta_wire::runner::{GrantedSpec, LeaseGranted};
+use delta_wire::runner::LeaseGranted;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::SlotContext;
 use crate::clock::wall_time;
 use crate::executor::{self, Ended, Identity, LogFile, LogSize, Outcome, StopOrder, StopReason};
 use crate::log_ship::{self, Shipment};
 use crate::progress::{Observer, Progress};
+use crate::spec;
 use crate::workspace::AttemptFolder;
 
 /// How long the end of a job waits for the rest of its log to reach the server. The result matters
 /// more than the last lines: past this it is reported without them, and says so.
 const FLUSH_BOUND: Duration = Duration::from_secs(30);
+
+/// The same when the job was stopped: the holder leaves itself five seconds of a cancel deadline,
+/// and the acknowledgement must fit into them too.
+const FLUSH_AFTER_STOP: Duration = Duration::from_secs(3);
+
+/// The log on its way; dropping it stops the shipping.
+type Shipping = AbortOnDropHandle<Result<String, log_ship::ShipError>>;
 
 /// What the session can see of the work while it goes on.
 #[derive(Debug, Default)]
@@ -50,7 +58,7 @@ pub(crate) struct WorkEnd {
 pub(crate) async fn perform(
     context: Arc<SlotContext>,
     granted: Arc<LeaseGranted>,
-    identity: Identity,
+    mut identity: Identity,
     stop: watch::Receiver<Option<StopOrder>>,
     visible: Arc<Visible>,
 ) -> WorkEnd {
@@ -59,8 +67,18 @@ pub(crate) async fn perform(
         context: &context,
         visible: &visible,
     };
+    let spec = spec::read(&context.client, &granted).await;
+    if let Ok(JobSpec {
+        name: Some(name), ..
+    }) = &spec
+    {
+        identity.job_name.clone_from(name);
+    }
     tap.progress(Progress::Started { job: &identity });
-    let (ended, log_uri) = attempt(&context, &granted, &identity, stop, &tap).await;
+    let (ended, log_uri) = match spec {
+        Ok(spec) => attempt(&context, &granted, &identity, spec, stop, &tap).await,
+        Err(unusable) => (not_begun(unusable.cause, unusable.summary), None),
+    };
     tap.progress(Progress::Ended {
         job: &identity,
         ended: &ended,
@@ -77,16 +95,13 @@ async fn attempt(
     context: &Arc<SlotContext>,
     granted: &LeaseGranted,
     identity: &Identity,
+    spec: JobSpec,
     stop: watch::Receiver<Option<StopOrder>>,
     tap: &Tap<'_>,
 ) -> (Ended, Option<String>) {
-    let spec = match read_spec(context, granted).await {
-        Ok(spec) => spec,
-        Err((cause, summary)) => return (not_begun(cause, summary), None),
-    };
     let folder = match make_folder(context).await {
         Ok(folder) => folder,
-        Err(summary) => return (not_begun(Cause::StartUp, summary), None),
+        Err((cause, summary)) => return (not_begun(cause, summary), None),
     };
     let done = run_in(context, granted, identity, spec, &folder, stop, tap).await;
     let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
@@ -120,7 +135,7 @@ async fn run_in(
         grows: log.follow(),
         shipped: Arc::clone(&tap.visible.shipped),
     };
-    let shipping = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(log_ship::ship(shipment)));
+    let shipping = Shipping::new(tokio::spawn(log_ship::ship(shipment)));
     let work = executor::Work {
         identity: identity.clone(),
         steps: spec.steps,
@@ -137,15 +152,23 @@ async fn run_in(
     (ended, log_uri)
 }
 
-/// Waits for the rest of the log, unless nobody wants it any more.
-async fn flush(
-    shipping: tokio_util::task::AbortOnDropHandle<Result<String, log_ship::ShipError>>,
-    mut stop: watch::Receiver<Option<StopOrder>>,
-) -> Option<String> {
-    let lost = stop.wait_for(|order| order.is_some_and(|it| it.reason == StopReason::LeaseLost));
+/// Waits for the rest of the log: long while the job ended by itself, briefly once it is to stop,
+/// and not at all when nobody wants it any more.
+async fn flush(shipping: Shipping, mut stop: watch::Receiver<Option<StopOrder>>) -> Option<String> {
+    let hurried = async {
+        let urgent =
+            |order: &Option<StopOrder>| order.is_some_and(|it| it.reason != StopReason::TimedOut);
+        let order = stop.wait_for(urgent).await.ok().and_then(|order| *order);
+        match order.map(|it| it.reason) {
+            Some(StopReason::LeaseLost) => {}
+            Some(_) => sleep(FLUSH_AFTER_STOP).await,
+            // Nobody is left to order anything: the session is gone.
+            None => std::future::pending().await,
+        }
+    };
     let shipped = tokio::select! {
         shipped = timeout(FLUSH_BOUND, shipping) => shipped,
-        Ok(_) = lost => return None,
+        () = hurried => return None,
     };
     match shipped {
         Ok(Ok(Ok(uri))) => return Some(uri),
@@ -156,53 +179,23 @@ async fn flush(
     None
 }
 
-async fn make_folder(context: &Arc<SlotContext>) -> Result<AttemptFolder, String> {
+async fn make_folder(context: &Arc<SlotContext>) -> Result<AttemptFolder, (Cause, String)> {
     let context = Arc::clone(context);
     let made =
         tokio::task::spawn_blocking(move || context.work_folder.attempt(&context.settings.source));
     match made.await {
         Ok(Ok(folder)) => Ok(folder),
-        Ok(Err(problem)) => Err(format!("no workspace: {}", in_full(&problem))),
-        Err(problem) => Err(format!("no workspace: {problem}")),
-    }
-}
-
-async fn read_spec(
-    context: &SlotContext,
-    granted: &LeaseGranted,
-) -> Result<JobSpec, (Cause, String)> {
-    let unusable = |text: String| (Cause::SpecError, text);
-    let fetched;
-    let text = match &granted.spec {
-        GrantedSpec::Embedded(spec) => spec.as_text().as_bytes(),
-        GrantedSpec::Referenced(reference) => {
-            fetched = context
-                .client
-                .job_spec(reference, &granted.lease_id)
-                .await
-                .map_err(|problem| {
-                    (
-                        Cause::StartUp,
-                        format!("the job spec was not fetched: {problem}"),
-                    )
-                })?;
-            &fetched[..]
+        Ok(Err(problem)) => {
+            let full = problem.is_disk_full();
+            let cause = if full {
+                Cause::DiskFull
+            } else {
+                Cause::StartUp
+            };
+            Err((cause, format!("no workspace: {}", in_full(&problem))))
         }
-    };
-    let spec = JobSpec::parse(text)
-        .map_err(|problem| unusable(format!("the job spec cannot be read: {problem}")))?;
-    if spec.work() != WorkKind::Steps {
-        let kind = spec.work().as_str();
-        return Err(unusable(format!(
-            "this agent executes steps, the job has {kind}"
-        )));
+        Err(problem) => Err((Cause::StartUp, format!("no workspace: {problem}"))),
     }
-    if spec.image.is_some() {
-        return Err(unusable(
-            "this agent executes processes, the job needs an image".into(),
-        ));
-    }
-    Ok(spec)
 }
 
 fn not_begun(cause: Cause, summary: String) -> Ended {

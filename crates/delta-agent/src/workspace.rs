@@ -33,6 +33,23 @@ pub enum WorkspaceError {
     Copy(#[from] CopyError),
 }
 
+impl WorkspaceError {
+    /// Another machine may have the space that this one lacks.
+    pub fn is_disk_full(&self) -> bool {
+        let source = match self {
+            WorkspaceError::InUse { .. } | WorkspaceError::Copy(CopyError::TooDeep { .. }) => {
+                return false;
+            }
+            WorkspaceError::Io { source, .. }
+            | WorkspaceError::Copy(CopyError::Io { source, .. }) => source,
+        };
+        matches!(
+            source.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+    }
+}
+
 /// What a workspace begins with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {

@@ -40,9 +40,6 @@ const POLL: Duration = Duration::from_millis(10);
 /// before its number comes around again.
 const FORGET_EVERY: Duration = Duration::from_secs(5);
 
-/// The kernel takes 128 KiB as one argument; a longer step is handed over as a file.
-const MAX_ARGUMENT_BYTES: usize = 100 * 1024;
-
 /// Executes the steps in order until one fails, all are done, or `stop` says so. Returns when
 /// nothing of the job is left, or cannot be ended.
 pub async fn execute(
@@ -205,7 +202,7 @@ impl Run<'_> {
     }
 
     async fn step(&mut self, index: usize, step: &str) -> StepEnd {
-        let mut child = match self.spawn(index, step) {
+        let mut child = match self.spawn(step) {
             Ok(child) => child,
             Err(problem) => {
                 let summary = format!("step {}: no shell could be started: {problem}", index + 1);
@@ -218,16 +215,10 @@ impl Run<'_> {
         self.supervise(&mut child).await
     }
 
-    fn spawn(&self, index: usize, step: &str) -> io::Result<Child> {
+    fn spawn(&self, step: &str) -> io::Result<Child> {
+        // The step is one argument, never part of another text: nothing in it is interpolated.
         let mut command = Command::new("/bin/sh");
-        command.arg("-e");
-        if step.len() > MAX_ARGUMENT_BYTES {
-            let script = self.work.tmp.join(format!("step-{}.sh", index + 1));
-            std::fs::write(&script, step)?;
-            command.arg(script);
-        } else {
-            command.arg("-c").arg(step);
-        }
+        command.arg("-e").arg("-c").arg(step);
         command
             .env_clear()
             .envs(environment(self.work))

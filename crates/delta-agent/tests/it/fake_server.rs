@@ -33,7 +33,10 @@ pub struct State {
     pub instead: HashMap<String, VecDeque<(u16, &'static str, Value)>>,
     pub cancel_deadline: Option<f64>,
     pub stale: bool,
+    /// Specs go by reference under this hash; the right one when it is empty.
+    pub spec_hash: Option<String>,
     granted: u32,
+    referenced: Value,
 }
 
 pub struct FakeServer {
@@ -68,7 +71,9 @@ impl FakeServer {
             instead: HashMap::new(),
             cancel_deadline: None,
             stale: false,
+            spec_hash: None,
             granted: 0,
+            referenced: Value::Null,
         };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -223,6 +228,18 @@ async fn answer(request: &Request, shared: &Shared) -> (u16, String, Value) {
         "lease" => lease(&body, shared).await,
         "heartbeat" => heartbeat(&body, shared).await,
         "the-log" => put_log(request, shared),
+        "spec" => {
+            assert!(request.headers.contains_key("delta-lease"));
+            (
+                200,
+                shared
+                    .state
+                    .lock()
+                    .expect("no panic inside")
+                    .referenced
+                    .clone(),
+            )
+        }
         action => plain(action, &body, shared),
     };
     (status, String::new(), body)
@@ -249,13 +266,23 @@ fn grant(shared: &Shared) -> Option<Value> {
     let mut state = shared.state.lock().expect("no panic inside");
     let spec = state.jobs.pop_front()?;
     state.granted += 1;
-    Some(json!({
+    let mut granted = json!({
         "type": "LeaseGranted", "job_id": "job_5_1", "run_id": "run_5",
         "lease_id": format!("lease_canary_{}", state.granted),
         "lease_ttl_seconds": state.ttl, "heartbeat_interval_seconds": state.interval,
         "max_runtime_seconds": state.max_runtime, "attempt": 1, "lease_epoch": state.granted,
-        "job_spec": spec,
-    }))
+    });
+    match state.spec_hash.clone() {
+        None => granted["job_spec"] = spec,
+        Some(hash) => {
+            let right = crate::lease::sha256(spec.to_string().as_bytes());
+            let sha256 = if hash.is_empty() { right } else { hash };
+            let uri = "/api/v1/runner/jobs/job_5_1/spec";
+            granted["job_spec_ref"] = json!({ "uri": uri, "sha256": sha256 });
+            state.referenced = spec;
+        }
+    }
+    Some(granted)
 }
 
 async fn heartbeat(body: &Value, shared: &Shared) -> (u16, Value) {

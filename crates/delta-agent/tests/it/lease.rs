@@ -245,6 +245,37 @@ async fn work_of_another_kind_is_a_spec_error() {
     agent.shut_down().await;
 }
 
+// RP-24: a spec by reference is fetched with the lease and checked by its digest.
+#[tokio::test]
+async fn a_large_spec_is_fetched_and_checked() {
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.spec_hash = Some(String::new());
+        state.lose.insert("spec".into(), 2);
+        state
+            .jobs
+            .push_back(steps(&["echo fetched as $DELTA_JOB_NAME"]));
+    });
+    let agent = Agent::start(&server);
+    let complete = server.wait_for("complete", 1).await.remove(0);
+    assert_eq!(complete["status"], "SUCCEEDED");
+    assert!(
+        server.log().ends_with("fetched as unit\n"),
+        "{}",
+        server.log()
+    );
+    server.change(|state| {
+        state.spec_hash = Some("0".repeat(64));
+        state.jobs.push_back(steps(&["echo never"]));
+    });
+    let complete = server.wait_for("complete", 2).await.remove(1);
+    assert_eq!(
+        (&complete["status"], &complete["cause"]),
+        (&json!("FAILED"), &json!("start_up"))
+    );
+    agent.shut_down().await;
+}
+
 #[tokio::test]
 async fn an_idle_agent_ends_at_once() {
     let server = FakeServer::start(&[]).await;

@@ -309,11 +309,16 @@ async fn the_quota_bounds_the_log_and_the_job_goes_on() {
 }
 
 #[tokio::test]
-async fn a_step_longer_than_an_argument_still_runs() {
-    let step = format!("# {}\necho long enough", "x".repeat(300_000));
+async fn a_step_of_the_largest_size_runs_and_a_larger_one_is_a_spec_error() {
+    let largest = delta_wire::job_spec::MAX_STEP_BYTES;
+    let end = "\necho long enough";
+    let step = format!("# {}{end}", "x".repeat(largest - end.len() - 2));
+    assert_eq!(step.len(), largest);
     let bench = Bench::new(&[&step]);
     assert_eq!(bench.run().await.outcome, Outcome::Succeeded);
     assert!(bench.log().ends_with("long enough\n"));
+    let bench = Bench::new(&[&"x".repeat(10 * largest)]);
+    assert_eq!(bench.run().await.cause, Some(Cause::SpecError));
 }
 
 #[tokio::test]
