@@ -1,1 +1,305 @@
-//! Endpoints, identity, the writer and the duties of the control plane.
+//! Delta CI's server: endpoints, identity, the writer and the duties of the control plane.
+//!
+//! [`start`] opens the store, takes the data folder's lock, starts the writer and serves the API on
+//! TCP (bearer tokens) and on the admin socket `DATA/admin.sock` (this user alone). Nothing here
+//! changes state: `delta-core` decides, the writer commits.
+
+#![forbid(unsafe_code)]
+
+mod clock;
+mod create;
+mod data;
+mod duties;
+mod http;
+mod identity;
+mod listen;
+mod metrics;
+mod presence;
+mod watch;
+mod writer;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use delta_core::settings::BadSetting;
+use delta_core::{Millis, Settings, Span};
+use delta_store::read::Reader;
+use delta_store::{Store, StoreError};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub use delta_store::read::Role;
+
+use clock::Clock;
+use http::App;
+use writer::{NotDone, Thread, Writer};
+
+/// How a server is run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Folder of the lock, the admin socket, logs, artifacts and (with SQLite) the database.
+    pub data: PathBuf,
+    /// Where to serve beside the admin socket; port 0 takes a free one.
+    pub listen: Option<SocketAddr>,
+    pub store: StoreChoice,
+    pub settings: Settings,
+    pub tls: Option<Tls>,
+    /// A proxy before this server speaks TLS; without it, only loopback is served in the clear.
+    pub behind_tls_proxy: bool,
+    /// No lease counts as expired within this time after the start (A40).
+    pub startup_grace: Span,
+    /// How long ended runs are kept; for good when absent.
+    pub retention: Option<Span>,
+    /// Whether this server sweeps: a short-lived one beside another need not.
+    pub duties: bool,
+    pub limits: Limits,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// `DATA/delta.db`: one server.
+    Sqlite,
+    /// A connection URL: any number of servers.
+    Postgres(String),
+    /// Gone when the server ends.
+    Memory,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+/// Bounds an operator may move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests of people that may wait for the writer before 429 is answered.
+    pub waiting_requests: usize,
+}
+
+impl Limits {
+    pub fn recommended() -> Limits {
+        Limits {
+            waiting_requests: writer::lanes::PEOPLE_LIMIT,
+        }
+    }
+}
+
+impl Config {
+    /// SQLite in `data`, served on the admin socket only, with every default.
+    pub fn recommended(data: PathBuf) -> Config {
+        Config {
+            data,
+            listen: None,
+            store: StoreChoice::Sqlite,
+            settings: Settings::recommended(),
+            tls: None,
+            behind_tls_proxy: false,
+            startup_grace: Span::ZERO,
+            retention: None,
+            duties: true,
+            limits: Limits::recommended(),
+        }
+    }
+}
+
+/// Why a server did not start. Each says what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("{0}")]
+    Setting(#[from] BadSetting),
+    #[error("cannot use {}", .path.display())]
+    Data {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("another server (process {pid}) uses {}: stop it first", .data.display())]
+    Locked { data: PathBuf, pid: String },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("cannot listen on {addr}")]
+    Bind {
+        addr: SocketAddr,
+        source: std::io::Error,
+    },
+    #[error(
+        "{0} is reachable from other machines and would carry tokens in the clear: give --tls-cert \
+         and --tls-key, or --behind-tls-proxy if a proxy before it speaks TLS, or listen on \
+         127.0.0.1"
+    )]
+    InTheClear(SocketAddr),
+    #[error("{}: {why}", .path.display())]
+    Tls { path: PathBuf, why: String },
+    #[error("the writer's thread could not be started")]
+    Thread(#[source] std::io::Error),
+    #[error("the store did not take the first commands: {0}")]
+    First(String),
+}
+
+/// A running server. Dropping it without [`Server::shutdown`] leaves its thread to end by itself.
+pub struct Server {
+    app: App,
+    writer: Writer,
+    addr: Option<SocketAddr>,
+    admin_socket: PathBuf,
+    stop: CancellationToken,
+    serving: JoinHandle<()>,
+    duties: Vec<JoinHandle<()>>,
+    thread: std::thread::JoinHandle<()>,
+    _lock: data::DataLock,
+}
+
+/// Why a token could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TokenError(String);
+
+/// Starts a server; when this returns it answers.
+pub async fn start(config: Config) -> Result<Server, StartError> {
+    config.settings.check()?;
+    let lock = data::lock(&config.data)?;
+    // Ask for the port before anything is changed: a wrong address should cost nothing.
+    let tcp = match config.listen {
+        Some(addr) => Some(listen::tcp(addr, config.tls.as_ref(), config.behind_tls_proxy).await?),
+        None => None,
+    };
+    let (writer, reader, thread) = start_writer(&config).await?;
+    let stop = CancellationToken::new();
+    let clamped = duties::clamp_leases(&writer).await;
+    let clamped = clamped.map_err(|error: NotDone| StartError::First(error.to_string()))?;
+    if clamped > 0 {
+        tracing::warn!(clamped, "the clock went back while the server was away");
+    }
+    let app = App::new(writer.clone(), reader, stop.clone());
+    let admin = listen::admin(&config.data)?;
+    let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
+    let router = http::router(app.clone());
+    let serving = tokio::spawn(listen::serve(router, tcp, admin, stop.clone()));
+    Ok(Server {
+        duties: start_duties(&config, &writer, &stop),
+        app,
+        writer,
+        addr,
+        admin_socket,
+        stop,
+        serving,
+        thread,
+        _lock: lock,
+    })
+}
+
+type Started = (Writer, Arc<dyn Reader>, std::thread::JoinHandle<()>);
+
+/// Opens the store off the async threads, sets the clock by it, and hands it to the writer.
+async fn start_writer(config: &Config) -> Result<Started, StartError> {
+    let config = config.clone();
+    let opened = tokio::task::spawn_blocking(move || {
+        let (mut store, reader) = open(&config)?;
+        let several_writers = matches!(config.store, StoreChoice::Postgres(_));
+        let mut settings = config.settings;
+        settings.incarnation = store.incarnation()?;
+        let store_now = store.begin()?;
+        store.rollback();
+        let clock = Clock::start(store_now, store.newest_moment()?);
+        let lease_floor = match config.startup_grace {
+            Span::ZERO => Millis::ZERO,
+            grace => clock.now() + grace,
+        };
+        let wakeups = store.wakeups();
+        let thread = Thread {
+            store,
+            clock,
+            settings,
+            metrics: Arc::default(),
+            watchers: watch::Watchers::default(),
+            lease_floor,
+            several_writers,
+            people_limit: config.limits.waiting_requests,
+        };
+        let (writer, handle) = thread.spawn().map_err(StartError::Thread)?;
+        if let Some(wakeups) = wakeups {
+            let waker = writer.clone();
+            wakeups(Box::new(move || {
+                waker.wake();
+                waker.shared().watchers.wake_all();
+            }));
+        }
+        Ok((writer, reader, handle))
+    });
+    opened
+        .await
+        .unwrap_or_else(|error| Err(StartError::First(error.to_string())))
+}
+
+fn open(config: &Config) -> Result<(Box<dyn Store>, Arc<dyn Reader>), StoreError> {
+    match &config.store {
+        StoreChoice::Memory => {
+            let store = delta_store::memory::MemoryStore::new();
+            let reader = store.reader();
+            Ok((Box::new(store), Arc::new(reader)))
+        }
+        StoreChoice::Sqlite => {
+            let (store, reader) = delta_store::sqlite::open(&config.data)?;
+            Ok((Box::new(store), Arc::new(reader)))
+        }
+        StoreChoice::Postgres(_) => Err(StoreError::Unavailable("not built".into())),
+    }
+}
+
+fn start_duties(config: &Config, writer: &Writer, stop: &CancellationToken) -> Vec<JoinHandle<()>> {
+    if !config.duties {
+        return Vec::new();
+    }
+    let sweep = duties::Sweep {
+        writer: writer.clone(),
+        every: config.settings.sweep,
+    };
+    let mut started = vec![tokio::spawn(sweep.run(stop.clone()))];
+    if let Some(keep) = config.retention {
+        let retention = duties::Retention {
+            writer: writer.clone(),
+            keep,
+            objects: data::objects(&config.data),
+        };
+        started.push(tokio::spawn(retention.run(stop.clone())));
+    }
+    started
+}
+
+impl Server {
+    /// Where it listens, with the port it got.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.addr
+    }
+
+    pub fn admin_socket(&self) -> PathBuf {
+        self.admin_socket.clone()
+    }
+
+    /// Makes a token and returns its secret.
+    pub async fn create_token(&self, role: Role, name: &str) -> Result<String, TokenError> {
+        let now = self.writer.now();
+        let made = http::make_token(&self.app, role, name.into(), now).await;
+        made.map_err(|error| TokenError(error.body.message))
+    }
+
+    /// Stops accepting, sends parked requests home, lets requests in flight finish, commits what
+    /// waits, and ends.
+    pub async fn shutdown(self) {
+        self.stop.cancel();
+        self.writer.stop_parking();
+        let _ = self.serving.await;
+        for duty in self.duties {
+            let _ = duty.await;
+        }
+        self.writer.close();
+        let thread = self.thread;
+        let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+    }
+}
+
+/// How long [`Server::shutdown`] may take at most, for whoever waits for it.
+pub const SHUTDOWN_TIME: Duration = Duration::from_secs(15);

@@ -1,0 +1,179 @@
+//! From a request to a run: lifts out of each job what decisions need and keeps the work as text
+//! (D1). Used for new runs and for reruns.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use delta_core::command::{NewJob, NewRun};
+use delta_core::policy::RetryOn;
+use delta_core::requirement::{Requirement, normalise};
+use delta_core::run::RunHeader;
+use delta_core::{Cause, Digest, Policy, RunId, Settings, Span, Text};
+use delta_wire::api::{CreateJob, CreateRun, Trust};
+use delta_wire::job_spec::WorkKind;
+use delta_wire::{Invalid, Problems};
+
+use crate::writer::sha256;
+
+/// Everything belongs to one project until there are more.
+const PROJECT: &str = "default";
+
+/// Reads a request and lists everything that is wrong with it.
+pub fn parse(body: &[u8]) -> Result<CreateRun, Problems> {
+    let request = CreateRun::parse(body)?;
+    if !request.labels.is_empty() {
+        let mut problems = Problems::new();
+        problems.push(Invalid::field("labels", "are not kept by this server"));
+        return Err(problems);
+    }
+    Ok(request)
+}
+
+/// Who asks, and under which idempotency key.
+pub struct Asked {
+    pub by: Text,
+    pub idempotency: Option<(Digest, Digest)>,
+}
+
+/// The run to create and the specs of its jobs, in order.
+pub fn new_run(
+    id: RunId,
+    request: &CreateRun,
+    asked: Asked,
+    settings: &Settings,
+) -> Result<(NewRun, Vec<Arc<str>>), Invalid> {
+    let text = |text: &Option<String>| text.as_deref().map(Text::from);
+    let header = RunHeader {
+        project: PROJECT.into(),
+        repository: text(&request.repository),
+        git_ref: text(&request.git_ref),
+        commit: text(&request.commit),
+        trusted: request.trust == Trust::Trusted,
+        run_attempt: 1,
+        rerun_of: None,
+        priority: request.priority,
+        fail_fast: request.fail_fast,
+        needs_report: false,
+        run_timeout: request
+            .timeout_seconds
+            .map_or(settings.run_timeout, Span::from),
+        wait_timeout: request
+            .wait_timeout_seconds
+            .map_or(settings.wait_timeout, Span::from),
+        planning_timeout: settings.planning_timeout,
+        created_by: asked.by,
+        idempotency: asked.idempotency,
+    };
+    let numbers: HashMap<&str, u32> = request
+        .jobs
+        .iter()
+        .map(|job| job.name.as_str())
+        .zip(1..)
+        .collect();
+    let mut jobs = Vec::with_capacity(request.jobs.len());
+    let mut specs = Vec::with_capacity(request.jobs.len());
+    for job in &request.jobs {
+        let policy = policy(job, request.priority, &numbers, settings)?;
+        let spec: Arc<str> = job.job_spec.as_text().into();
+        jobs.push(NewJob {
+            name: job.name.as_str().into(),
+            policy,
+            spec: sha256(spec.as_bytes()),
+        });
+        specs.push(spec);
+    }
+    let new = NewRun {
+        id,
+        header,
+        jobs: Some(jobs),
+    };
+    Ok((new, specs))
+}
+
+fn policy(
+    job: &CreateJob,
+    priority: i32,
+    numbers: &HashMap<&str, u32>,
+    settings: &Settings,
+) -> Result<Policy, Invalid> {
+    let needs = job.needs.iter().map(|need| {
+        let number = numbers.get(need.as_str()).copied();
+        number.ok_or_else(|| Invalid::field("needs", format!("`{need}` is no job of this run")))
+    });
+    // The kind of work is a requirement like any other (A68).
+    let kind = job.work.requirement();
+    let words = job.requires.iter().chain(std::iter::once(&kind));
+    let requirements = words.map(|word| {
+        Requirement::parse(word).map_err(|bad| Invalid::field("requires", bad.to_string()))
+    });
+    let retry_on = match &job.retry_on {
+        Some(words) => words
+            .iter()
+            .filter_map(|word| RetryOn::from_name(word))
+            .collect(),
+        None => default_retry_on(job.work),
+    };
+    Ok(Policy {
+        required: job.required,
+        needs: needs.collect::<Result<_, _>>()?,
+        max_attempts: job.max_attempts,
+        timeout: job.timeout_seconds.map_or(settings.job_timeout, Span::from),
+        requires: normalise(&requirements.collect::<Result<Vec<_>, _>>()?),
+        priority: priority.saturating_add(job.priority),
+        once: job.once,
+        retry_on,
+    })
+}
+
+/// A57: functions are also tried again after an error or a timeout.
+fn default_retry_on(work: WorkKind) -> BTreeSet<RetryOn> {
+    let mut on = Policy::default_retry_on();
+    if work == WorkKind::Function {
+        on.extend([RetryOn::Cause(Cause::UserExit), RetryOn::Timeout]);
+    }
+    on
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(body: &str) -> NewRun {
+        let request = parse(body.as_bytes()).unwrap();
+        let asked = Asked {
+            by: "u".into(),
+            idempotency: None,
+        };
+        new_run(RunId(1), &request, asked, &Settings::recommended())
+            .unwrap()
+            .0
+    }
+
+    #[test]
+    fn policy_is_lifted_out_and_work_is_a_requirement() {
+        // A57, A64, A65, A68
+        let run = made(
+            r#"{"priority":2,"jobs":[
+                {"name":"a","job_spec":{"steps":["true"]},"requires":["linux"],"priority":1},
+                {"name":"b","needs":["a"],"job_spec":{"function":{"name":"f"}},
+                 "timeout_seconds":1.5}]}"#,
+        );
+        let jobs = run.jobs.unwrap();
+        assert_eq!(&*jobs[0].policy.requires, "linux work:steps");
+        assert_eq!(jobs[0].policy.priority, 3);
+        assert_eq!(jobs[0].policy.timeout, Settings::recommended().job_timeout);
+        assert_eq!(jobs[1].policy.needs, [1]);
+        assert_eq!(jobs[1].policy.timeout, Span(1500));
+        assert!(jobs[1].policy.retry_on.contains(&RetryOn::Timeout));
+        assert!(!jobs[0].policy.retry_on.contains(&RetryOn::Timeout));
+    }
+
+    #[test]
+    fn what_only_the_core_can_judge_is_refused_with_its_place() {
+        let body = r#"{"jobs":[{"name":"a","job_spec":{"steps":["x"]},"requires":["=1"],
+            "retry_on":["luck"]}]}"#;
+        let problems = parse(body.as_bytes()).unwrap_err().to_string();
+        assert!(problems.contains("jobs[0].requires[0]"), "{problems}");
+        assert!(problems.contains("jobs[0].retry_on[0]"), "{problems}");
+    }
+}

@@ -1,0 +1,173 @@
+//! What the server does by itself. Every duty has one silhouette: what it needs, `run` (the loop),
+//! `run_once` (one pass, returns counts), and nothing that decides: the core does.
+//!
+//! Duties go through the writer like everybody else, in lane 2, with stamps of their own (A38).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use delta_core::{Command, Reply, RunId, Span};
+use delta_store::Due;
+use tokio_util::sync::CancellationToken;
+
+use crate::writer::{NotDone, Writer};
+
+/// Due things looked for in one pass: four batches. What is beyond comes in the next pass at once.
+const SWEEP_LIMIT: usize = 1_000;
+/// Runs deleted in one go: a batch of deletions must not hold up heartbeats.
+const PRUNE_LIMIT: usize = 100;
+/// How often old runs are looked for.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
+
+/// Expire, time out, force cancels, publish retries, and look for work for parked slots.
+pub struct Sweep {
+    pub writer: Writer,
+    pub every: Span,
+}
+
+/// What one sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    pub looked_at: usize,
+    pub changed: usize,
+}
+
+impl Sweep {
+    pub async fn run(self, stop: CancellationToken) {
+        let mut tick = ticks(Duration::from_millis(self.every.0.unsigned_abs()));
+        while ticked(&mut tick, &stop).await {
+            match self.run_once().await {
+                Ok(swept) if swept.changed > 0 => {
+                    tracing::debug!(swept.looked_at, swept.changed, "swept");
+                }
+                Ok(_) => {}
+                Err(error) => tracing::warn!(%error, "a sweep failed; the next one looks again"),
+            }
+        }
+    }
+
+    pub async fn run_once(&self) -> Result<Swept, NotDone> {
+        let mut swept = Swept::default();
+        loop {
+            let now = self.writer.now();
+            let due = self
+                .writer
+                .with_store(move |store| store.due(now, SWEEP_LIMIT))
+                .await?;
+            let full = due.len() == SWEEP_LIMIT;
+            let changed = settle(&self.writer, due.iter().map(command)).await?;
+            swept.looked_at += due.len();
+            swept.changed += changed;
+            // A full pass that changed nothing would find the same again.
+            if !full || changed == 0 {
+                break;
+            }
+        }
+        let shared = self.writer.shared();
+        if shared.several_writers {
+            shared.watchers.wake_all();
+        }
+        if let Some(why) = shared.clock.trouble() {
+            tracing::error!(why, "the clocks disagree");
+        }
+        self.writer.wake();
+        Ok(swept)
+    }
+}
+
+/// The question to ask about something that may be due.
+fn command(due: &Due) -> Command {
+    match due {
+        Due::Attempt(attempt) => Command::AttemptDue { attempt: *attempt },
+        Due::Run(run) => Command::RunDue { run: *run },
+    }
+}
+
+/// Sends commands together and counts those that changed something.
+async fn settle(
+    writer: &Writer,
+    commands: impl Iterator<Item = Command>,
+) -> Result<usize, NotDone> {
+    let sent: Vec<_> = commands.map(|command| writer.send_duty(command)).collect();
+    let mut changed = 0;
+    for sent in sent {
+        let answer = sent?.answer().await;
+        match answer {
+            Ok(answer) => {
+                changed += usize::from(answer.reply == Reply::Done { changed: true });
+            }
+            Err(NotDone::Refused(refusal)) => tracing::debug!(%refusal, "a duty was refused"),
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(changed)
+}
+
+/// After a start no lease outlives now + ttl, in case the clock went back (F41).
+pub async fn clamp_leases(writer: &Writer) -> Result<usize, NotDone> {
+    let leased = writer.with_store(|store| store.leased()).await?;
+    let clamps = leased.into_iter().map(|attempt| Command::Clamp { attempt });
+    settle(writer, clamps).await
+}
+
+/// Delete runs that ended long ago, with their logs and artifacts.
+pub struct Retention {
+    pub writer: Writer,
+    pub keep: Span,
+    pub objects: PathBuf,
+}
+
+impl Retention {
+    pub async fn run(self, stop: CancellationToken) {
+        let mut tick = ticks(PRUNE_EVERY);
+        while ticked(&mut tick, &stop).await {
+            match self.run_once().await {
+                Ok(0) => {}
+                Ok(deleted) => tracing::info!(deleted, "old runs were deleted"),
+                Err(error) => tracing::warn!(%error, "old runs could not be deleted"),
+            }
+        }
+    }
+
+    pub async fn run_once(&self) -> Result<usize, NotDone> {
+        let mut deleted = 0;
+        loop {
+            let before = self.writer.now() - self.keep;
+            let prune = self
+                .writer
+                .with_store(move |store| store.prune(before, PRUNE_LIMIT));
+            let runs = prune.await?;
+            deleted += runs.len();
+            for run in &runs {
+                self.delete_objects(*run).await;
+            }
+            if runs.len() < PRUNE_LIMIT {
+                return Ok(deleted);
+            }
+        }
+    }
+
+    async fn delete_objects(&self, run: RunId) {
+        let folder = self.objects.join(run.to_string());
+        match tokio::fs::remove_dir_all(&folder).await {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(%error, %run, "the objects of a deleted run stay behind");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn ticks(every: Duration) -> tokio::time::Interval {
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Waits for the next tick; false when it is time to stop.
+async fn ticked(tick: &mut tokio::time::Interval, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        _ = tick.tick() => true,
+        () = stop.cancelled() => false,
+    }
+}

@@ -1,0 +1,111 @@
+//! Every answer that is not a success, in one shape: `{code, message, field?, retryable}`.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use delta_core::Refusal;
+use delta_store::StoreError;
+use delta_wire::{ErrorBody, ErrorCode, Invalid, Problems};
+
+use crate::writer::{NotDone, store_error};
+
+/// What `Retry-After` says: soon enough to be useful, late enough to let a queue drain.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+#[derive(Debug)]
+pub struct ApiError {
+    pub code: ErrorCode,
+    pub body: ErrorBody,
+}
+
+impl ApiError {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> ApiError {
+        ApiError {
+            code,
+            body: ErrorBody::new(code, message),
+        }
+    }
+
+    pub fn at(mut self, field: &str) -> ApiError {
+        self.body = self.body.at(field);
+        self
+    }
+
+    pub fn not_found(what: &str) -> ApiError {
+        ApiError::new(ErrorCode::NotFound, format!("there is no such {what}"))
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(self.body)).into_response();
+        let headers = response.headers_mut();
+        match self.code {
+            ErrorCode::Overloaded | ErrorCode::Unavailable => {
+                headers.insert(header::RETRY_AFTER, RETRY_AFTER);
+            }
+            ErrorCode::Unauthenticated => {
+                let scheme = HeaderValue::from_static("Bearer realm=\"delta-ci\"");
+                headers.insert(header::WWW_AUTHENTICATE, scheme);
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<Invalid> for ApiError {
+    fn from(invalid: Invalid) -> ApiError {
+        ApiError {
+            code: ErrorCode::Invalid,
+            body: invalid.into(),
+        }
+    }
+}
+
+impl From<Problems> for ApiError {
+    fn from(problems: Problems) -> ApiError {
+        ApiError {
+            code: ErrorCode::Invalid,
+            body: problems.into(),
+        }
+    }
+}
+
+impl From<NotDone> for ApiError {
+    fn from(why: NotDone) -> ApiError {
+        let message = why.to_string();
+        match why {
+            NotDone::Overloaded => ApiError::new(ErrorCode::Overloaded, message),
+            NotDone::Unavailable(_) => ApiError::new(ErrorCode::Unavailable, message),
+            NotDone::Internal => ApiError::new(ErrorCode::Internal, message),
+            NotDone::Refused(refusal) => refusal.into(),
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> ApiError {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::NoSuchRun(_) | Refusal::NoSuchJob(_) | Refusal::NoSuchAttempt(_) => {
+                ApiError::new(ErrorCode::NotFound, message)
+            }
+            Refusal::KeyReused(_) => ApiError::new(ErrorCode::IdempotencyConflict, message),
+            Refusal::RunnerBusy(_) => ApiError::new(ErrorCode::RunnerBusy, message),
+            Refusal::RunnerMismatch => ApiError::new(ErrorCode::Invalid, message).at("runner_id"),
+            Refusal::JobMismatch => ApiError::new(ErrorCode::Invalid, message).at("job_id"),
+            Refusal::BadPlan(_) => ApiError::new(ErrorCode::Invalid, message).at("jobs"),
+            Refusal::RunExists(_) | Refusal::NotQueued(_) | Refusal::WrongState(_) => {
+                ApiError::new(ErrorCode::Conflict, message)
+            }
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> ApiError {
+        store_error(&error).into()
+    }
+}

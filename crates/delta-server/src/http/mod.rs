@@ -1,0 +1,146 @@
+//! The HTTP rim: what arrives is checked and turned into commands, what comes back is spelled as
+//! the wire wants it. No handler changes state or decides anything.
+//!
+//! One file per group of endpoints. The same router serves TCP (bearer token) and the admin socket.
+
+mod error;
+mod extract;
+mod jobs;
+mod runner;
+mod runs;
+mod system;
+mod tokens;
+mod views;
+
+use std::ops::Deref;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use delta_core::{Millis, RunId};
+use delta_store::StoreError;
+use delta_store::read::Reader;
+use delta_wire::ErrorCode;
+use tokio_util::sync::CancellationToken;
+use utoipa::OpenApi as _;
+use utoipa_axum::router::OpenApiRouter;
+use uuid::timestamp::context::ContextV7;
+
+pub use error::ApiError;
+
+use crate::identity::Identity;
+use crate::metrics::Metrics;
+use crate::presence::Presence;
+use crate::writer::Writer;
+
+/// What handlers share. Cheap to clone.
+#[derive(Clone)]
+pub struct App(Arc<Parts>);
+
+pub struct Parts {
+    pub writer: Writer,
+    pub reader: Arc<dyn Reader>,
+    pub identity: Identity,
+    pub presence: Presence,
+    /// Ended when the server stops: long answers end with it.
+    pub stop: CancellationToken,
+    pub ids: Mutex<ContextV7>,
+    pub openapi: String,
+}
+
+impl Deref for App {
+    type Target = Parts;
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl App {
+    pub fn new(writer: Writer, reader: Arc<dyn Reader>, stop: CancellationToken) -> App {
+        let (_, openapi) = routes().split_for_parts();
+        App(Arc::new(Parts {
+            identity: Identity::new(reader.clone()),
+            writer,
+            reader,
+            presence: Presence::default(),
+            stop,
+            ids: Mutex::new(ContextV7::new()),
+            openapi: openapi.to_json().unwrap_or_default(),
+        }))
+    }
+
+    pub fn metrics(&self) -> &Metrics {
+        &self.writer.shared().metrics
+    }
+
+    /// A fresh id that sorts after those before it.
+    pub fn fresh_run_id(&self, now: Millis) -> RunId {
+        let context = self.ids.lock().unwrap_or_else(|e| e.into_inner());
+        let millis = u64::try_from(now.0).unwrap_or(0);
+        let nanos = (millis % 1000) as u32 * 1_000_000;
+        let stamp = uuid::Timestamp::from_unix(&*context, millis / 1000, nanos);
+        RunId(uuid::Uuid::new_v7(stamp).as_u128())
+    }
+
+    /// Reads from the store off the async threads: a read may wait for a disk or a network.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn Reader) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let reader = self.reader.clone();
+        let read = tokio::task::spawn_blocking(move || read(reader.as_ref())).await;
+        let read = read.map_err(|error| {
+            tracing::error!(%error, "a read failed");
+            ApiError::new(ErrorCode::Internal, "the read failed")
+        })?;
+        Ok(read?)
+    }
+}
+
+#[derive(utoipa::OpenApi)]
+#[openapi(info(
+    title = "Delta CI",
+    description = "Runs, jobs and the Runner Protocol.",
+    license(name = "Apache-2.0")
+))]
+struct Described;
+
+fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Described::openapi())
+        .merge(runner::routes())
+        .merge(runs::routes())
+        .merge(jobs::routes())
+        .merge(tokens::routes())
+        .merge(system::routes())
+}
+
+/// The whole API.
+pub fn router(app: App) -> Router {
+    let (router, _) = routes().split_for_parts();
+    router
+        .fallback(async || ApiError::not_found("path"))
+        .method_not_allowed_fallback(async || {
+            ApiError::new(ErrorCode::MethodNotAllowed, "this path knows other methods")
+        })
+        .with_state(app)
+}
+
+/// The decoded pairs of a query string.
+fn query_pairs(query: Option<&str>) -> Result<Vec<(String, String)>, ApiError> {
+    let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(
+        &format!("/?{}", query.unwrap_or_default())
+            .parse()
+            .map_err(|_| ApiError::new(ErrorCode::Invalid, "the query cannot be read"))?,
+    );
+    let pairs = pairs.map_err(|_| ApiError::new(ErrorCode::Invalid, "the query cannot be read"))?;
+    Ok(pairs.0)
+}
+
+/// Makes a token for whoever started this server.
+pub async fn make_token(
+    app: &App,
+    role: delta_store::read::Role,
+    name: delta_core::Text,
+    now: Millis,
+) -> Result<String, ApiError> {
+    Ok(tokens::make(app, role, name, now, None).await?.token)
+}

@@ -1,0 +1,420 @@
+//! The Runner Protocol over HTTP/JSON: each message maps to one command, each reply to one answer.
+//!
+//! The lease token is read from the body only (A24). What a runner says about time, retries or its
+//! own authority is not obeyed (RP-17).
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use delta_core::attempt::{Progress, Report};
+use delta_core::command::LeaseProof;
+use delta_core::lease::Stale;
+use delta_core::requirement::Capabilities;
+use delta_core::{Cause, Command, JobId, Reply, Text};
+use delta_wire::job_spec::{MAX_EMBEDDED_SPEC_BYTES, RawJobSpec};
+use delta_wire::runner::{
+    self as wire, AckLease, AckLeaseAck, CancelAck, CancelAckAck, Complete, CompleteAck,
+    GrantedSpec, Heartbeat, HeartbeatAck, JobSpecRef, Lease, LeaseGranted, LeaseToken, Reason,
+    StaleLease,
+};
+use delta_wire::states::AttemptState;
+use delta_wire::{ErrorBody, ErrorCode, Invalid, Seconds};
+use hyper::body::{Frame, SizeHint};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::App;
+use super::error::ApiError;
+use super::extract::{Message, Runner};
+use crate::identity::Principal;
+use crate::writer::{Delivery, GrantedLease, Lane, NotDone, sha256};
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(lease))
+        .routes(routes!(ack_lease))
+        .routes(routes!(heartbeat))
+        .routes(routes!(complete))
+        .routes(routes!(cancel_ack))
+}
+
+/// Ask for work; long-poll up to `wait_seconds`.
+#[utoipa::path(post, path = "/api/v1/runner/lease", tag = "runner",
+    request_body(content = serde_json::Value, description = "Lease"),
+    responses(
+        (status = 200, description = "LeaseGranted", body = serde_json::Value),
+        (status = 204, description = "nothing to do"),
+        (status = 409, description = "RUNNER_BUSY", body = ErrorBody)))]
+async fn lease(
+    State(app): State<App>,
+    Runner(who): Runner,
+    body: Message,
+) -> Result<Response, ApiError> {
+    let ask: Lease = parse(&app, &body.bytes)?;
+    let runner: Text = ask.runner_id.into();
+    let capabilities = capabilities(&ask.capabilities);
+    app.presence.asks(&who.id, &runner, &capabilities);
+    let wait = ask.wait_seconds.as_duration();
+    let lease = app
+        .writer
+        .lease(body.at, who.id.clone(), runner.clone(), capabilities, wait);
+    match lease.await? {
+        Some(granted) => {
+            app.presence.works(&who.id, &runner);
+            lease_granted(&app, *granted)
+        }
+        None => {
+            app.presence.still_asks(&who.id, &runner);
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+    }
+}
+
+/// Who says nothing about kinds of work executes steps (A68).
+fn capabilities(tags: &[String]) -> Capabilities {
+    let says = tags.iter().any(|tag| tag.starts_with("work:"));
+    let implied = (!says).then_some("work:steps");
+    Capabilities::parse(tags.iter().map(String::as_str).chain(implied))
+}
+
+fn lease_granted(app: &App, granted: GrantedLease) -> Result<Response, ApiError> {
+    let job = granted.lease.attempt.job;
+    let message = LeaseGranted {
+        job_id: job.to_string(),
+        run_id: job.run.to_string(),
+        lease_id: granted.token,
+        lease_ttl_seconds: granted.ttl.into(),
+        heartbeat_interval_seconds: app.writer.shared().settings.heartbeat_interval.into(),
+        max_runtime_seconds: granted.max_runtime.into(),
+        spec: spec(job, &granted.spec)?,
+        cancel_token: None,
+        attempt: Some(granted.lease.attempt.index),
+        lease_epoch: Some(granted.lease.epoch),
+    };
+    let bytes = serde_json::to_vec(&message).map_err(|error| {
+        tracing::error!(%error, %job, "a grant cannot be written");
+        ApiError::from(NotDone::Internal)
+    })?;
+    let body = Body::new(Carried {
+        bytes: Some(bytes.into()),
+        delivery: Some(granted.delivery),
+    });
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    Ok((json, body).into_response())
+}
+
+fn spec(job: JobId, text: &str) -> Result<GrantedSpec, ApiError> {
+    if text.len() > MAX_EMBEDDED_SPEC_BYTES {
+        return Ok(GrantedSpec::Referenced(JobSpecRef {
+            uri: format!("/api/v1/runner/jobs/{job}/spec"),
+            sha256: hex(&sha256(text.as_bytes())),
+        }));
+    }
+    Ok(GrantedSpec::Embedded(RawJobSpec::from_text(
+        text.to_owned(),
+    )?))
+}
+
+/// A grant as a body that knows whether the connection took it (A67).
+struct Carried {
+    bytes: Option<Bytes>,
+    delivery: Option<Delivery>,
+}
+
+impl hyper::body::Body for Carried {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if let Some(delivery) = self.delivery.take() {
+            delivery.delivered();
+        }
+        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.bytes.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+    }
+}
+
+/// Take up a lease.
+#[utoipa::path(post, path = "/api/v1/runner/ack-lease", tag = "runner",
+    request_body(content = serde_json::Value, description = "AckLease"),
+    responses(
+        (status = 200, description = "AckLeaseAck", body = serde_json::Value),
+        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+async fn ack_lease(
+    State(app): State<App>,
+    Runner(who): Runner,
+    body: Message,
+) -> Result<Response, ApiError> {
+    let ack: AckLease = parse(&app, &body.bytes)?;
+    let Some(proof) = proof(&ack.lease_id, &who, ack.runner_id) else {
+        return Ok(stale(ack.lease_id, Stale::Unknown));
+    };
+    let job: JobId = ack
+        .job_id
+        .parse()
+        .map_err(|_| Invalid::field("job_id", "is not the id of a job"))?;
+    let command = Command::AckLease { proof, job };
+    let answer = app.writer.command(Lane::Hold, body.at, command).await?;
+    match answer.reply {
+        Reply::Acknowledged { ttl } => Ok(axum::Json(AckLeaseAck {
+            accepted: true,
+            lease_ttl_seconds: ttl.into(),
+        })
+        .into_response()),
+        Reply::Stale(why) => Ok(stale(ack.lease_id, why)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Keep a lease alive.
+#[utoipa::path(post, path = "/api/v1/runner/heartbeat", tag = "runner",
+    request_body(content = serde_json::Value, description = "Heartbeat"),
+    responses((status = 200, description = "HeartbeatAck, also when stale",
+        body = serde_json::Value)))]
+async fn heartbeat(
+    State(app): State<App>,
+    Runner(who): Runner,
+    body: Message,
+) -> Result<Response, ApiError> {
+    let beat: Heartbeat = parse(&app, &body.bytes)?;
+    let token = beat.lease_id.clone();
+    let runner: Text = beat.runner_id.clone().into();
+    let Some(proof) = proof(&token, &who, beat.runner_id.clone()) else {
+        app.metrics().stale.inc();
+        let ack = HeartbeatAck::refused(token, Reason::UnknownLease);
+        return Ok(axum::Json(ack).into_response());
+    };
+    app.presence.works(&who.id, &runner);
+    let command = Command::Heartbeat {
+        proof,
+        seq: beat.seq,
+        progress: progress(&beat),
+        uploading: beat.phase == Some(wire::Phase::Uploading),
+    };
+    // Held no longer than one interval, so that a held heartbeat never costs the next one.
+    let interval = app.writer.shared().settings.heartbeat_interval;
+    let longest = Duration::from_millis(interval.0.unsigned_abs());
+    let hold = beat
+        .wait_seconds
+        .map_or(Duration::ZERO, Seconds::as_duration)
+        .min(longest);
+    let answer = app.writer.heartbeat(body.at, command, hold).await?;
+    let ack = match answer.reply {
+        Reply::Renewed { ttl, cancel } => {
+            let cancel = cancel.map(|notice| notice.remaining.into());
+            HeartbeatAck::extended(token, ttl.into(), cancel)
+        }
+        Reply::NotAcknowledged => HeartbeatAck::refused(token, Reason::NotAcked),
+        Reply::Stale(why) => HeartbeatAck::refused(token, why.into()),
+        other => return Err(unexpected(&other)),
+    };
+    Ok(axum::Json(ack).into_response())
+}
+
+fn progress(beat: &Heartbeat) -> Progress {
+    let said = beat.progress.as_ref();
+    let text = |text: Option<&String>| text.map(|text| Text::from(text.as_str()));
+    Progress {
+        // Clamped to 0..=100 when it was read.
+        percent: said
+            .and_then(|it| it.percent)
+            .map(|it| it.get().round() as u8),
+        step_index: said.and_then(|it| it.step_index),
+        current_step: text(said.and_then(|it| it.current_step.as_ref())),
+        message: text(said.and_then(|it| it.message.as_ref())),
+        log_bytes: beat.log_cursor.map(|cursor| cursor.bytes_sent),
+    }
+}
+
+/// End a lease with a result.
+#[utoipa::path(post, path = "/api/v1/runner/complete", tag = "runner",
+    request_body(content = serde_json::Value, description = "Complete"),
+    responses(
+        (status = 200, description = "CompleteAck", body = serde_json::Value),
+        (status = 409, description = "CompleteAck not accepted, or StaleLease",
+            body = serde_json::Value)))]
+async fn complete(
+    State(app): State<App>,
+    Runner(who): Runner,
+    body: Message,
+) -> Result<Response, ApiError> {
+    let done: Complete = parse(&app, &body.bytes)?;
+    let token = done.lease_id.clone();
+    let Some(proof) = proof(&token, &who, done.runner_id.clone()) else {
+        return Ok(stale(token, Stale::Unknown));
+    };
+    let command = Command::Complete {
+        proof,
+        digest: sha256(&wire::complete_digest_input(&done)),
+        status: done.status.into(),
+        cause: done.cause.as_deref().and_then(Cause::from_name),
+        report: Box::new(completion_report(&done)),
+    };
+    let answer = app.writer.command(Lane::Hold, body.at, command).await?;
+    let (accepted, reason, final_status) = match answer.reply {
+        Reply::Completed => (true, None, None),
+        Reply::CompletedAfterCancel => {
+            let canceled = Some(AttemptState::Canceled);
+            (false, Some(Reason::CancelRequested), canceled)
+        }
+        Reply::NotAcknowledged => (false, Some(Reason::NotAcked), None),
+        Reply::Stale(why) => return Ok(stale(token, why)),
+        other => return Err(unexpected(&other)),
+    };
+    let ack = CompleteAck {
+        lease_id: token,
+        accepted,
+        reason,
+        final_status,
+    };
+    Ok((accepted_status(accepted), axum::Json(ack)).into_response())
+}
+
+fn completion_report(done: &Complete) -> Report {
+    let moment = |text: Option<&String>| delta_wire::Millis::from_rfc3339(text?).map(Into::into);
+    let timings = done.timings.as_ref();
+    Report {
+        exit_code: done.exit_code,
+        summary: done.summary.as_deref().map(Text::from),
+        artifacts: artifacts(&done.artifacts),
+        log: done.log.as_ref().and_then(log),
+        started_at: moment(timings.and_then(|it| it.started_at.as_ref())),
+        finished_at: moment(timings.and_then(|it| it.finished_at.as_ref())),
+    }
+}
+
+fn artifacts(list: &[wire::Artifact]) -> Option<Text> {
+    let text = (!list.is_empty()).then(|| serde_json::to_string(list))?;
+    text.ok().map(Text::from)
+}
+
+fn log(log: &wire::LogDigest) -> Option<(u64, delta_core::Digest)> {
+    Some((log.length, unhex(&log.sha256)?))
+}
+
+/// End a lease after a cancel was asked for.
+#[utoipa::path(post, path = "/api/v1/runner/cancel-ack", tag = "runner",
+    request_body(content = serde_json::Value, description = "CancelAck"),
+    responses(
+        (status = 200, description = "CancelAckAck", body = serde_json::Value),
+        (status = 409, description = "CancelAckAck not accepted, or StaleLease",
+            body = serde_json::Value)))]
+async fn cancel_ack(
+    State(app): State<App>,
+    Runner(who): Runner,
+    body: Message,
+) -> Result<Response, ApiError> {
+    let ack: CancelAck = parse(&app, &body.bytes)?;
+    let token = ack.lease_id.clone();
+    let Some(proof) = proof(&token, &who, ack.runner_id.clone()) else {
+        return Ok(stale(token, Stale::Unknown));
+    };
+    let command = Command::CancelAck {
+        proof,
+        digest: cancel_ack_digest(&ack),
+        report: Box::new(Report {
+            summary: ack.summary.as_deref().map(Text::from),
+            artifacts: artifacts(&ack.artifacts),
+            log: ack.log.as_ref().and_then(log),
+            ..Report::default()
+        }),
+    };
+    let answer = app.writer.command(Lane::Hold, body.at, command).await?;
+    let (accepted, reason) = match answer.reply {
+        Reply::CancelAcknowledged => (true, None),
+        Reply::CancelNotRequested => (false, Some(Reason::CancelNotRequested)),
+        Reply::NotAcknowledged => (false, Some(Reason::NotAcked)),
+        Reply::Stale(why) => return Ok(stale(token, why)),
+        other => return Err(unexpected(&other)),
+    };
+    let ack = CancelAckAck {
+        lease_id: token,
+        accepted,
+        reason,
+        final_status: accepted.then_some(AttemptState::Canceled),
+    };
+    Ok((accepted_status(accepted), axum::Json(ack)).into_response())
+}
+
+/// What a CancelAck means: its sequence number and its clock play no part in it (A18).
+fn cancel_ack_digest(ack: &CancelAck) -> delta_core::Digest {
+    let meaning = CancelAck {
+        ts: None,
+        seq: None,
+        ..ack.clone()
+    };
+    sha256(&serde_json::to_vec(&meaning).unwrap_or_default())
+}
+
+/// A stale answer is a conflict for whoever acts on the lease (RP-44).
+pub(super) fn stale(lease_id: LeaseToken, why: Stale) -> Response {
+    let body = StaleLease {
+        lease_id,
+        reason: why.into(),
+    };
+    (StatusCode::CONFLICT, axum::Json(body)).into_response()
+}
+
+fn accepted_status(accepted: bool) -> StatusCode {
+    if accepted {
+        StatusCode::OK
+    } else {
+        StatusCode::CONFLICT
+    }
+}
+
+fn parse<M: wire::Message>(app: &App, body: &[u8]) -> Result<M, ApiError> {
+    let parsed = wire::parse::<M>(body)?;
+    if parsed.unknown_fields > 0 {
+        app.metrics()
+            .unknown_fields
+            .inc_by(parsed.unknown_fields.into());
+    }
+    Ok(parsed.message)
+}
+
+/// What the token claims, for the core to check; nothing when it is none of ours.
+pub(super) fn proof(token: &LeaseToken, who: &Principal, runner: String) -> Option<LeaseProof> {
+    Some(LeaseProof {
+        key: token.locator()?.into(),
+        token: sha256(token.expose().as_bytes()),
+        principal: who.id.clone(),
+        runner: runner.into(),
+    })
+}
+
+fn unexpected(reply: &Reply) -> ApiError {
+    tracing::error!(?reply, "the core answered with something else");
+    ApiError::new(ErrorCode::Internal, "the answer made no sense")
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub(super) fn unhex(text: &str) -> Option<delta_core::Digest> {
+    let mut digest = [0; 32];
+    if text.len() != 64 || !text.is_ascii() {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
+        let pair = std::str::from_utf8(pair).ok()?;
+        *byte = u8::from_str_radix(pair, 16).ok()?;
+    }
+    Some(digest)
+}

@@ -1,0 +1,78 @@
+//! About the server itself: health, readiness, metrics and the description of the API.
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use delta_wire::{ErrorBody, ErrorCode};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::App;
+use super::error::ApiError;
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(healthz))
+        .routes(routes!(readyz))
+        .routes(routes!(metrics))
+        .routes(routes!(openapi))
+}
+
+/// The process lives and can still write. Not ready is no reason to restart it; this is.
+#[utoipa::path(get, path = "/healthz", tag = "system",
+    responses((status = 200, description = "alive"), (status = 503, body = ErrorBody)))]
+async fn healthz(State(app): State<App>) -> Result<&'static str, ApiError> {
+    if app.writer.is_dead() {
+        return Err(ApiError::new(
+            ErrorCode::Unavailable,
+            "the writer has ended",
+        ));
+    }
+    Ok("ok\n")
+}
+
+/// Whether requests should be sent here now, and if not, why.
+#[utoipa::path(get, path = "/readyz", tag = "system",
+    responses((status = 200, description = "ready"), (status = 503, body = ErrorBody)))]
+async fn readyz(State(app): State<App>) -> Result<&'static str, ApiError> {
+    let unready = |why: String| Err(ApiError::new(ErrorCode::Unavailable, why));
+    if app.stop.is_cancelled() {
+        return unready("the server is stopping".into());
+    }
+    if app.writer.is_dead() {
+        return unready("the writer has ended".into());
+    }
+    let shared = app.writer.shared();
+    // A lone server on its own file is right by definition; beside others it must agree (A23).
+    if let Some(why) = shared.clock.trouble().filter(|_| shared.several_writers) {
+        return unready(why);
+    }
+    app.read(|reader| reader.ping()).await?;
+    Ok("ready\n")
+}
+
+/// Prometheus metrics.
+#[utoipa::path(get, path = "/metrics", tag = "system",
+    responses((status = 200, description = "OpenMetrics text", body = String)))]
+async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
+    let [hold, dispatch, people] = app.writer.depths().map(|n| i64::try_from(n).unwrap_or(0));
+    let metrics = app.metrics();
+    metrics.lane_hold.set(hold);
+    metrics.lane_dispatch.set(dispatch);
+    metrics.lane_people.set(people);
+    if let Ok(stats) = app.read(|reader| reader.stats()).await {
+        metrics
+            .wal_bytes
+            .set(i64::try_from(stats.wal_bytes).unwrap_or(i64::MAX));
+    }
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], metrics.encode()).into_response())
+}
+
+/// This document.
+#[utoipa::path(get, path = "/api/v1/openapi.json", tag = "system",
+    responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value)))]
+async fn openapi(State(app): State<App>) -> Response {
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    (StatusCode::OK, json, app.openapi.clone()).into_response()
+}

@@ -1,0 +1,208 @@
+//! Rows as people are shown them. Nothing here names a token: leases appear by number and epoch
+//! (A24).
+
+use delta_core::bound::{attempt_must_end_by, run_must_end_by};
+use delta_core::why::{Scene, SeenAgent, why};
+use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, Settings, Text};
+use delta_store::read::{JobRows, RunRows};
+use delta_wire::api::{
+    ArtifactView, AttemptView, JobSummary, JobView, LeaseView, LogView, ProgressView, RunView,
+    Trust, Why,
+};
+use delta_wire::states::{JobState, RunOutcome};
+
+/// What is shown of an attempt beyond its row: the bytes it left.
+#[derive(Default)]
+pub struct Left {
+    pub log: Option<LogView>,
+    pub artifacts: Vec<ArtifactView>,
+}
+
+pub fn run(rows: &RunRows, settings: &Settings) -> RunView {
+    let mut view = bare_run(&rows.run, rows.version, settings);
+    view.jobs = rows
+        .jobs
+        .iter()
+        .map(|(job, current)| summary(job, current))
+        .collect();
+    view
+}
+
+/// A run without its jobs.
+pub fn bare_run(run: &Run, version: u64, settings: &Settings) -> RunView {
+    let header = &run.header;
+    let text = |text: &Option<Text>| text.as_ref().map(|text| text.to_string());
+    RunView {
+        run_id: run.id.to_string(),
+        state: run.state.into(),
+        outcome: run.outcome.and_then(RunOutcome::of_state),
+        cause: run.cause.map(|cause| cause.name().to_string()),
+        run_attempt: header.run_attempt,
+        rerun_of: header.rerun_of.map(|id| id.to_string()),
+        repository: text(&header.repository),
+        git_ref: text(&header.git_ref),
+        commit: text(&header.commit),
+        trust: Some(if header.trusted {
+            Trust::Trusted
+        } else {
+            Trust::Untrusted
+        }),
+        labels: Default::default(),
+        created_at: at(run.created_at),
+        started_at: run.started_at.map(at),
+        ended_at: run.ended_at.map(at),
+        must_end_by: run_must_end_by(run, settings).map(at),
+        why: will_fail(run),
+        version,
+        jobs: Vec::new(),
+    }
+}
+
+/// A12: a lost required job is said at once, while the others go on.
+fn will_fail(run: &Run) -> Option<Why> {
+    (run.will_fail() && !run.state.has_ended()).then(|| Why {
+        code: "will_fail".into(),
+        message: "A required job is lost; the run ends as FAILED when the others are done.".into(),
+    })
+}
+
+pub fn summary(job: &Job, current: &Attempt) -> JobSummary {
+    let lease = current.lease.as_ref();
+    JobSummary {
+        job_id: job.id.to_string(),
+        name: job.name.to_string(),
+        state: JobState::of(job.resolution, current.state),
+        required: job.policy.required,
+        attempts: job.attempts,
+        cause: job.cause.map(|cause| cause.name().to_string()),
+        started_at: lease.and_then(|lease| lease.acknowledged_at).map(at),
+        ended_at: job.ended_at.map(at),
+    }
+}
+
+/// What the answer to "why" is computed from, beside the rows.
+pub struct Surroundings<'a> {
+    pub settings: &'a Settings,
+    pub agents: &'a [SeenAgent],
+    pub ahead: u64,
+    pub now: Millis,
+    /// All jobs of the run.
+    pub jobs: &'a [(Job, Attempt)],
+}
+
+pub fn job(rows: &JobRows, around: &Surroundings, left: impl Fn(&Attempt) -> Left) -> JobView {
+    let job = &rows.job;
+    let policy = &job.policy;
+    let needs: Vec<&Job> = around
+        .jobs
+        .iter()
+        .map(|(job, _)| job)
+        .filter(|other| policy.needs.contains(&other.id.n))
+        .collect();
+    let current = rows.attempts.iter().find(|it| it.id.index == job.attempts);
+    let reason = current.map(|attempt| {
+        let unmet = needs.iter().filter(|need| !need.meets_needs());
+        let scene = Scene {
+            run: &rows.run,
+            job,
+            attempt,
+            unmet: unmet.map(|need| need.name.clone()).collect(),
+            agents: around.agents,
+            ahead: around.ahead,
+            now: around.now,
+        };
+        let why = why(&scene);
+        Why {
+            code: why.kind().into(),
+            message: why.to_string(),
+        }
+    });
+    let ends = current
+        .filter(|_| job.resolution.is_none())
+        .and_then(|attempt| attempt_must_end_by(&rows.run, attempt, around.settings));
+    JobView {
+        job_id: job.id.to_string(),
+        run_id: job.id.run.to_string(),
+        name: job.name.to_string(),
+        state: current.map_or(JobState::Created, |it| {
+            JobState::of(job.resolution, it.state)
+        }),
+        required: policy.required,
+        needs: needs.iter().map(|need| need.name.to_string()).collect(),
+        requires: policy
+            .requires
+            .split(' ')
+            .filter(|it| !it.is_empty())
+            .map(Into::into)
+            .collect(),
+        max_attempts: policy.max_attempts,
+        priority: policy.priority,
+        once: policy.once,
+        cause: job.cause.map(|cause| cause.name().to_string()),
+        why: reason,
+        must_end_by: ends.map(at),
+        attempts: rows
+            .attempts
+            .iter()
+            .map(|it| attempt(it, rows, left(it)))
+            .collect(),
+    }
+}
+
+fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
+    let past = rows.past_leases.iter().filter(|(id, _)| *id == attempt.id);
+    let leases = past.map(|(_, lease)| lease).chain(&attempt.lease);
+    let report = attempt.report.as_ref();
+    let lease = attempt.lease.as_ref();
+    AttemptView {
+        attempt: attempt.id.index,
+        state: attempt.state.into(),
+        cause: attempt.cause.map(|cause| cause.name().to_string()),
+        exit_code: report.and_then(|it| it.exit_code),
+        summary: report
+            .and_then(|it| it.summary.as_ref())
+            .map(|it| it.to_string()),
+        created_at: at(attempt.created_at),
+        not_before: (attempt.id.index > 1).then(|| at(attempt.not_before)),
+        queued_at: attempt.queued_at.map(at),
+        started_at: lease.and_then(|lease| lease.acknowledged_at).map(at),
+        ended_at: attempt.ended_at.map(at),
+        losses: attempt.losses,
+        dispatches: attempt.dispatches,
+        progress: progress(attempt),
+        log: left.log,
+        artifacts: left.artifacts,
+        leases: leases.map(lease_view).collect(),
+    }
+}
+
+fn progress(attempt: &Attempt) -> Option<ProgressView> {
+    let said = &attempt.progress;
+    let view = ProgressView {
+        percent: said.percent.map(f64::from),
+        current_step: said.current_step.as_ref().map(|it| it.to_string()),
+        step_index: said.step_index,
+        message: said.message.as_ref().map(|it| it.to_string()),
+    };
+    (attempt.state.is_leased() && view != ProgressView::default()).then_some(view)
+}
+
+fn lease_view(lease: &Lease) -> LeaseView {
+    let stale = matches!(lease.state, LeaseState::Expired | LeaseState::Revoked);
+    LeaseView {
+        number: lease.number.into(),
+        epoch: lease.epoch,
+        state: lease.state.into(),
+        stale,
+        reason: lease.revocation.map(|why| why.name().to_string()),
+        runner_id: lease.runner.to_string(),
+        granted_at: at(lease.granted_at),
+        acknowledged_at: lease.acknowledged_at.map(at),
+        expires_at: lease.state.is_live().then(|| at(lease.expires_at)),
+        ended_at: lease.ended_at.map(at),
+    }
+}
+
+pub fn at(moment: Millis) -> delta_wire::Millis {
+    delta_wire::Millis(moment.0)
+}

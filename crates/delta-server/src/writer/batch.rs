@@ -1,0 +1,229 @@
+//! One batch: what its commands touch, what they decided, and what will be written.
+//!
+//! Owns the private world of a batch. A command that cannot be decided fails alone and leaves no
+//! trace in it; a store that cannot answer fails the whole batch.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use delta_core::world::Edits;
+use delta_core::{
+    Attempt, AttemptId, Command, Context, Decision, Millis, Reply, Stop, Want, World, decide,
+};
+use delta_store::{CommitError, Store, StoreError, Writes};
+
+use super::{Answer, Created, NotDone, Shared, entropy};
+
+/// Rows loaded one by one for a command before its whole run is loaded at once: releasing a few
+/// dependents is cheaper singly, releasing a thousand is not.
+const SINGLE_LOADS: u32 = 4;
+
+/// Rows one command may ask for before it counts as a mistake: a thousand jobs with their attempts
+/// and leases, several times over.
+const MAX_LOADS: u32 = 10_000;
+
+pub(super) struct Batch<'a> {
+    pub shared: &'a Shared,
+    pub store: &'a mut dyn Store,
+    pub world: World,
+    pub writes: Writes,
+}
+
+/// Why a batch did not become durable.
+pub(super) enum Failed {
+    /// Another writer was first: run it again.
+    Again,
+    Store(StoreError),
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Failed {
+        match error {
+            StoreError::Conflict => Failed::Again,
+            other => Failed::Store(other),
+        }
+    }
+}
+
+impl<'a> Batch<'a> {
+    pub fn begin(shared: &'a Shared, store: &'a mut dyn Store) -> Result<Batch<'a>, StoreError> {
+        let store_now = store.begin()?;
+        let distance = shared.clock.observe(store_now);
+        shared.metrics.clock_distance.set(distance);
+        Ok(Batch {
+            shared,
+            store,
+            world: World::default(),
+            writes: Writes::default(),
+        })
+    }
+
+    pub fn load(&mut self, wants: &BTreeSet<Want>) -> Result<(), StoreError> {
+        if wants.is_empty() {
+            return Ok(());
+        }
+        self.store.load(wants, &mut self.world)
+    }
+
+    pub fn attempt(&self, id: AttemptId) -> Option<&Attempt> {
+        self.world.attempts.get(&id).and_then(Option::as_ref)
+    }
+
+    /// Decides a command and takes its changes over. The outer error is the store's.
+    pub fn decide(
+        &mut self,
+        at: Millis,
+        command: &Command,
+        specs: &[Arc<str>],
+    ) -> Result<Result<Answer, NotDone>, StoreError> {
+        let settings = &self.shared.settings;
+        let context = Context {
+            now: at,
+            settings,
+            entropy: entropy(),
+            lease_floor: self.shared.lease_floor,
+        };
+        if let Command::CreateRun(new) = command {
+            // A fresh id: 74 random bits and a unique index behind them.
+            self.world.runs.entry(new.id).or_insert(None);
+        }
+        for loads in 0..MAX_LOADS {
+            // A broken assertion in the core fails its own command, not its neighbours'.
+            let decided = catch_unwind(AssertUnwindSafe(|| decide(&self.world, command, &context)));
+            match decided {
+                Ok(Ok(decision)) => return Ok(Ok(self.take_over(decision, specs))),
+                Ok(Err(Stop::Refused(refusal))) => return Ok(Err(refusal.into())),
+                Ok(Err(Stop::Missing(want))) => self.load_missing(want, command, loads)?,
+                Err(_) => {
+                    tracing::error!(command = command.name(), "a decision panicked");
+                    return Ok(Err(NotDone::Internal));
+                }
+            }
+        }
+        tracing::error!(command = command.name(), "a decision never had enough rows");
+        Ok(Err(NotDone::Internal))
+    }
+
+    fn load_missing(
+        &mut self,
+        want: Want,
+        command: &Command,
+        loads: u32,
+    ) -> Result<(), StoreError> {
+        let mut wants = BTreeSet::from([want]);
+        if loads == SINGLE_LOADS {
+            wants.insert(Want::LiveJobs(command.run()));
+        }
+        self.load(&wants)
+    }
+
+    fn take_over(&mut self, decision: Decision, specs: &[Arc<str>]) -> Answer {
+        let Decision {
+            reply,
+            record,
+            edits,
+        } = decision;
+        let created = match &reply {
+            Reply::Created {
+                run,
+                replayed: false,
+            } => {
+                let jobs = (1..).zip(specs);
+                let specs = jobs.map(|(n, spec)| (run.job(n), spec.clone()));
+                self.writes.specs.extend(specs);
+                created(&edits)
+            }
+            _ => None,
+        };
+        if let Reply::Stale(_) = &reply {
+            self.shared.metrics.stale.inc();
+        }
+        self.world.absorb(&edits);
+        self.writes.edits.absorb(edits);
+        self.writes.records.extend(record);
+        Answer { reply, created }
+    }
+
+    /// Makes the batch durable; after an error nothing of it is there.
+    pub fn commit(mut self) -> Result<Writes, Failed> {
+        if self.writes.is_empty() {
+            self.store.rollback();
+            return Ok(self.writes);
+        }
+        let notify = self.queued().next().is_some();
+        self.writes.notify = notify;
+        let started = std::time::Instant::now();
+        let committed = match self.store.commit(&self.writes) {
+            Ok(()) => Ok(true),
+            Err(CommitError::Conflict) => Ok(false),
+            Err(CommitError::Unknown) => self.store.resolve_unknown(&self.writes),
+            Err(CommitError::Store(error)) => Err(error),
+        };
+        self.shared.metrics.commit(started.elapsed());
+        match committed {
+            Ok(true) => Ok(self.writes),
+            Ok(false) => {
+                self.store.rollback();
+                Err(Failed::Again)
+            }
+            Err(error) => {
+                self.store.rollback();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Attempts this batch touched that are queued now: not yet to be seen in the store.
+    pub fn queued(&self) -> impl Iterator<Item = &Attempt> {
+        let edited = self.writes.edits.attempts.values();
+        edited.filter(|attempt| attempt.state == delta_core::AttemptState::Queued)
+    }
+}
+
+fn created(edits: &Edits) -> Option<Box<Created>> {
+    let run = edits.runs.values().next()?.clone();
+    let jobs = edits.jobs.values().filter_map(|job| {
+        let attempt = edits.attempts.get(&job.current())?;
+        Some((job.clone(), attempt.clone()))
+    });
+    let jobs = jobs.collect();
+    Some(Box::new(Created { run, jobs }))
+}
+
+/// What a command is sure to look at, so that a batch loads it in one go.
+pub(super) fn wants(command: &Command, wants: &mut BTreeSet<Want>) {
+    let attempt = |wants: &mut BTreeSet<Want>, id: AttemptId| {
+        wants.insert(Want::Run(id.run()));
+        wants.insert(Want::Job(id.job));
+        wants.insert(Want::Attempt(id));
+    };
+    match command {
+        Command::CreateRun(new) => {
+            wants.extend(new.header.idempotency.map(|(key, _)| Want::Key(key)));
+        }
+        Command::Plan { run, .. }
+        | Command::FailPlan { run, .. }
+        | Command::RunDue { run }
+        | Command::Report { run } => {
+            wants.insert(Want::Run(*run));
+        }
+        Command::CancelRun { run, .. } => {
+            wants.insert(Want::Run(*run));
+            wants.insert(Want::LiveJobs(*run));
+        }
+        Command::CancelJob { job, .. } => {
+            wants.insert(Want::Run(job.run));
+            wants.insert(Want::Job(*job));
+        }
+        Command::Grant { attempt: id, .. }
+        | Command::AttemptDue { attempt: id }
+        | Command::Clamp { attempt: id } => attempt(wants, *id),
+        Command::Revoke { lease, .. } => attempt(wants, lease.attempt),
+        Command::AckLease { proof, .. }
+        | Command::Heartbeat { proof, .. }
+        | Command::Complete { proof, .. }
+        | Command::CancelAck { proof, .. }
+        | Command::Decline { proof } => attempt(wants, proof.key.attempt),
+    }
+}

@@ -1,0 +1,314 @@
+//! Matching slots that wait with attempts that are queued, inside the batch (D2): a job enqueued
+//! now is granted now, in the same commit.
+//!
+//! Two sources of work: what this batch itself queued, which the store cannot show yet, and the
+//! store's queue. The store is asked only for groups nobody looked for yet, or after a wake-up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use delta_core::lease::{LeaseState, epoch};
+use delta_core::{Attempt, AttemptId, Command, JobId, LeaseKey, Refusal, Reply, Span, Text, Want};
+use delta_store::{Claim, StoreError};
+use delta_wire::runner::LeaseToken;
+
+use super::batch::Batch;
+use super::parking::{Parking, SlotId};
+use super::{NotDone, random, sha256};
+
+/// Grants of one batch: what a batch of commands holds, so that a flood of parked slots does not
+/// delay the answers of everybody else.
+const MAX_GRANTS: usize = 256;
+
+/// A grant that is decided but not yet committed.
+pub(super) struct Given {
+    pub slot: SlotId,
+    pub token: LeaseToken,
+    pub lease: LeaseKey,
+    pub number: u32,
+    pub ttl: Span,
+    pub max_runtime: Span,
+    pub spec: Arc<str>,
+}
+
+/// What a batch has for its slots.
+#[derive(Default)]
+pub(super) struct Matches {
+    pub given: Vec<Given>,
+    pub refused: Vec<(SlotId, NotDone)>,
+    /// More could be granted than one batch grants: go on at once.
+    pub more: bool,
+}
+
+impl Matches {
+    fn is_settled(&self, slot: SlotId) -> bool {
+        self.given.iter().any(|given| given.slot == slot)
+            || self.refused.iter().any(|(refused, _)| *refused == slot)
+    }
+}
+
+/// Grants what can be granted. `asked` are the slots that came with this batch.
+pub(super) fn match_slots(
+    batch: &mut Batch,
+    parking: &mut Parking,
+    asked: &[SlotId],
+    wake: bool,
+) -> Result<Matches, StoreError> {
+    let mut matches = Matches::default();
+    answer_holders(batch, parking, asked, &mut matches)?;
+    let pairs = pair(batch, parking, wake, &mut matches)?;
+    give(batch, parking, pairs, &mut matches)?;
+    Ok(matches)
+}
+
+/// Slots that already hold a lease: an unacknowledged one is given anew, an active one makes the
+/// runner busy (A67).
+fn answer_holders(
+    batch: &mut Batch,
+    parking: &Parking,
+    asked: &[SlotId],
+    matches: &mut Matches,
+) -> Result<(), StoreError> {
+    let holders: Vec<(SlotId, (Text, Text))> = asked
+        .iter()
+        .filter_map(|id| Some((*id, holder(parking, *id)?)))
+        .collect();
+    let wants = holders
+        .iter()
+        .map(|(_, (p, r))| Want::Holder(p.clone(), r.clone()));
+    batch.load(&wants.collect())?;
+    let mut again = Vec::new();
+    for (slot, holder) in holders {
+        let Some(held) = batch.world.holders.get(&holder).copied().flatten() else {
+            continue;
+        };
+        batch.load(&BTreeSet::from([
+            Want::Run(held.run()),
+            Want::Job(held.job),
+            Want::Attempt(held),
+        ]))?;
+        match holding(batch, held) {
+            Holding::Expired => {
+                let now = batch.shared.clock.now();
+                let _ = batch.decide(now, &Command::AttemptDue { attempt: held }, &[])?;
+            }
+            Holding::Granted => again.push((slot, held)),
+            Holding::Active => {
+                matches
+                    .refused
+                    .push((slot, Refusal::RunnerBusy(held).into()));
+            }
+        }
+    }
+    give(batch, parking, again, matches)
+}
+
+enum Holding {
+    Granted,
+    Active,
+    /// Its time is over and the sweep has not been by.
+    Expired,
+}
+
+fn holding(batch: &Batch, id: AttemptId) -> Holding {
+    let lease = batch.attempt(id).and_then(Attempt::live_lease);
+    match lease {
+        Some(lease) if lease.state == LeaseState::Granted => Holding::Granted,
+        Some(lease) => {
+            let end = lease.expires_at.max(batch.shared.lease_floor);
+            if batch.shared.clock.now() >= end {
+                Holding::Expired
+            } else {
+                Holding::Active
+            }
+        }
+        None => Holding::Expired,
+    }
+}
+
+fn holder(parking: &Parking, id: SlotId) -> Option<(Text, Text)> {
+    let slot = parking.get(id)?;
+    Some((slot.principal.clone(), slot.runner.clone()))
+}
+
+/// Who gets what, the longest waiting group first and the queue's order inside it.
+fn pair(
+    batch: &mut Batch,
+    parking: &mut Parking,
+    wake: bool,
+    matches: &mut Matches,
+) -> Result<Vec<(SlotId, AttemptId)>, StoreError> {
+    if parking.groups.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut fresh = queued_here(batch);
+    let mut keys: Option<Vec<Text>> = None;
+    let mut taken: BTreeSet<AttemptId> = BTreeSet::new();
+    let mut pairs = Vec::new();
+    for name in parking.groups_in_order() {
+        let room = MAX_GRANTS.saturating_sub(pairs.len() + matches.given.len());
+        let mut slots = parking.listening(&name, room);
+        slots.retain(|slot| !matches.is_settled(*slot));
+        if slots.is_empty() {
+            continue;
+        }
+        let Some(group) = parking.groups.get_mut(&name) else {
+            continue;
+        };
+        let mut found: BTreeSet<(i64, AttemptId)> = BTreeSet::new();
+        if wake || group.unserved {
+            if keys.is_none() {
+                keys = Some(batch.store.match_keys()?);
+            }
+            let fit = keys.iter().flatten().filter(|key| group.fits(key));
+            let claim = Claim {
+                keys: fit.cloned().collect(),
+                limit: slots.len(),
+                skip: skip(batch, &taken),
+            };
+            if !claim.keys.is_empty() {
+                for id in batch.store.claim(&claim, &mut batch.world)? {
+                    let order = batch.attempt(id).map_or(0, |attempt| attempt.order_key);
+                    found.insert((order, id));
+                }
+            }
+            // With work left over the group is looked for again; with slots left over it is not.
+            group.unserved = found.len() >= slots.len();
+        }
+        for (order, id, key) in &fresh {
+            if group.fits(key) {
+                found.insert((*order, *id));
+            }
+        }
+        for ((_, id), slot) in found.into_iter().zip(slots) {
+            taken.insert(id);
+            pairs.push((slot, id));
+        }
+        fresh.retain(|(_, id, _)| !taken.contains(id));
+    }
+    matches.more = pairs.len() + matches.given.len() >= MAX_GRANTS;
+    Ok(pairs)
+}
+
+/// Attempts this batch queued, with the requirements of their jobs.
+fn queued_here(batch: &Batch) -> Vec<(i64, AttemptId, Text)> {
+    let queued = batch.queued().filter_map(|attempt| {
+        let job = batch.world.jobs.get(&attempt.id.job)?.as_ref()?;
+        Some((attempt.order_key, attempt.id, job.policy.requires.clone()))
+    });
+    queued.collect()
+}
+
+/// The store does not know what this batch did to these.
+fn skip(batch: &Batch, taken: &BTreeSet<AttemptId>) -> BTreeSet<AttemptId> {
+    let edited = batch.writes.edits.attempts.keys().copied();
+    edited.chain(taken.iter().copied()).collect()
+}
+
+/// Decides the grants, each on its own.
+fn give(
+    batch: &mut Batch,
+    parking: &Parking,
+    pairs: Vec<(SlotId, AttemptId)>,
+    matches: &mut Matches,
+) -> Result<(), StoreError> {
+    if pairs.is_empty() {
+        return Ok(());
+    }
+    let mut wants = BTreeSet::new();
+    for (slot, _) in &pairs {
+        wants.extend(holder(parking, *slot).map(|(p, r)| Want::Holder(p, r)));
+    }
+    batch.load(&wants)?;
+    let specs = specs(batch, &pairs)?;
+    for (slot, id) in pairs {
+        let (Some(spec), Some((principal, runner))) = (specs.get(&id.job), holder(parking, slot))
+        else {
+            continue;
+        };
+        match grant(batch, id, principal, runner)? {
+            Ok((token, lease, number, ttl, max_runtime)) => matches.given.push(Given {
+                slot,
+                token,
+                lease,
+                number,
+                ttl,
+                max_runtime,
+                spec: spec.clone(),
+            }),
+            // Not to be had after all: the slot goes on waiting.
+            Err(NotDone::Refused(Refusal::NotQueued(_))) => {}
+            Err(why) => matches.refused.push((slot, why)),
+        }
+    }
+    Ok(())
+}
+
+type Granted = (LeaseToken, LeaseKey, u32, Span, Span);
+
+fn grant(
+    batch: &mut Batch,
+    id: AttemptId,
+    principal: Text,
+    runner: Text,
+) -> Result<Result<Granted, NotDone>, StoreError> {
+    let number = batch.attempt(id).map_or(0, |attempt| attempt.lease_number) + 1;
+    let epoch = epoch(batch.shared.settings.incarnation, number);
+    let token = LeaseToken::for_lease(id.lease(epoch), random());
+    let command = Command::Grant {
+        attempt: id,
+        principal,
+        runner,
+        token: sha256(token.expose().as_bytes()),
+        epoch,
+    };
+    let now = batch.shared.clock.now();
+    let answer = batch.decide(now, &command, &[])?;
+    Ok(answer.and_then(|answer| match answer.reply {
+        Reply::Granted {
+            lease,
+            number,
+            ttl,
+            max_runtime,
+        } => Ok((token, lease, number, ttl, max_runtime)),
+        _ => Err(NotDone::Internal),
+    }))
+}
+
+/// The specs of the jobs to be granted. One that cannot be read keeps only its own job from being
+/// granted.
+fn specs(
+    batch: &mut Batch,
+    pairs: &[(SlotId, AttemptId)],
+) -> Result<BTreeMap<JobId, Arc<str>>, StoreError> {
+    let mut found: BTreeMap<JobId, Arc<str>> = BTreeMap::new();
+    let wanted: BTreeSet<JobId> = pairs.iter().map(|(_, id)| id.job).collect();
+    for (job, spec) in &batch.writes.specs {
+        if wanted.contains(job) {
+            found.insert(*job, spec.clone());
+        }
+    }
+    let stored: Vec<JobId> = wanted
+        .into_iter()
+        .filter(|job| !found.contains_key(job))
+        .collect();
+    if stored.is_empty() {
+        return Ok(found);
+    }
+    match batch.store.specs(&stored) {
+        Ok(specs) => found.extend(stored.into_iter().zip(specs)),
+        Err(StoreError::Corrupt(_)) => {
+            for job in stored {
+                match batch.store.specs(&[job]) {
+                    Ok(mut one) => found.extend(one.pop().map(|spec| (job, spec))),
+                    Err(StoreError::Corrupt(why)) => {
+                        tracing::error!(%job, why, "the spec of a queued job cannot be read");
+                    }
+                    Err(other) => return Err(other),
+                }
+            }
+        }
+        Err(other) => return Err(other),
+    }
+    Ok(found)
+}

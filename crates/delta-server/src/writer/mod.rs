@@ -1,0 +1,360 @@
+//! The writer: one thread that owns the store, decides every command and answers only after the
+//! commit (D2).
+//!
+//! ```text
+//! handlers ──► lanes ──► thread: begin · load · decide each · match parked slots · commit ──► answers
+//! ```
+//!
+//! While a commit runs, commands gather in the lanes and form the next batch by themselves; nothing
+//! ever waits in order to be grouped. This file is the side that handlers see.
+
+mod batch;
+mod delivery;
+mod grant;
+mod held;
+pub mod lanes;
+mod parking;
+mod thread;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use delta_core::requirement::Capabilities;
+use delta_core::{Attempt, Command, Job, LeaseKey, Millis, Refusal, Reply, Run, Settings, Text};
+use delta_store::{Store, StoreError};
+use tokio::sync::oneshot;
+
+pub use delivery::{Delivery, GrantedLease};
+pub use lanes::Lane;
+pub use thread::Thread;
+
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::watch::Watchers;
+use lanes::{Lanes, Refused};
+
+/// A command that waited this long is answered "try again", never judged (A38): its sender has
+/// given up on it, or will repeat it.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// Why a command was not carried out. Nothing changed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NotDone {
+    #[error("too many requests are waiting")]
+    Overloaded,
+    /// The store is away, or the server is stopping.
+    #[error("{0}")]
+    Unavailable(Text),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A mistake of ours, logged where it happened.
+    #[error("the request could not be carried out because of an internal error")]
+    Internal,
+}
+
+/// What a command was answered with, after its commit.
+#[derive(Debug)]
+pub struct Answer {
+    pub reply: Reply,
+    /// The rows of a run this command made.
+    pub created: Option<Box<Created>>,
+}
+
+/// A run as it was made.
+#[derive(Debug)]
+pub struct Created {
+    pub run: Run,
+    pub jobs: Vec<(Job, Attempt)>,
+}
+
+type AnswerTo = oneshot::Sender<Result<Answer, NotDone>>;
+type LeaseAnswer = Result<Option<Box<GrantedLease>>, NotDone>;
+type Task = Box<dyn FnOnce(&mut dyn Store) + Send>;
+
+/// One message in a lane.
+struct Item {
+    /// When it was fully read (A23).
+    at: Millis,
+    arrived: Instant,
+    kind: Kind,
+}
+
+enum Kind {
+    Command(Order),
+    Ask(Ask),
+    /// Look for queued attempts for the slots that wait.
+    Wake,
+    /// Something a duty needs of the store, outside any batch.
+    Task(Task),
+}
+
+/// A command and who waits for it.
+struct Order {
+    command: Command,
+    /// Specs of the jobs a new run has, in their order.
+    specs: Vec<Arc<str>>,
+    /// How long the answer to a heartbeat may be held back to bring news of a cancel (A70).
+    hold: Duration,
+    answer: Option<AnswerTo>,
+}
+
+/// A slot that asks for work.
+struct Ask {
+    principal: Text,
+    runner: Text,
+    capabilities: Capabilities,
+    until: Instant,
+    answer: oneshot::Sender<LeaseAnswer>,
+}
+
+/// A command on its way.
+pub struct Sent(oneshot::Receiver<Result<Answer, NotDone>>);
+
+impl Sent {
+    pub async fn answer(self) -> Result<Answer, NotDone> {
+        self.0.await.unwrap_or_else(|_| Err(stopping()))
+    }
+}
+
+/// What all sides share.
+pub struct Shared {
+    lanes: Lanes<Item>,
+    pub clock: Clock,
+    pub settings: Settings,
+    pub metrics: Arc<Metrics>,
+    pub watchers: Watchers,
+    /// Leases are not judged expired before this moment (A40).
+    pub lease_floor: Millis,
+    /// Several servers write to this store.
+    pub several_writers: bool,
+    /// Parked requests are sent home and none is parked any more.
+    closing: AtomicBool,
+    /// The thread is gone for good.
+    dead: AtomicBool,
+}
+
+/// The handlers' side of the writer. Cheap to clone.
+#[derive(Clone)]
+pub struct Writer {
+    shared: Arc<Shared>,
+}
+
+impl Writer {
+    pub fn now(&self) -> Millis {
+        self.shared.clock.now()
+    }
+
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// Carries out a command that was fully read at `at`.
+    pub async fn command(
+        &self,
+        lane: Lane,
+        at: Millis,
+        command: Command,
+    ) -> Result<Answer, NotDone> {
+        self.order(lane, at, command, Vec::new(), Duration::ZERO)
+            .await
+    }
+
+    /// Makes a run. `specs` belong to its jobs, in order.
+    pub async fn create(
+        &self,
+        at: Millis,
+        command: Command,
+        specs: Vec<Arc<str>>,
+    ) -> Result<Answer, NotDone> {
+        self.order(Lane::People, at, command, specs, Duration::ZERO)
+            .await
+    }
+
+    /// Renews a lease; the answer may be held back for up to `hold`, to bring news of a cancel.
+    pub async fn heartbeat(
+        &self,
+        at: Millis,
+        command: Command,
+        hold: Duration,
+    ) -> Result<Answer, NotDone> {
+        self.order(Lane::Hold, at, command, Vec::new(), hold).await
+    }
+
+    async fn order(
+        &self,
+        lane: Lane,
+        at: Millis,
+        command: Command,
+        specs: Vec<Arc<str>>,
+        hold: Duration,
+    ) -> Result<Answer, NotDone> {
+        let sent = self.send(lane, at, command, specs, hold)?;
+        sent.answer().await
+    }
+
+    fn send(
+        &self,
+        lane: Lane,
+        at: Millis,
+        command: Command,
+        specs: Vec<Arc<str>>,
+        hold: Duration,
+    ) -> Result<Sent, NotDone> {
+        let (answer, answered) = oneshot::channel();
+        let order = Order {
+            command,
+            specs,
+            hold,
+            answer: Some(answer),
+        };
+        self.push(lane, at, Kind::Command(order))?;
+        Ok(Sent(answered))
+    }
+
+    /// Sends a command of a duty without waiting for its answer yet, so that many share a batch.
+    pub fn send_duty(&self, command: Command) -> Result<Sent, NotDone> {
+        let now = self.now();
+        self.send(Lane::Dispatch, now, command, Vec::new(), Duration::ZERO)
+    }
+
+    /// Asks for work, waiting up to `wait` for it. Dropping the future takes the request back.
+    pub async fn lease(
+        &self,
+        at: Millis,
+        principal: Text,
+        runner: Text,
+        capabilities: Capabilities,
+        wait: Duration,
+    ) -> LeaseAnswer {
+        let (answer, answered) = oneshot::channel();
+        let ask = Ask {
+            principal,
+            runner,
+            capabilities,
+            until: Instant::now() + wait,
+            answer,
+        };
+        self.push(Lane::Dispatch, at, Kind::Ask(ask))?;
+        answered.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Runs `task` on the store between two batches.
+    pub async fn with_store<T: Send + 'static>(
+        &self,
+        task: impl FnOnce(&mut dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, NotDone> {
+        let (answer, answered) = oneshot::channel();
+        let task = Box::new(move |store: &mut dyn Store| {
+            let _ = answer.send(task(store).map_err(|error| store_error(&error)));
+        });
+        self.push(Lane::Dispatch, self.now(), Kind::Task(task))?;
+        answered.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Work may be waiting for parked slots: look.
+    pub fn wake(&self) {
+        let item = Item {
+            at: self.now(),
+            arrived: Instant::now(),
+            kind: Kind::Wake,
+        };
+        self.shared.lanes.push_own(Lane::Dispatch, item);
+    }
+
+    /// Sends every parked request home with nothing; new ones find nothing at once.
+    pub fn stop_parking(&self) {
+        self.shared.closing.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Takes no more; the thread ends once the lanes are empty and committed.
+    pub fn close(&self) {
+        self.shared.lanes.close();
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.shared.dead.load(Ordering::Acquire)
+    }
+
+    /// Messages waiting per lane.
+    pub fn depths(&self) -> [usize; 3] {
+        self.shared.lanes.depths()
+    }
+
+    fn push(&self, lane: Lane, at: Millis, kind: Kind) -> Result<(), NotDone> {
+        let item = Item {
+            at,
+            arrived: Instant::now(),
+            kind,
+        };
+        self.shared.lanes.push(lane, item).map_err(|why| match why {
+            Refused::Full => {
+                self.shared.metrics.refused.inc();
+                NotDone::Overloaded
+            }
+            Refused::Closed => stopping(),
+        })
+    }
+}
+
+impl Shared {
+    /// Takes back a grant that never reached its runner (A67).
+    fn revoke_undelivered(&self, lease: LeaseKey) {
+        let order = Order {
+            command: Command::Revoke {
+                lease,
+                why: delta_core::lease::Revocation::Replaced,
+            },
+            specs: Vec::new(),
+            hold: Duration::ZERO,
+            answer: None,
+        };
+        let item = Item {
+            at: self.clock.now(),
+            arrived: Instant::now(),
+            kind: Kind::Command(order),
+        };
+        self.lanes.push_own(Lane::Dispatch, item);
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+}
+
+fn stopping() -> NotDone {
+    NotDone::Unavailable("the server is stopping".into())
+}
+
+/// What a store's failure means to whoever asked.
+pub(crate) fn store_error(error: &StoreError) -> NotDone {
+    match error {
+        StoreError::Unavailable(_) | StoreError::Conflict => {
+            NotDone::Unavailable(error.to_string().into())
+        }
+        StoreError::Corrupt(_) | StoreError::TooNew { .. } => {
+            tracing::error!(%error, "the store failed");
+            NotDone::Internal
+        }
+    }
+}
+
+/// 64 fresh random bits for jitter.
+fn entropy() -> u64 {
+    u64::from_le_bytes(random())
+}
+
+/// Bytes from the operating system's generator.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the operating system has randomness");
+    bytes
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> delta_core::Digest {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    let mut out = [0; 32];
+    out.copy_from_slice(digest.as_ref());
+    out
+}

@@ -1,0 +1,374 @@
+//! The writer's thread: waits for the first message, takes what else is there, runs it as one
+//! batch, and answers after the commit.
+//!
+//! Owns the store, the parked slots and the held heartbeats; nobody else touches them, so none of
+//! them needs a lock.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use delta_core::{Command, LeaseKey, Millis, Reply, Settings};
+use delta_store::{Store, StoreError, Writes};
+
+use super::batch::{Batch, Failed, wants};
+use super::delivery::{Delivery, GrantedLease};
+use super::grant::{Given, Matches, match_slots};
+use super::held::{Held, HeldHeartbeats};
+use super::lanes::{Drained, Lanes};
+use super::parking::{Parking, SlotId};
+use super::{Answer, Item, Kind, LONGEST_WAIT, NotDone, Order, Shared, Writer, store_error};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::watch::Watchers;
+
+/// Commands of one batch: beyond a hundred or so a flush is spread thin enough that more gains
+/// nothing, and everybody in the batch waits for its last command.
+const BATCH: usize = 256;
+
+/// How often a batch is run again because another writer was first. Conflicts on the same runs end
+/// quickly; a batch that loses this often meets a store in trouble.
+const MAX_TRIES: u32 = 8;
+
+/// What the thread is started with.
+pub struct Thread {
+    pub store: Box<dyn Store>,
+    pub clock: Clock,
+    pub settings: Settings,
+    pub metrics: Arc<Metrics>,
+    pub watchers: Watchers,
+    pub lease_floor: Millis,
+    pub several_writers: bool,
+    pub people_limit: usize,
+}
+
+impl Thread {
+    pub fn spawn(self) -> std::io::Result<(Writer, std::thread::JoinHandle<()>)> {
+        let shared = Arc::new(Shared {
+            lanes: Lanes::new(self.people_limit),
+            clock: self.clock,
+            settings: self.settings,
+            metrics: self.metrics,
+            watchers: self.watchers,
+            lease_floor: self.lease_floor,
+            several_writers: self.several_writers,
+            closing: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+        });
+        let mut turns = Turns {
+            shared: shared.clone(),
+            store: self.store,
+            parking: Parking::default(),
+            held: HeldHeartbeats::default(),
+        };
+        let thread = std::thread::Builder::new().name("writer".into());
+        let handle = thread.spawn(move || {
+            let ran = catch_unwind(AssertUnwindSafe(|| turns.run()));
+            turns.shared.dead.store(true, Ordering::Release);
+            turns.shared.lanes.close();
+            if ran.is_err() {
+                tracing::error!("the writer panicked; the server cannot write any more");
+            }
+        })?;
+        Ok((Writer { shared }, handle))
+    }
+}
+
+struct Turns {
+    shared: Arc<Shared>,
+    store: Box<dyn Store>,
+    parking: Parking,
+    held: HeldHeartbeats,
+}
+
+/// A command with the moment it was fully read.
+type Stamped = (Millis, Order);
+
+/// What a committed batch has to say.
+struct Done {
+    writes: Writes,
+    answers: Vec<Result<Answer, NotDone>>,
+    news: Vec<(LeaseKey, Result<Answer, NotDone>)>,
+    matches: Matches,
+}
+
+impl Turns {
+    fn run(&mut self) {
+        let mut items = Vec::with_capacity(BATCH);
+        loop {
+            let deadlines = [self.parking.next_deadline(), self.held.next_deadline()];
+            let until = deadlines.into_iter().flatten().min();
+            let drained = self.shared.lanes.drain(BATCH, until, &mut items);
+            if drained == Drained::Closed {
+                break;
+            }
+            let mut more = self.serve(&mut items);
+            while more {
+                more = self.run_batch(Vec::new(), Vec::new(), true);
+            }
+            self.send_home();
+        }
+        self.parking.release_all();
+        self.held.release_all();
+    }
+
+    /// Answers whoever has waited long enough, and everybody at the end.
+    fn send_home(&mut self) {
+        if self.shared.is_closing() {
+            self.parking.release_all();
+            self.held.release_all();
+        } else {
+            let now = Instant::now();
+            self.parking.release_due(now);
+            self.held.release_due(now);
+        }
+        let parked = i64::try_from(self.parking.len()).unwrap_or(i64::MAX);
+        self.shared.metrics.parked.set(parked);
+    }
+
+    /// Sorts a turn's messages and runs them. True when more can be granted at once.
+    fn serve(&mut self, items: &mut Vec<Item>) -> bool {
+        let (mut orders, mut asked, mut wake) = (Vec::new(), Vec::new(), false);
+        for item in items.drain(..) {
+            let late = item.arrived.elapsed() > LONGEST_WAIT;
+            match item.kind {
+                Kind::Command(order) if late => {
+                    self.shared.metrics.too_late.inc();
+                    answer(order.answer, Err(too_late()));
+                }
+                Kind::Ask(ask) if late => {
+                    self.shared.metrics.too_late.inc();
+                    let _ = ask.answer.send(Err(too_late()));
+                }
+                Kind::Command(order) => orders.push((item.at, order)),
+                Kind::Ask(ask) if self.shared.is_closing() => {
+                    let _ = ask.answer.send(Ok(None));
+                }
+                Kind::Ask(ask) => asked.extend(self.parking.park(ask)),
+                Kind::Wake => {
+                    wake = true;
+                    self.parking.drop_closed();
+                }
+                Kind::Task(task) => task(self.store.as_mut()),
+            }
+        }
+        // A wake-up with nobody to serve still reads the store's clock where others write too.
+        let idle = orders.is_empty() && asked.is_empty();
+        let pointless = self.parking.len() == 0 && !self.shared.several_writers;
+        if idle && (!wake || pointless) {
+            return false;
+        }
+        self.run_batch(orders, asked, wake)
+    }
+
+    fn run_batch(&mut self, orders: Vec<Stamped>, asked: Vec<SlotId>, wake: bool) -> bool {
+        let mut tries = 0;
+        let error = loop {
+            match self.attempt(&orders, &asked, wake) {
+                Ok(done) => return self.finish(orders, done),
+                Err(Failed::Again) if tries < MAX_TRIES => {
+                    tries += 1;
+                    self.shared.metrics.conflicts.inc();
+                }
+                Err(Failed::Again) => break StoreError::Conflict,
+                Err(Failed::Store(error)) => break error,
+            }
+        };
+        let several = orders.len() + asked.len() > 1;
+        if several && matches!(error, StoreError::Corrupt(_)) {
+            // One of them met something unreadable: let it fail alone.
+            return self.run_singly(orders, asked);
+        }
+        tracing::warn!(%error, commands = orders.len(), "a batch could not be committed");
+        self.shared.metrics.failed_batches.inc();
+        let why = store_error(&error);
+        for (_, order) in orders {
+            answer(order.answer, Err(why.clone()));
+        }
+        for slot in asked {
+            self.parking.answer(slot, Err(why.clone()));
+        }
+        false
+    }
+
+    fn run_singly(&mut self, orders: Vec<Stamped>, asked: Vec<SlotId>) -> bool {
+        let mut more = false;
+        for order in orders {
+            more |= self.run_batch(vec![order], Vec::new(), false);
+        }
+        for slot in asked {
+            more |= self.run_batch(Vec::new(), vec![slot], false);
+        }
+        more
+    }
+
+    /// One try at a batch, from begin to commit.
+    fn attempt(
+        &mut self,
+        orders: &[Stamped],
+        asked: &[SlotId],
+        wake: bool,
+    ) -> Result<Done, Failed> {
+        let mut batch = Batch::begin(&self.shared, self.store.as_mut())?;
+        let filled = fill(&mut batch, orders, &self.held).and_then(|(answers, news)| {
+            let matches = match_slots(&mut batch, &mut self.parking, asked, wake)?;
+            Ok((answers, news, matches))
+        });
+        match filled {
+            Ok((answers, news, matches)) => Ok(Done {
+                writes: batch.commit()?,
+                answers,
+                news,
+                matches,
+            }),
+            Err(error) => {
+                self.store.rollback();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The commit is durable: tell everybody.
+    fn finish(&mut self, orders: Vec<Stamped>, done: Done) -> bool {
+        let size = orders.len() + done.matches.given.len();
+        self.shared.metrics.batch(size, self.store.flushes());
+        for given in done.matches.given {
+            let slot = given.slot;
+            let granted = self.granted(given);
+            self.parking.answer(slot, Ok(Some(Box::new(granted))));
+        }
+        for (slot, why) in done.matches.refused {
+            self.parking.answer(slot, Err(why));
+        }
+        for (lease, news) in done.news {
+            if let Some(held) = self.held.take(lease) {
+                let _ = held.answer.send(news);
+            }
+        }
+        for ((_, order), answered) in orders.into_iter().zip(done.answers) {
+            self.reply(order, answered);
+        }
+        for record in &done.writes.records {
+            self.shared.watchers.wake(record.run);
+        }
+        done.matches.more
+    }
+
+    fn granted(&self, given: Given) -> GrantedLease {
+        self.shared.metrics.grants.inc();
+        GrantedLease {
+            delivery: Delivery::new(self.shared.clone(), given.lease),
+            token: given.token,
+            lease: given.lease,
+            number: given.number,
+            ttl: given.ttl,
+            max_runtime: given.max_runtime,
+            spec: given.spec,
+        }
+    }
+
+    fn reply(&mut self, order: Order, answered: Result<Answer, NotDone>) {
+        let hold = order.hold;
+        let (Some(to), Ok(Reply::Renewed { ttl, cancel: None })) =
+            (&order.answer, answered.as_ref().map(|answer| &answer.reply))
+        else {
+            return answer(order.answer, answered);
+        };
+        if hold.is_zero() || to.is_closed() || self.shared.is_closing() {
+            return answer(order.answer, answered);
+        }
+        let (ttl, now) = (*ttl, Instant::now());
+        if let (Some(answer), Some((lease, command))) = (order.answer, unnumbered(order.command)) {
+            let held = Held {
+                command,
+                ttl,
+                since: now,
+                until: now + hold,
+                answer,
+            };
+            self.held.hold(lease, held);
+        }
+    }
+}
+
+type Filled = (
+    Vec<Result<Answer, NotDone>>,
+    Vec<(LeaseKey, Result<Answer, NotDone>)>,
+);
+
+/// Decides every command in order, then once more the heartbeats whose lease has news.
+fn fill(
+    batch: &mut Batch,
+    orders: &[Stamped],
+    held: &HeldHeartbeats,
+) -> Result<Filled, StoreError> {
+    let mut wanted = BTreeSet::new();
+    for (_, order) in orders {
+        wants(&order.command, &mut wanted);
+    }
+    batch.load(&wanted)?;
+    let mut answers = Vec::with_capacity(orders.len());
+    for (at, order) in orders {
+        answers.push(batch.decide(*at, &order.command, &order.specs)?);
+    }
+    for ((_, order), answered) in orders.iter().zip(&mut answers) {
+        if let Some(command) = overtaken(batch, order, answered) {
+            let now = batch.shared.clock.now();
+            *answered = batch.decide(now, &command, &[])?;
+        }
+    }
+    let mut news = Vec::new();
+    for (lease, command) in held.with_news(&batch.writes.records) {
+        let now = batch.shared.clock.now();
+        news.push((lease, batch.decide(now, &command, &[])?));
+    }
+    Ok((answers, news))
+}
+
+/// A heartbeat that would be held although a cancel came in the same batch.
+fn overtaken(batch: &Batch, order: &Order, answered: &Result<Answer, NotDone>) -> Option<Command> {
+    let renewed = matches!(
+        answered.as_ref().map(|answer| &answer.reply),
+        Ok(Reply::Renewed { cancel: None, .. })
+    );
+    if !renewed || order.hold.is_zero() {
+        return None;
+    }
+    let (lease, command) = unnumbered(order.command.clone())?;
+    let attempt = batch.attempt(lease.attempt)?;
+    let changed = attempt.cancel.is_some() || attempt.live_lease().is_none();
+    changed.then_some(command)
+}
+
+/// The same heartbeat without its sequence number, to be judged on the lease as it is now.
+fn unnumbered(command: Command) -> Option<(LeaseKey, Command)> {
+    match command {
+        Command::Heartbeat {
+            proof,
+            progress,
+            uploading,
+            ..
+        } => Some((
+            proof.key,
+            Command::Heartbeat {
+                proof,
+                seq: None,
+                progress,
+                uploading,
+            },
+        )),
+        _ => None,
+    }
+}
+
+fn answer(to: Option<super::AnswerTo>, answered: Result<Answer, NotDone>) {
+    if let Some(to) = to {
+        let _ = to.send(answered);
+    }
+}
+
+fn too_late() -> NotDone {
+    NotDone::Unavailable("the request waited too long to be judged; send it again".into())
+}
