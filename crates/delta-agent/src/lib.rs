@@ -12,12 +12,14 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod answer;
 mod backoff;
 pub mod client;
 mod clock;
 mod copy;
 pub mod executor;
 mod log_ship;
+mod pending;
 pub mod progress;
 mod report;
 mod secret;

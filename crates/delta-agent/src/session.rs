@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use delta_core::holder::{Answer, Holder, StopWhy, Terms, Todo};
 use delta_core::time::{Millis, Span};
-use delta_wire::Seconds;
 use delta_wire::runner::{AckLease, AckLeaseAck, HeartbeatAck, LeaseGranted, Reason};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
@@ -17,16 +16,12 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::{Shutdown, SlotContext};
-use crate::backoff::{Backoff, entropy};
 use crate::client::{CallError, Fenced};
 use crate::clock;
 use crate::executor::{Identity, StopOrder, StopReason};
+use crate::pending::{Pending, RETRY_CAP, span};
 use crate::report::{self, Report, Settled};
 use crate::work::{self, Visible, WorkEnd};
-
-/// Waits between tries under a lease: short, because its time is running.
-const RETRY_BASE: Duration = Duration::from_millis(200);
-const RETRY_CAP: Duration = Duration::from_secs(5);
 
 /// The loop looks around at least this often, so that a machine that slept notices what it missed.
 const MAX_SLEEP: Duration = Duration::from_secs(5);
@@ -82,13 +77,6 @@ struct Session {
     work_end: Option<WorkEnd>,
     report: Option<Report>,
     refused: Option<String>,
-}
-
-/// A message that is sent until it is answered.
-struct Pending {
-    in_flight: bool,
-    not_before: Millis,
-    backoff: Backoff,
 }
 
 /// An answer that came back, with the moment its message was sent.
@@ -443,41 +431,6 @@ impl Session {
     }
 }
 
-impl Pending {
-    fn new() -> Pending {
-        let backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
-        Pending {
-            in_flight: false,
-            not_before: Millis::ZERO,
-            backoff,
-        }
-    }
-
-    fn due(&self, now: Millis) -> bool {
-        !self.in_flight && now >= self.not_before
-    }
-
-    /// When to look again, at the latest at `other`.
-    fn next(&self, other: Millis) -> Millis {
-        if self.in_flight {
-            other
-        } else {
-            other.min(self.not_before)
-        }
-    }
-
-    fn failed(&mut self, now: Millis, retry_after: Option<Duration>) {
-        self.in_flight = false;
-        self.not_before = now + span(self.backoff.next(retry_after, entropy()).into());
-    }
-
-    fn answered(&mut self, not_before: Millis) {
-        self.in_flight = false;
-        self.not_before = not_before;
-        self.backoff.reset();
-    }
-}
-
 /// Waits for the work, for ever when there is none.
 async fn finished(working: &mut Option<AbortOnDropHandle<WorkEnd>>) -> Result<WorkEnd, JoinError> {
     match working {
@@ -501,8 +454,4 @@ fn reason(why: StopWhy) -> StopReason {
         StopWhy::MaxRuntime => StopReason::TimedOut,
         StopWhy::Stale | StopWhy::OutOfTouch => StopReason::LeaseLost,
     }
-}
-
-fn span(seconds: Seconds) -> Span {
-    Span(i64::try_from(seconds.as_millis()).unwrap_or(i64::MAX))
 }

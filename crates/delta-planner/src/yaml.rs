@@ -105,6 +105,12 @@ struct Cost {
     text_bytes: usize,
 }
 
+impl Cost {
+    fn of(nodes: usize, text_bytes: usize) -> Cost {
+        Cost { nodes, text_bytes }
+    }
+}
+
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
     anchors: HashMap<usize, Anchored>,
@@ -181,66 +187,34 @@ impl<'a> Reader<'a> {
             let reason = format!("the tag `{}` is not supported", tag.original());
             return Err(error(at, &reason, Some("write the value without a tag")));
         }
-        let before = Cost {
-            nodes: self.nodes,
-            text_bytes: self.text_bytes,
-        };
+        let before = Cost::of(self.nodes, self.text_bytes);
         let anchor = event.anchor_id();
         let value = match event {
             Event::Alias(id) => return self.alias(id, at),
             Event::Scalar(text, style, ..) => {
-                self.charge(
-                    Cost {
-                        nodes: 1,
-                        text_bytes: text.len(),
-                    },
-                    at,
-                )?;
+                self.charge(Cost::of(1, text.len()), at)?;
                 let quoted = style != ScalarStyle::Plain;
                 // The parser spells a missing value `~`; here it stays nothing.
                 let written = quoted || !span.is_empty();
-                let text = if written {
-                    text.into_owned()
-                } else {
-                    String::new()
-                };
+                let text = written.then(|| text.into_owned()).unwrap_or_default();
                 Value::Scalar { text, quoted }
             }
             Event::SequenceStart(..) => {
-                self.charge(
-                    Cost {
-                        nodes: 1,
-                        text_bytes: 0,
-                    },
-                    at,
-                )?;
+                self.charge(Cost::of(1, 0), at)?;
                 self.list(depth)?
             }
             Event::MappingStart(..) => {
-                self.charge(
-                    Cost {
-                        nodes: 1,
-                        text_bytes: 0,
-                    },
-                    at,
-                )?;
+                self.charge(Cost::of(1, 0), at)?;
                 self.map(depth)?
             }
             _ => return Err(error(at, "not valid YAML: a value is missing here", None)),
         };
         let node = Node { place: at, value };
         if let Some(id) = anchor {
-            let cost = Cost {
-                nodes: self.nodes - before.nodes,
-                text_bytes: self.text_bytes - before.text_bytes,
-            };
-            self.anchors.insert(
-                id,
-                Anchored {
-                    node: node.clone(),
-                    cost,
-                },
-            );
+            let nodes = self.nodes - before.nodes;
+            let cost = Cost::of(nodes, self.text_bytes - before.text_bytes);
+            let node = node.clone();
+            self.anchors.insert(id, Anchored { node, cost });
         }
         Ok(node)
     }

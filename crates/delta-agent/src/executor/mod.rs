@@ -6,7 +6,9 @@
 mod environment;
 mod group;
 mod log;
+mod output;
 mod process;
+mod verdict;
 
 use std::path::PathBuf;
 use std::time::Duration;

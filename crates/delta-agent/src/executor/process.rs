@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -19,15 +18,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 
 use super::environment::{environment, unusable};
 use super::group::Groups;
-use super::{Ended, LogFile, LogSize, Outcome, StopOrder, StopReason, Work};
+use super::output::Output;
+use super::verdict::{exited, spawn_cause, stopped_at};
+use super::{Ended, LogFile, Outcome, StopOrder, StopReason, Work};
 use crate::progress::{Lines, Observer, Progress};
-
-/// Bytes read at once: a pipe holds 64 KiB.
-const READ_BYTES: usize = 64 * 1024;
-
-/// Reads of one drain. A background process that prints without pause must not hold up the next
-/// step; 256 full reads are 16 MiB, far more than the pipe can hold when its writer has ended.
-const MAX_DRAIN_READS: usize = 256;
 
 /// How long killed processes may take to vanish before the end is reported as unconfirmed. KILL
 /// works within milliseconds unless a process hangs inside the kernel, and then nothing works.
@@ -374,107 +368,5 @@ fn stricter(old: Option<StopOrder>, new: Option<StopOrder>) -> Option<StopOrder>
             kill_at: old.kill_at.min(new.kill_at),
         }),
         (old, new) => new.or(old),
-    }
-}
-
-fn exited(status: ExitStatus, number: usize) -> (Outcome, Option<Cause>, String) {
-    if let Some(signal) = status.signal() {
-        let summary = format!("step {number} was ended by signal {signal}");
-        return (
-            Outcome::Signaled { signal },
-            Some(Cause::UserSignal),
-            summary,
-        );
-    }
-    let code = status.code();
-    let summary = format!("step {number} ended with exit code {}", code.unwrap_or(-1));
-    (
-        Outcome::Failed { exit_code: code },
-        Some(Cause::UserExit),
-        summary,
-    )
-}
-
-fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<Cause>, String) {
-    let failed = Outcome::Failed { exit_code: None };
-    match reason {
-        StopReason::Canceled => (
-            Outcome::Canceled,
-            None,
-            format!("canceled during step {number}"),
-        ),
-        StopReason::TimedOut => {
-            let summary = format!("the job's time was up during step {number}");
-            (Outcome::TimedOut, Some(Cause::JobTimeout), summary)
-        }
-        StopReason::LeaseLost => (
-            failed,
-            Some(Cause::LeaseLost),
-            format!("the lease was lost during step {number}"),
-        ),
-        StopReason::Shutdown => {
-            let summary = format!("the agent was shut down during step {number}");
-            (failed, Some(Cause::AgentShutdown), summary)
-        }
-    }
-}
-
-/// Whose fault it is that a shell could not be started.
-fn spawn_cause(problem: &io::Error) -> Cause {
-    match problem.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::DiskFull,
-        io::ErrorKind::NotFound
-        | io::ErrorKind::PermissionDenied
-        | io::ErrorKind::InvalidInput
-        | io::ErrorKind::ArgumentListTooLong => Cause::SpecError,
-        // Too many processes, no memory: another try elsewhere may do.
-        _ => Cause::StartUp,
-    }
-}
-
-/// What the job prints, on its way to the log and to the observer.
-struct Output<'a> {
-    receiver: pipe::Receiver,
-    log: LogFile,
-    lines: Lines,
-    work: &'a Work,
-    observer: &'a dyn Observer,
-}
-
-impl Output<'_> {
-    /// Takes what is in the pipe, once. False when it was empty.
-    fn read_once(&mut self) -> bool {
-        let mut buffer = [0; READ_BYTES];
-        let Ok(count) = self.receiver.try_read(&mut buffer) else {
-            return false;
-        };
-        let bytes = &buffer[..count];
-        self.log.output(bytes);
-        let (observer, job) = (self.observer, &self.work.identity);
-        self.lines.push(bytes, |line| {
-            observer.progress(Progress::Output { job, line })
-        });
-        count > 0
-    }
-
-    /// Takes everything that ended processes left in the pipe.
-    fn drain(&mut self) {
-        for _ in 0..MAX_DRAIN_READS {
-            if !self.read_once() {
-                return;
-            }
-        }
-    }
-
-    /// Hands over a last line that has no newline.
-    fn end_line(&mut self) {
-        let (observer, job) = (self.observer, &self.work.identity);
-        self.lines
-            .finish(|line| observer.progress(Progress::Output { job, line }));
-    }
-
-    fn finish(mut self) -> LogSize {
-        self.end_line();
-        self.log.finish()
     }
 }

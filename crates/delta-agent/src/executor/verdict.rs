@@ -1,0 +1,66 @@
+//! What an end means: exit codes, signals and orders as outcomes and causes.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use delta_core::Cause;
+
+use super::{Outcome, StopReason};
+
+/// The end of a step whose shell ended by itself.
+pub(super) fn exited(status: ExitStatus, number: usize) -> (Outcome, Option<Cause>, String) {
+    if let Some(signal) = status.signal() {
+        let summary = format!("step {number} was ended by signal {signal}");
+        return (
+            Outcome::Signaled { signal },
+            Some(Cause::UserSignal),
+            summary,
+        );
+    }
+    let code = status.code();
+    let summary = format!("step {number} ended with exit code {}", code.unwrap_or(-1));
+    (
+        Outcome::Failed { exit_code: code },
+        Some(Cause::UserExit),
+        summary,
+    )
+}
+
+/// The end of a step that was told to stop.
+pub(super) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<Cause>, String) {
+    let failed = Outcome::Failed { exit_code: None };
+    match reason {
+        StopReason::Canceled => (
+            Outcome::Canceled,
+            None,
+            format!("canceled during step {number}"),
+        ),
+        StopReason::TimedOut => {
+            let summary = format!("the job's time was up during step {number}");
+            (Outcome::TimedOut, Some(Cause::JobTimeout), summary)
+        }
+        StopReason::LeaseLost => (
+            failed,
+            Some(Cause::LeaseLost),
+            format!("the lease was lost during step {number}"),
+        ),
+        StopReason::Shutdown => {
+            let summary = format!("the agent was shut down during step {number}");
+            (failed, Some(Cause::AgentShutdown), summary)
+        }
+    }
+}
+
+/// Whose fault it is that a shell could not be started.
+pub(super) fn spawn_cause(problem: &io::Error) -> Cause {
+    match problem.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::DiskFull,
+        io::ErrorKind::NotFound
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::InvalidInput
+        | io::ErrorKind::ArgumentListTooLong => Cause::SpecError,
+        // Too many processes, no memory: another try elsewhere may do.
+        _ => Cause::StartUp,
+    }
+}
