@@ -196,7 +196,10 @@ impl<'a> Reader<'a> {
                 let quoted = style != ScalarStyle::Plain;
                 // The parser spells a missing value `~`; here it stays nothing.
                 let written = quoted || !span.is_empty();
-                let text = written.then(|| text.into_owned()).unwrap_or_default();
+                let mut text = text.into_owned();
+                if !written {
+                    text.clear();
+                }
                 Value::Scalar { text, quoted }
             }
             Event::SequenceStart(..) => {
