@@ -50,8 +50,9 @@ impl AgentSettings {
             work_folder,
             source: Source::Empty,
             base_environment: BaseEnvironment::Clean,
-            // A chatty build prints a few megabytes; a gigabyte is a loop that went wrong.
-            log_quota: 256 * 1024 * 1024,
+            // A chatty build prints a few megabytes; a gigabyte is a loop that went wrong. One
+            // less than a server takes, so that our marks fit too.
+            log_quota: 255 * 1024 * 1024,
             stop_grace: Duration::from_secs(10),
             leftover_grace: Duration::from_secs(2),
             // The longest the protocol allows (A67).
