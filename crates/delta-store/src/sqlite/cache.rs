@@ -98,6 +98,13 @@ impl Specs {
         }
     }
 
+    /// Forgets the specs that are not to be kept.
+    pub fn retain(&mut self, keep: impl Fn(&JobId) -> bool) {
+        self.order.retain(&keep);
+        self.texts.retain(|job, _| keep(job));
+        self.bytes = self.texts.values().map(|text| text.len()).sum();
+    }
+
     pub fn clear(&mut self) {
         self.texts.clear();
         self.order.clear();

@@ -1,6 +1,7 @@
 //! One batch into one transaction: what is written, in which order, and what memory learns of it
 //! afterwards. Nothing in memory changes before the file has.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 
 use delta_core::{Attempt, AttemptId, AttemptState, Fact, JobId, RunId, Text};
@@ -101,8 +102,8 @@ impl SqliteStore {
             let tip = before.next(&bytes);
             plan.tips.insert(run, tip);
             plan.events.push((tip, bytes));
-            if !plan.projects.contains_key(&run) {
-                plan.projects.insert(run, self.project(run, writes)?);
+            if let Entry::Vacant(place) = plan.projects.entry(run) {
+                place.insert(self.project(run, writes)?);
             }
         }
         for attempt in writes.edits.attempts.values() {

@@ -75,6 +75,7 @@ impl SqliteStore {
             self.tips.remove(id);
         }
         let gone: BTreeSet<RunId> = gone.iter().copied().collect();
+        self.specs.retain(|job| !gone.contains(&job.run));
         self.jobs.retain(|job| !gone.contains(&job.run));
         self.attempts
             .retain(|attempt| !gone.contains(&attempt.run()));

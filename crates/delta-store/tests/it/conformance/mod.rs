@@ -1,0 +1,105 @@
+//! What every store must do, stated once. A store joins by a function that makes a [`Fixture`] and
+//! one line: `conformance!(crate::its_module::fixture);`.
+
+pub mod bench;
+pub mod durability;
+pub mod faulty;
+pub mod history;
+pub mod queue;
+pub mod races;
+pub mod random;
+pub mod reading;
+pub mod time;
+
+use std::sync::Arc;
+
+use delta_store::Store;
+use delta_store::read::Reader;
+
+/// Opens a store; again for a reopen.
+pub type Open = Box<dyn Fn() -> (Box<dyn Store>, Arc<dyn Reader>)>;
+
+/// A place for one store's state.
+pub struct Fixture {
+    /// Opens the state. Where writers are not `shared`, the former store is dropped first.
+    pub open: Open,
+    /// Several stores may be open and write at once.
+    pub shared: bool,
+}
+
+/// One `#[test]` per case.
+macro_rules! suite {
+    ($make:path; $($module:ident { $($case:ident)* })*) => {
+        $(mod $module {
+            $(#[test]
+            fn $case() {
+                crate::conformance::$module::$case(&$make);
+            })*
+        })*
+    };
+}
+pub(crate) use suite;
+
+/// The whole suite for one store.
+macro_rules! conformance {
+    ($make:path) => {
+        crate::conformance::suite! {
+            $make;
+            durability {
+                committed_work_is_there_after_a_reopen
+                an_uncommitted_batch_is_not_there
+                a_lost_answer_is_resolved_by_reading
+                a_conflict_writes_nothing_and_runs_again
+                renewals_are_stored_without_an_event
+                the_incarnation_only_rises
+                the_newest_moment_is_remembered
+                flushes_are_counted
+                specs_are_kept_byte_by_byte
+            }
+            history {
+                versions_have_no_gap_and_hashes_chain
+                one_batch_may_hold_many_records_of_a_run
+                past_leases_are_found_by_their_epoch
+                the_doctor_finds_nothing
+                pruning_removes_whole_runs
+                runs_that_still_have_work_are_not_pruned
+            }
+            queue {
+                attempts_come_in_queue_order
+                only_fit_attempts_are_claimed
+                what_was_granted_in_this_batch_is_skipped
+                a_row_not_granted_stays_queued
+                a_lost_attempt_is_queued_again
+                match_keys_name_what_is_queued
+                depths_and_places_are_counted
+                needs_keep_jobs_out_of_the_queue
+            }
+            time {
+                only_what_is_due_is_found
+                a_retry_is_due_when_its_delay_is_over
+                a_renewal_moves_what_is_due
+                runs_are_due_at_their_limits
+                leased_attempts_are_listed
+            }
+            reading {
+                absent_rows_are_entered_as_absent
+                what_the_batch_knows_is_not_loaded_again
+                live_jobs_come_with_their_attempts
+                holders_are_found_while_they_hold
+                an_idempotency_key_finds_its_run
+                filters_and_pages_of_runs
+                credentials_are_kept_and_revoked
+                stats_count_what_is_there
+            }
+            races {
+                many_runners_each_get_their_own
+                sixty_four_clients_on_one_run
+                two_claims_never_grant_one_attempt_twice
+            }
+            random {
+                random_commands_match_the_model
+            }
+        }
+    };
+}
+pub(crate) use conformance;

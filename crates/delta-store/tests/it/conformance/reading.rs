@@ -1,0 +1,202 @@
+//! Loading inside a batch, and reading outside of one.
+
+use std::collections::BTreeSet;
+
+use delta_core::command::NewRun;
+use delta_core::{Command, JobId, Millis, Refusal, Reply, RunState, Text, Want, World};
+use delta_store::Store;
+use delta_store::read::{Credential, Role, RunFilter};
+
+use super::Fixture;
+use super::bench::{Bench, digest, header, new_job, policy, run_id};
+
+fn load(bench: &mut Bench, wants: &[Want]) -> World {
+    let mut world = World::default();
+    bench.store.begin().unwrap();
+    let wants = wants.iter().cloned().collect();
+    bench.store.load(&wants, &mut world).unwrap();
+    bench.store.rollback();
+    world
+}
+
+pub fn absent_rows_are_entered_as_absent(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    let job = run_id(1).job(1);
+    let lease = job.attempt(1).lease(1);
+    let holder: (Text, Text) = ("agent".into(), "r1".into());
+    let wants = [
+        Want::Run(run_id(1)),
+        Want::Job(job),
+        Want::Attempt(job.attempt(1)),
+        Want::PastLease(lease),
+        Want::Key(digest(1)),
+        Want::Holder(holder.0.clone(), holder.1.clone()),
+        Want::LiveJobs(run_id(1)),
+    ];
+    let world = load(&mut bench, &wants);
+    assert_eq!(world.runs.get(&run_id(1)), Some(&None));
+    assert_eq!(world.jobs.get(&job), Some(&None));
+    assert_eq!(world.attempts.get(&job.attempt(1)), Some(&None));
+    assert_eq!(world.past_leases.get(&lease), Some(&None));
+    assert_eq!(world.keys.get(&digest(1)), Some(&None));
+    assert_eq!(world.holders.get(&holder), Some(&None));
+    assert!(world.whole.contains(&run_id(1)));
+    assert!(bench.reader.run(run_id(1)).unwrap().is_none());
+    assert!(bench.reader.job(job).unwrap().is_none());
+}
+
+pub fn what_the_batch_knows_is_not_loaded_again(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    let run = bench.create(1, &["linux", "linux"]);
+    let mut world = load(&mut bench, &[Want::Job(run.job(1))]);
+    let mut changed = world.jobs[&run.job(1)].clone().unwrap();
+    changed.waiting_on = 77;
+    world.jobs.insert(run.job(1), Some(changed.clone()));
+    let wants = BTreeSet::from([Want::LiveJobs(run), Want::Job(run.job(1))]);
+    bench.store.begin().unwrap();
+    bench.store.load(&wants, &mut world).unwrap();
+    bench.store.rollback();
+    assert_eq!(world.jobs[&run.job(1)], Some(changed));
+    assert!(world.jobs[&run.job(2)].is_some());
+}
+
+pub fn live_jobs_come_with_their_attempts(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    let run = bench.create(1, &["linux", "linux", "windows"]);
+    bench.create(2, &["linux"]);
+    bench.work_off("r1", &["linux"]).expect("work");
+    let mut bench = bench.reopen();
+    let world = load(&mut bench, &[Want::LiveJobs(run)]);
+    assert!(world.whole.contains(&run));
+    assert_eq!(world.live_jobs(run), [run.job(2), run.job(3)]);
+    for job in world.live_jobs(run) {
+        let row = world.jobs[&job].as_ref().unwrap();
+        assert!(world.attempts[&row.current()].is_some());
+    }
+    let others: Vec<&JobId> = world.jobs.keys().filter(|id| id.run != run).collect();
+    assert!(others.is_empty(), "{others:?}");
+}
+
+pub fn holders_are_found_while_they_hold(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    bench.create(1, &["linux"]);
+    let held = bench.lease("r1", &["linux"]).expect("work");
+    bench.ack(&held).unwrap();
+    let mut bench = bench.reopen();
+    let key = |runner: &str| (Text::from("agent"), Text::from(runner));
+    let want = |runner: &str| Want::Holder("agent".into(), runner.into());
+    let world = load(&mut bench, &[want("r1"), want("r2")]);
+    assert_eq!(world.holders[&key("r1")], Some(held.attempt()));
+    assert_eq!(world.holders[&key("r2")], None);
+    bench.complete(&held).unwrap();
+    let world = load(&mut bench, &[want("r1")]);
+    assert_eq!(world.holders[&key("r1")], None);
+}
+
+pub fn an_idempotency_key_finds_its_run(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    let mut keyed = header();
+    keyed.idempotency = Some((digest(1), digest(2)));
+    let jobs = vec![new_job("a", policy("linux"))];
+    let run = bench.create_with(1, keyed.clone(), jobs.clone());
+    let mut bench = bench.reopen();
+    let again = |header| {
+        Command::CreateRun(Box::new(NewRun {
+            id: run_id(2),
+            header,
+            jobs: Some(jobs.clone()),
+        }))
+    };
+    let replayed = Reply::Created {
+        run,
+        replayed: true,
+    };
+    assert_eq!(bench.one(again(keyed.clone())), Ok(replayed));
+    keyed.idempotency = Some((digest(1), digest(3)));
+    assert_eq!(bench.one(again(keyed)), Err(Refusal::KeyReused(run)));
+    assert!(bench.reader.run(run_id(2)).unwrap().is_none());
+}
+
+pub fn filters_and_pages_of_runs(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    for n in 1..=6 {
+        let mut header = header();
+        header.repository = Some(if n % 2 == 0 { "even" } else { "odd" }.into());
+        header.git_ref = Some("refs/heads/main".into());
+        header.commit = Some(format!("c{n}").into());
+        bench.create_with(n, header, vec![new_job("a", policy("linux"))]);
+    }
+    bench.work_off("r1", &["linux"]).expect("work");
+    let runs = |filter: RunFilter, limit| -> Vec<u128> {
+        let found = bench.reader.runs(&filter, limit).unwrap();
+        found.iter().map(|run| run.id.0 - run_id(0).0).collect()
+    };
+    let any = RunFilter::default;
+    assert_eq!(runs(any(), 4), [6, 5, 4, 3]);
+    let before = Some(run_id(3));
+    assert_eq!(runs(RunFilter { before, ..any() }, 4), [2, 1]);
+    let repository = Some(Text::from("even"));
+    let even = RunFilter {
+        repository,
+        ..any()
+    };
+    assert_eq!(runs(even.clone(), 9), [6, 4, 2]);
+    let before = Some(run_id(6));
+    assert_eq!(runs(RunFilter { before, ..even }, 1), [4]);
+    let commit = Some(Text::from("c5"));
+    assert_eq!(runs(RunFilter { commit, ..any() }, 9), [5]);
+    let git_ref = Some(Text::from("refs/heads/other"));
+    assert!(runs(RunFilter { git_ref, ..any() }, 9).is_empty());
+    let state = Some(RunState::Queued);
+    assert_eq!(runs(RunFilter { state, ..any() }, 9), [6, 5, 4, 3, 2]);
+    let state = Some(RunState::Reported);
+    assert_eq!(runs(RunFilter { state, ..any() }, 9), [1]);
+    let outcome = Some(RunState::Success);
+    assert_eq!(runs(RunFilter { outcome, ..any() }, 9), [1]);
+    let ids = bench.reader.run_ids(Some(run_id(4)), 9).unwrap();
+    assert_eq!(ids, [run_id(5), run_id(6)]);
+    assert_eq!(bench.reader.run_ids(None, 1).unwrap(), [run_id(1)]);
+}
+
+pub fn credentials_are_kept_and_revoked(make: &dyn Fn() -> Fixture) {
+    let bench = Bench::new(make);
+    let credential = |n: u64, role| Credential {
+        id: format!("tok_{n}").into(),
+        name: format!("token {n}").into(),
+        role,
+        hash: digest(n),
+        created_at: Millis(5),
+        expires_at: (n == 1).then_some(Millis(99)),
+        revoked_at: None,
+    };
+    let all = [
+        credential(1, Role::Runner),
+        credential(2, Role::User),
+        credential(3, Role::Admin),
+    ];
+    for credential in &all {
+        bench.reader.put_credential(credential).unwrap();
+    }
+    let bench = bench.reopen();
+    assert_eq!(bench.reader.credentials().unwrap(), all);
+    let found = bench.reader.credential(&digest(2)).unwrap();
+    assert_eq!(found.as_ref(), Some(&all[1]));
+    assert_eq!(bench.reader.credential(&digest(9)).unwrap(), None);
+    assert!(bench.reader.revoke_credential("tok_2", Millis(7)).unwrap());
+    assert!(bench.reader.revoke_credential("tok_2", Millis(8)).unwrap());
+    assert!(!bench.reader.revoke_credential("tok_9", Millis(7)).unwrap());
+    let bench = bench.reopen();
+    let revoked = bench.reader.credential(&digest(2)).unwrap().unwrap();
+    assert_eq!(revoked.revoked_at, Some(Millis(7)), "the first one counts");
+}
+
+pub fn stats_count_what_is_there(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    bench.create(1, &["linux", "linux"]);
+    bench.create(2, &["linux"]);
+    bench.lease("r1", &["linux"]).expect("work");
+    let bench = bench.reopen();
+    bench.reader.ping().unwrap();
+    let stats = bench.reader.stats().unwrap();
+    assert_eq!((stats.runs, stats.queued, stats.leased), (2, 2, 1));
+}

@@ -1,0 +1,118 @@
+//! The SQLite store: the suite, and what only a file can get wrong.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use delta_core::Span;
+use delta_store::sqlite;
+use rusqlite::Connection;
+use tempfile::TempDir;
+
+use crate::conformance::bench::{Bench, START};
+use crate::conformance::{Fixture, conformance};
+
+pub fn fixture() -> Fixture {
+    fixture_in(Rc::new(tempfile::tempdir().expect("a folder")))
+}
+
+pub fn fixture_in(dir: Rc<TempDir>) -> Fixture {
+    Fixture {
+        open: Box::new(move || {
+            let (store, reader) = sqlite::open(dir.path()).expect("the file opens");
+            (Box::new(store), Arc::new(reader))
+        }),
+        shared: false,
+    }
+}
+
+/// A bench and a second way into its file.
+pub fn bench_and_file() -> (Bench, Connection, Rc<TempDir>) {
+    let dir = Rc::new(tempfile::tempdir().expect("a folder"));
+    let bench = Bench::new(&|| fixture_in(dir.clone()));
+    let file = Connection::open(dir.path().join("delta-ci.db")).expect("the file opens");
+    (bench, file, dir)
+}
+
+conformance!(crate::sqlite::fixture);
+
+fn count(file: &Connection, what: &str) -> u64 {
+    let sql = format!("SELECT count(*) FROM {what}");
+    file.query_row(&sql, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn pruning_leaves_a_tombstone_and_nothing_else() {
+    let (mut bench, file, _dir) = bench_and_file();
+    let run = bench.create(1, &["linux"]);
+    bench.lease("r1", &["linux"]).expect("work");
+    let held = bench.lease("r1", &["linux"]).expect("work");
+    bench.ack(&held).unwrap();
+    bench.complete(&held).unwrap();
+    let last = bench.reader.events(run, 0, 9).unwrap().pop().unwrap();
+    delta_store::Store::prune(&mut bench.store, START + Span(1), 9).unwrap();
+    for table in [
+        "runs",
+        "jobs",
+        "attempts",
+        "past_leases",
+        "job_specs",
+        "events",
+        "queue",
+        "delayed",
+    ] {
+        assert_eq!(count(&file, table), 0, "{table}");
+    }
+    let left: (u64, Vec<u8>) = file
+        .query_row("SELECT version, hash FROM tombstones", [], |row| {
+            Ok((row.get(0)?, row.get(1)?))
+        })
+        .unwrap();
+    assert_eq!(left, (last.version, last.hash.to_vec()));
+}
+
+#[test]
+fn every_commit_is_flushed() {
+    let (bench, file, _dir) = bench_and_file();
+    let mode: String = file
+        .query_row("PRAGMA journal_mode", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(mode, "wal");
+    drop(bench);
+}
+
+#[test]
+fn a_second_writer_is_noticed_and_nothing_is_lost() {
+    // Two stores on one file are a mistake the folder's lock prevents. Should it happen, a version
+    // is never written twice: the second to commit has a conflict and reads again.
+    let dir = Rc::new(tempfile::tempdir().unwrap());
+    let mut one = Bench::new(&|| fixture_in(dir.clone()));
+    let run = one.create(1, &["linux", "linux"]);
+    let mut two = Bench::new(&|| fixture_in(dir.clone()));
+    let first = one.lease("r1", &["linux"]).expect("work");
+    let second = two.lease("r2", &["linux"]).expect("work");
+    assert_ne!(first.attempt(), second.attempt());
+    let events = one.reader.events(run, 0, 9).unwrap();
+    let versions: Vec<u64> = events.iter().map(|event| event.version).collect();
+    assert_eq!(versions, [1, 2, 3]);
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_named() {
+    let missing = std::path::Path::new("/nowhere/at/all");
+    let error = sqlite::open(missing)
+        .expect_err("no such folder")
+        .to_string();
+    assert!(error.contains("/nowhere/at/all"), "{error}");
+}
+
+#[test]
+fn a_file_that_is_no_database_is_damaged() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "this is no database, it is a text of some length\n".repeat(100);
+    std::fs::write(dir.path().join("delta-ci.db"), text).unwrap();
+    let error = sqlite::open(dir.path()).expect_err("no database");
+    assert!(
+        matches!(error, delta_store::StoreError::Corrupt(_)),
+        "{error}"
+    );
+}
