@@ -14,6 +14,7 @@ mod http;
 mod identity;
 mod listen;
 mod metrics;
+mod objects;
 mod presence;
 mod watch;
 mod writer;
@@ -173,7 +174,8 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     if clamped > 0 {
         tracing::warn!(clamped, "the clock went back while the server was away");
     }
-    let app = App::new(writer.clone(), reader, stop.clone());
+    let objects = objects::Objects::new(data::objects(&config.data));
+    let app = App::new(writer.clone(), reader, objects, stop.clone());
     let admin = listen::admin(&config.data)?;
     let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
     let router = http::router(app.clone());
@@ -234,7 +236,10 @@ async fn start_writer(config: &Config) -> Result<Started, StartError> {
         .unwrap_or_else(|error| Err(StartError::First(error.to_string())))
 }
 
-fn open(config: &Config) -> Result<(Box<dyn Store>, Arc<dyn Reader>), StoreError> {
+/// A store's two sides.
+type Opened = (Box<dyn Store>, Arc<dyn Reader>);
+
+fn open(config: &Config) -> Result<Opened, StoreError> {
     match &config.store {
         StoreChoice::Memory => {
             let store = delta_store::memory::MemoryStore::new();
@@ -245,7 +250,10 @@ fn open(config: &Config) -> Result<(Box<dyn Store>, Arc<dyn Reader>), StoreError
             let (store, reader) = delta_store::sqlite::open(&config.data)?;
             Ok((Box::new(store), Arc::new(reader)))
         }
-        StoreChoice::Postgres(_) => Err(StoreError::Unavailable("not built".into())),
+        StoreChoice::Postgres(url) => {
+            let (store, reader) = delta_store::postgres::open(url)?;
+            Ok((Box::new(store), Arc::new(reader)))
+        }
     }
 }
 

@@ -25,6 +25,7 @@ pub struct Metrics {
     pub lane_hold: Gauge,
     pub lane_dispatch: Gauge,
     pub lane_people: Gauge,
+    pub event_streams: Gauge,
     flushes: Gauge<u64, AtomicU64>,
     batch_size: Histogram,
     commit_seconds: Histogram,
@@ -64,6 +65,7 @@ impl Metrics {
         let lane_hold = gauge("lane_hold_depth", "Waiting heartbeats and completions");
         let lane_dispatch = gauge("lane_dispatch_depth", "Waiting lease requests and duties");
         let lane_people = gauge("lane_people_depth", "Waiting requests of people");
+        let event_streams = gauge("event_streams", "Open event streams");
         let flushes = Gauge::<u64, AtomicU64>::default();
         registry.register("store_flushes", "Durable flushes so far", flushes.clone());
         let batch_size = Histogram::new([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0]);
@@ -92,6 +94,7 @@ impl Metrics {
             lane_hold,
             lane_dispatch,
             lane_people,
+            event_streams,
             flushes,
             batch_size,
             commit_seconds,

@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Message, User};
 use super::runs::by;
-use super::{App, views};
+use super::{App, log, views};
 use crate::writer::Lane;
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -49,6 +49,8 @@ async fn view(app: &App, id: JobId) -> Result<JobView, ApiError> {
         .await?;
     let (rows, run, ahead): (JobRows, RunRows, u64) =
         found.ok_or_else(|| ApiError::not_found("job"))?;
+    let (rows, left) = left_behind(app, rows).await?;
+    let mut left = left.into_iter();
     let agents = app.presence.agents();
     let around = views::Surroundings {
         settings: &app.writer.shared().settings,
@@ -57,7 +59,22 @@ async fn view(app: &App, id: JobId) -> Result<JobView, ApiError> {
         now: app.writer.now(),
         jobs: &run.jobs,
     };
-    Ok(views::job(&rows, &around, |_| views::Left::default()))
+    Ok(views::job(&rows, &around, |_| {
+        left.next().unwrap_or_default()
+    }))
+}
+
+/// What each attempt left, in their order.
+async fn left_behind(app: &App, rows: JobRows) -> Result<(JobRows, Vec<views::Left>), ApiError> {
+    app.files(move |objects| {
+        let left = rows
+            .attempts
+            .iter()
+            .map(|attempt| log::left(objects, &rows, attempt));
+        let left = left.collect();
+        Ok((rows, left))
+    })
+    .await
 }
 
 /// Ask one job to stop.

@@ -4,12 +4,16 @@
 //! One file per group of endpoints. The same router serves TCP (bearer token) and the admin socket.
 
 mod error;
+mod events;
 mod extract;
 mod jobs;
+mod log;
+mod rerun;
 mod runner;
 mod runs;
 mod system;
 mod tokens;
+mod uploads;
 mod views;
 
 use std::ops::Deref;
@@ -29,6 +33,7 @@ pub use error::ApiError;
 
 use crate::identity::Identity;
 use crate::metrics::Metrics;
+use crate::objects::Objects;
 use crate::presence::Presence;
 use crate::writer::Writer;
 
@@ -41,6 +46,7 @@ pub struct Parts {
     pub reader: Arc<dyn Reader>,
     pub identity: Identity,
     pub presence: Presence,
+    pub objects: Arc<Objects>,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     pub ids: Mutex<ContextV7>,
@@ -55,13 +61,19 @@ impl Deref for App {
 }
 
 impl App {
-    pub fn new(writer: Writer, reader: Arc<dyn Reader>, stop: CancellationToken) -> App {
+    pub fn new(
+        writer: Writer,
+        reader: Arc<dyn Reader>,
+        objects: Objects,
+        stop: CancellationToken,
+    ) -> App {
         let (_, openapi) = routes().split_for_parts();
         App(Arc::new(Parts {
             identity: Identity::new(reader.clone()),
             writer,
             reader,
             presence: Presence::default(),
+            objects: Arc::new(objects),
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: openapi.to_json().unwrap_or_default(),
@@ -88,11 +100,18 @@ impl App {
     ) -> Result<T, ApiError> {
         let reader = self.reader.clone();
         let read = tokio::task::spawn_blocking(move || read(reader.as_ref())).await;
-        let read = read.map_err(|error| {
-            tracing::error!(%error, "a read failed");
-            ApiError::new(ErrorCode::Internal, "the read failed")
-        })?;
-        Ok(read?)
+        Ok(read.map_err(|error| internal("a read failed", &error))??)
+    }
+
+    /// Works on files off the async threads.
+    pub async fn files<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Objects) -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let objects = self.objects.clone();
+        let done = tokio::task::spawn_blocking(move || work(&objects)).await;
+        let done = done.map_err(|error| internal("work on files failed", &error))?;
+        done.map_err(|error| internal("work on files failed", &error))
     }
 }
 
@@ -107,8 +126,12 @@ struct Described;
 fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Described::openapi())
         .merge(runner::routes())
+        .merge(uploads::routes())
         .merge(runs::routes())
+        .merge(rerun::routes())
+        .merge(events::routes())
         .merge(jobs::routes())
+        .merge(log::routes())
         .merge(tokens::routes())
         .merge(system::routes())
 }
@@ -122,6 +145,12 @@ pub fn router(app: App) -> Router {
             ApiError::new(ErrorCode::MethodNotAllowed, "this path knows other methods")
         })
         .with_state(app)
+}
+
+/// Something went wrong that the caller can do nothing about; the log says what.
+fn internal(what: &str, error: &dyn std::error::Error) -> ApiError {
+    tracing::error!(%error, "{what}");
+    ApiError::new(ErrorCode::Internal, what)
 }
 
 /// The decoded pairs of a query string.

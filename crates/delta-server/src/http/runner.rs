@@ -378,7 +378,7 @@ fn accepted_status(accepted: bool) -> StatusCode {
     }
 }
 
-fn parse<M: wire::Message>(app: &App, body: &[u8]) -> Result<M, ApiError> {
+pub(super) fn parse<M: wire::Message>(app: &App, body: &[u8]) -> Result<M, ApiError> {
     let parsed = wire::parse::<M>(body)?;
     if parsed.unknown_fields > 0 {
         app.metrics()

@@ -3,7 +3,7 @@
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use delta_core::{Cause, Command, Reply, RunId};
+use delta_core::{Cause, Command, Digest, Reply, RunId};
 use delta_store::read::{RunFilter, RunRows};
 use delta_wire::api::{CancelRequest, Cursor, ListRuns, RunList, RunView};
 use delta_wire::{ErrorBody, ErrorCode, Invalid};
@@ -43,13 +43,8 @@ async fn create_run(
     body: Whole<RUN_BYTES>,
 ) -> Result<Response, ApiError> {
     let request = create::parse(&body.bytes)?;
-    let key = idempotency_key(&headers)?;
     let asked = create::Asked {
-        idempotency: key.map(|key| {
-            // One person's key never meets another's.
-            let scoped = format!("{}\n{key}", who.id);
-            (sha256(scoped.as_bytes()), sha256(&body.bytes))
-        }),
+        idempotency: idempotency(&headers, &who.id, &body.bytes)?,
         by: who.id,
     };
     let id = app.fresh_run_id(body.at);
@@ -60,7 +55,12 @@ async fn create_run(
     created(&app, answer).await
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+/// Hashes of the caller's key and of what it came with. One person's key never meets another's.
+pub(super) fn idempotency(
+    headers: &HeaderMap,
+    who: &str,
+    request: &[u8],
+) -> Result<Option<(Digest, Digest)>, ApiError> {
     let Some(value) = headers.get("idempotency-key") else {
         return Ok(None);
     };
@@ -69,7 +69,8 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
         let message = format!("must be 1 to {MAX_KEY_BYTES} plain characters");
         return Err(Invalid::field("Idempotency-Key", message).into());
     }
-    Ok(Some(text.to_owned()))
+    let scoped = format!("{who}\n{text}");
+    Ok(Some((sha256(scoped.as_bytes()), sha256(request))))
 }
 
 /// 201 with the run as it was made, or as it is now when an earlier request made it.

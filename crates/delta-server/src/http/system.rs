@@ -1,14 +1,17 @@
-//! About the server itself: health, readiness, metrics and the description of the API.
+//! About the server itself: health, readiness, metrics, the doctor and the description of the API.
 
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_wire::{ErrorBody, ErrorCode};
+use serde::Serialize;
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
+use super::extract::Admin;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -16,6 +19,7 @@ pub fn routes() -> OpenApiRouter<App> {
         .routes(routes!(readyz))
         .routes(routes!(metrics))
         .routes(routes!(openapi))
+        .routes(routes!(doctor))
 }
 
 /// The process lives and can still write. Not ready is no reason to restart it; this is.
@@ -60,6 +64,10 @@ async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
     metrics.lane_hold.set(hold);
     metrics.lane_dispatch.set(dispatch);
     metrics.lane_people.set(people);
+    let streams = app.writer.shared().watchers.streams();
+    metrics
+        .event_streams
+        .set(i64::try_from(streams).unwrap_or(i64::MAX));
     if let Ok(stats) = app.read(|reader| reader.stats()).await {
         metrics
             .wal_bytes
@@ -67,6 +75,56 @@ async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
     }
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], metrics.encode()).into_response())
+}
+
+/// What the doctor found.
+#[derive(Serialize, ToSchema)]
+struct Examined {
+    /// Events and tables agree everywhere.
+    healthy: bool,
+    runs: u64,
+    events: u64,
+    /// Runs that changed too often to be compared.
+    busy: u64,
+    /// Runs with a difference.
+    different: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_difference: Option<DifferenceView>,
+}
+
+/// Where events and tables disagree.
+#[derive(Serialize, ToSchema)]
+struct DifferenceView {
+    run_id: String,
+    /// The event it was found at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
+    what: String,
+    expected: String,
+    found: String,
+}
+
+/// Fold the events of every run and compare with the tables.
+#[utoipa::path(get, path = "/api/v1/doctor", tag = "system",
+    responses((status = 200, body = Examined), (status = 503, body = ErrorBody)))]
+async fn doctor(State(app): State<App>, _who: Admin) -> Result<axum::Json<Examined>, ApiError> {
+    let report = app
+        .read(|reader| delta_store::doctor::examine(reader, &mut |_| {}))
+        .await?;
+    Ok(axum::Json(Examined {
+        healthy: report.different == 0,
+        runs: report.runs,
+        events: report.events,
+        busy: report.busy,
+        different: report.different,
+        first_difference: report.first_difference.map(|it| DifferenceView {
+            run_id: it.run.to_string(),
+            version: it.version,
+            what: it.what,
+            expected: it.expected,
+            found: it.found,
+        }),
+    }))
 }
 
 /// This document.

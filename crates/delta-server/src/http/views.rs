@@ -90,7 +90,11 @@ pub struct Surroundings<'a> {
     pub jobs: &'a [(Job, Attempt)],
 }
 
-pub fn job(rows: &JobRows, around: &Surroundings, left: impl Fn(&Attempt) -> Left) -> JobView {
+pub fn job(
+    rows: &JobRows,
+    around: &Surroundings,
+    mut left: impl FnMut(&Attempt) -> Left,
+) -> JobView {
     let job = &rows.job;
     let policy = &job.policy;
     let needs: Vec<&Job> = around

@@ -15,7 +15,6 @@ use super::Shared;
 pub struct GrantedLease {
     pub token: LeaseToken,
     pub lease: LeaseKey,
-    pub number: u32,
     pub ttl: Span,
     pub max_runtime: Span,
     pub spec: Arc<str>,

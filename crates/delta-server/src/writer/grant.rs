@@ -25,7 +25,6 @@ pub(super) struct Given {
     pub slot: SlotId,
     pub token: LeaseToken,
     pub lease: LeaseKey,
-    pub number: u32,
     pub ttl: Span,
     pub max_runtime: Span,
     pub spec: Arc<str>,
@@ -227,11 +226,10 @@ fn give(
             continue;
         };
         match grant(batch, id, principal, runner)? {
-            Ok((token, lease, number, ttl, max_runtime)) => matches.given.push(Given {
+            Ok((token, lease, ttl, max_runtime)) => matches.given.push(Given {
                 slot,
                 token,
                 lease,
-                number,
                 ttl,
                 max_runtime,
                 spec: spec.clone(),
@@ -244,7 +242,7 @@ fn give(
     Ok(())
 }
 
-type Granted = (LeaseToken, LeaseKey, u32, Span, Span);
+type Granted = (LeaseToken, LeaseKey, Span, Span);
 
 fn grant(
     batch: &mut Batch,
@@ -267,10 +265,10 @@ fn grant(
     Ok(answer.and_then(|answer| match answer.reply {
         Reply::Granted {
             lease,
-            number,
             ttl,
             max_runtime,
-        } => Ok((token, lease, number, ttl, max_runtime)),
+            ..
+        } => Ok((token, lease, ttl, max_runtime)),
         _ => Err(NotDone::Internal),
     }))
 }

@@ -81,7 +81,7 @@ struct Item {
 }
 
 enum Kind {
-    Command(Order),
+    Command(Box<Order>),
     Ask(Ask),
     /// Look for queued attempts for the slots that wait.
     Wake,
@@ -208,7 +208,7 @@ impl Writer {
             hold,
             answer: Some(answer),
         };
-        self.push(lane, at, Kind::Command(order))?;
+        self.push(lane, at, Kind::Command(Box::new(order)))?;
         Ok(Sent(answered))
     }
 
@@ -313,7 +313,7 @@ impl Shared {
         let item = Item {
             at: self.clock.now(),
             arrived: Instant::now(),
-            kind: Kind::Command(order),
+            kind: Kind::Command(Box::new(order)),
         };
         self.lanes.push_own(Lane::Dispatch, item);
     }

@@ -84,7 +84,7 @@ struct Turns {
 }
 
 /// A command with the moment it was fully read.
-type Stamped = (Millis, Order);
+type Stamped = (Millis, Box<Order>);
 
 /// What a committed batch has to say.
 struct Done {
@@ -262,14 +262,13 @@ impl Turns {
             delivery: Delivery::new(self.shared.clone(), given.lease),
             token: given.token,
             lease: given.lease,
-            number: given.number,
             ttl: given.ttl,
             max_runtime: given.max_runtime,
             spec: given.spec,
         }
     }
 
-    fn reply(&mut self, order: Order, answered: Result<Answer, NotDone>) {
+    fn reply(&mut self, order: Box<Order>, answered: Result<Answer, NotDone>) {
         let hold = order.hold;
         let (Some(to), Ok(Reply::Renewed { ttl, cancel: None })) =
             (&order.answer, answered.as_ref().map(|answer| &answer.reply))

@@ -1,0 +1,127 @@
+//! Running something again (SM-3): a new run with its own id and `run_attempt + 1`; the old one
+//! stays as it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::HeaderMap;
+use axum::response::Response;
+use delta_core::command::{NewJob, NewRun};
+use delta_core::{Command, Digest, Job, Resolution, Text};
+use delta_store::read::RunRows;
+use delta_wire::api::{RerunRequest, RunView};
+use delta_wire::{ErrorBody, ErrorCode, Invalid};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::App;
+use super::error::ApiError;
+use super::extract::{Message, User};
+use super::runs::{created, find, idempotency, run_id};
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(rerun))
+}
+
+/// Run it again: all of it, what did not succeed, or one job.
+#[utoipa::path(post, path = "/api/v1/runs/{id}/rerun", tag = "runs",
+    params(("id" = String, Path)), request_body = RerunRequest,
+    responses((status = 201, description = "the new run", body = RunView),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "it has not ended", body = ErrorBody)))]
+async fn rerun(
+    State(app): State<App>,
+    User(who): User,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    body: Message,
+) -> Result<Response, ApiError> {
+    let old = run_id(&id)?;
+    let request = RerunRequest::parse(&body.bytes)?;
+    let rows = find(&app, old).await?;
+    if !rows.run.state.has_ended() {
+        let message = "the run has not ended; cancel it or wait for it first";
+        return Err(ApiError::new(ErrorCode::Conflict, message));
+    }
+    let chosen = choose(&rows, &request)?;
+    let numbers: Vec<u32> = chosen.iter().copied().collect();
+    let specs = app.read(move |reader| {
+        let specs = numbers.iter().map(|n| reader.spec(old.job(*n)));
+        specs.collect::<Result<Option<Vec<Arc<str>>>, _>>()
+    });
+    let specs = specs.await?.ok_or_else(|| ApiError::not_found("run"))?;
+    // The address is part of the request: the same key for another run is another request.
+    let said = [id.as_bytes(), b"\n", &body.bytes].concat();
+    let key = idempotency(&headers, &who.id, &said)?;
+    let mut new = again(&rows, &chosen, who.id, key);
+    new.id = app.fresh_run_id(body.at);
+    let command = Command::CreateRun(Box::new(new));
+    let answer = app.writer.create(body.at, command, specs).await?;
+    created(&app, answer).await
+}
+
+/// Numbers of the jobs to run again: those asked for, and those that need them.
+fn choose(rows: &RunRows, request: &RerunRequest) -> Result<BTreeSet<u32>, ApiError> {
+    let jobs = || rows.jobs.iter().map(|(job, _)| job);
+    let wanted: Vec<u32> = if request.failed_only {
+        let lost = jobs().filter(|job| job.resolution != Some(Resolution::Succeeded));
+        lost.map(|job| job.id.n).collect()
+    } else if let Some(name) = &request.job {
+        let named = |job: &&Job| *job.name == **name || job.id.to_string() == *name;
+        let job = jobs().find(named);
+        let job = job.ok_or_else(|| Invalid::field("job", "is no job of this run"))?;
+        vec![job.id.n]
+    } else {
+        jobs().map(|job| job.id.n).collect()
+    };
+    if wanted.is_empty() {
+        return Err(ApiError::new(
+            ErrorCode::Conflict,
+            "every job of the run succeeded",
+        ));
+    }
+    let dependents: BTreeMap<u32, &[u32]> =
+        jobs().map(|job| (job.id.n, &*job.dependents)).collect();
+    let (mut chosen, mut open) = (BTreeSet::new(), wanted);
+    while let Some(n) = open.pop() {
+        if chosen.insert(n) {
+            open.extend(dependents.get(&n).copied().unwrap_or_default());
+        }
+    }
+    Ok(chosen)
+}
+
+/// The same jobs under new numbers; needs that succeeded before are met.
+fn again(
+    rows: &RunRows,
+    chosen: &BTreeSet<u32>,
+    by: Text,
+    idempotency: Option<(Digest, Digest)>,
+) -> NewRun {
+    let numbers: BTreeMap<u32, u32> = chosen.iter().copied().zip(1..).collect();
+    let jobs = rows.jobs.iter().map(|(job, _)| job);
+    let jobs = jobs.filter(|job| chosen.contains(&job.id.n)).map(|job| {
+        let mut policy = (*job.policy).clone();
+        policy.needs = policy
+            .needs
+            .iter()
+            .filter_map(|n| numbers.get(n).copied())
+            .collect();
+        NewJob {
+            name: job.name.clone(),
+            policy,
+            spec: job.spec,
+        }
+    });
+    let mut header = rows.run.header.clone();
+    header.run_attempt += 1;
+    header.rerun_of = Some(rows.run.id);
+    header.created_by = by;
+    header.idempotency = idempotency;
+    NewRun {
+        id: rows.run.id,
+        header,
+        jobs: Some(jobs.collect()),
+    }
+}
