@@ -4,7 +4,7 @@
 //! The server's writer does the same faster, with lanes and groups; the simulator, the doctor's
 //! tests and the conformance suite use this one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use delta_core::lease::epoch;
@@ -77,42 +77,25 @@ pub fn lease(
     ask: &LeaseAsk,
     context: &Context,
 ) -> Result<Option<Given>, StoreError> {
+    let given = lease_many(store, std::slice::from_ref(ask), context)?;
+    Ok(given.into_iter().next().flatten())
+}
+
+/// The same for many runners in one batch: each gets its own, the first to ask the first in line.
+pub fn lease_many(
+    store: &mut dyn Store,
+    asks: &[LeaseAsk],
+    context: &Context,
+) -> Result<Vec<Option<Given>>, StoreError> {
     let (given, _) = batch(store, &mut |store, work| {
-        let holder = (ask.principal.clone(), ask.runner.clone());
-        work.load(store, Want::Holder(holder.0.clone(), holder.1.clone()))?;
-        let attempt = match work.world.holders.get(&holder).copied().flatten() {
-            Some(held) => {
-                work.load(store, Want::Run(held.run()))?;
-                work.load(store, Want::Attempt(held))?;
-                Some(held)
-            }
-            None => {
-                let claim = Claim {
-                    keys: ask.keys.clone(),
-                    limit: 1,
-                    skip: BTreeSet::new(),
-                };
-                store.claim(&claim, &mut work.world)?.first().copied()
-            }
-        };
-        let Some(attempt) = attempt else {
-            return Ok(None);
-        };
-        let row = work.world.attempts.get(&attempt).and_then(Option::as_ref);
-        let number = row.map_or(0, |row| row.lease_number) + 1;
-        let command = Command::Grant {
-            attempt,
-            principal: ask.principal.clone(),
-            runner: ask.runner.clone(),
-            token: ask.token,
-            epoch: epoch(context.settings.incarnation, number),
-        };
-        let answer = work.ask(store, &command, &[], context)?;
-        Ok(Some(Given {
-            attempt,
-            epoch: epoch(context.settings.incarnation, number),
-            answer,
-        }))
+        let mut given = Vec::with_capacity(asks.len());
+        for (n, ask) in asks.iter().enumerate() {
+            given.push(match work.pick(store, ask, asks.len() - n)? {
+                Some(attempt) => Some(work.grant(store, ask, attempt, context)?),
+                None => None,
+            });
+        }
+        Ok(given)
     })?;
     Ok(given)
 }
@@ -122,11 +105,74 @@ pub fn lease(
 struct Work {
     world: World,
     writes: Writes,
+    /// Attempts claimed and not yet given, by the keys they were claimed for.
+    lines: BTreeMap<Vec<Text>, VecDeque<AttemptId>>,
+    granted: BTreeSet<AttemptId>,
 }
 
 impl Work {
     fn load(&mut self, store: &mut dyn Store, want: Want) -> Result<(), StoreError> {
         store.load(&BTreeSet::from([want]), &mut self.world)
+    }
+
+    /// The attempt a runner is to get: the one it holds, or the next in line. `left` runners are
+    /// still to be served, so that many are claimed at once.
+    fn pick(
+        &mut self,
+        store: &mut dyn Store,
+        ask: &LeaseAsk,
+        left: usize,
+    ) -> Result<Option<AttemptId>, StoreError> {
+        let holder = (ask.principal.clone(), ask.runner.clone());
+        self.load(store, Want::Holder(holder.0.clone(), holder.1.clone()))?;
+        if let Some(held) = self.world.holders.get(&holder).copied().flatten() {
+            self.load(store, Want::Run(held.run()))?;
+            self.load(store, Want::Attempt(held))?;
+            return Ok(Some(held));
+        }
+        let mut claimed = false;
+        loop {
+            let line = self.lines.entry(ask.keys.clone()).or_default();
+            while let Some(next) = line.pop_front() {
+                if self.granted.insert(next) {
+                    return Ok(Some(next));
+                }
+            }
+            if std::mem::replace(&mut claimed, true) {
+                return Ok(None);
+            }
+            let claim = Claim {
+                keys: ask.keys.clone(),
+                limit: left,
+                skip: self.granted.clone(),
+            };
+            line.extend(store.claim(&claim, &mut self.world)?);
+        }
+    }
+
+    fn grant(
+        &mut self,
+        store: &mut dyn Store,
+        ask: &LeaseAsk,
+        attempt: AttemptId,
+        context: &Context,
+    ) -> Result<Given, StoreError> {
+        let row = self.world.attempts.get(&attempt).and_then(Option::as_ref);
+        let number = row.map_or(0, |row| row.lease_number) + 1;
+        let epoch = epoch(context.settings.incarnation, number);
+        let command = Command::Grant {
+            attempt,
+            principal: ask.principal.clone(),
+            runner: ask.runner.clone(),
+            token: ask.token,
+            epoch,
+        };
+        let answer = self.ask(store, &command, &[], context)?;
+        Ok(Given {
+            attempt,
+            epoch,
+            answer,
+        })
     }
 
     fn ask(

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use delta_core::Span;
+use delta_store::doctor::examine;
 use delta_store::sqlite;
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -30,6 +31,8 @@ pub fn bench_and_file() -> (Bench, Connection, Rc<TempDir>) {
     let dir = Rc::new(tempfile::tempdir().expect("a folder"));
     let bench = Bench::new(&|| fixture_in(dir.clone()));
     let file = Connection::open(dir.path().join("delta-ci.db")).expect("the file opens");
+    file.pragma_update(None, "foreign_keys", false)
+        .expect("a setting");
     (bench, file, dir)
 }
 
@@ -86,14 +89,16 @@ fn a_second_writer_is_noticed_and_nothing_is_lost() {
     // is never written twice: the second to commit has a conflict and reads again.
     let dir = Rc::new(tempfile::tempdir().unwrap());
     let mut one = Bench::new(&|| fixture_in(dir.clone()));
-    let run = one.create(1, &["linux", "linux"]);
-    let mut two = Bench::new(&|| fixture_in(dir.clone()));
+    let run = one.create(1, &["linux", "windows"]);
     let first = one.lease("r1", &["linux"]).expect("work");
-    let second = two.lease("r2", &["linux"]).expect("work");
-    assert_ne!(first.attempt(), second.attempt());
+    let mut two = Bench::new(&|| fixture_in(dir.clone()));
+    two.lease("r2", &["windows"]).expect("work");
+    assert!(one.ack(&first).is_ok());
     let events = one.reader.events(run, 0, 9).unwrap();
     let versions: Vec<u64> = events.iter().map(|event| event.version).collect();
-    assert_eq!(versions, [1, 2, 3]);
+    assert_eq!(versions, [1, 2, 3, 4]);
+    let report = examine(&*one.reader, &mut |_| {}).unwrap();
+    assert_eq!(report.first_difference, None);
 }
 
 #[test]
