@@ -81,6 +81,9 @@ impl Client {
             let pem = std::fs::read(path).map_err(unusable)?;
             let found = reqwest::Certificate::from_pem_bundle(&pem)
                 .map_err(|problem| unusable(std::io::Error::other(problem)))?;
+            if found.is_empty() {
+                return Err(unusable(std::io::Error::other("it holds no certificate")));
+            }
             builder = builder.tls_certs_merge(found);
         }
         let http = builder.build().map_err(ClientError::Http)?;

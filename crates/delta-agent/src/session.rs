@@ -440,11 +440,13 @@ async fn finished(working: &mut Option<AbortOnDropHandle<WorkEnd>>) -> Result<Wo
 }
 
 /// How long a listening heartbeat is held. Shorter than the interval, so that it counts as the
-/// heartbeat; and so short that the lease, counted from its sending, outlives the next one too.
+/// heartbeat; and so short that the lease, counted from its sending, outlives the next one too. A
+/// server whose times leave no room for that still gets no more than four heartbeats an interval.
 fn listen_for(ttl: Duration, interval: Duration) -> Duration {
     let longest = Duration::from_secs(delta_wire::runner::MAX_WAIT_SECONDS);
     (interval * 3 / 4)
         .min(ttl.saturating_sub(interval) / 2)
+        .max(interval / 4)
         .min(longest)
 }
 

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::bench::PATIENCE;
@@ -58,8 +59,17 @@ struct Request {
 
 impl FakeServer {
     pub async fn start(jobs: &[Value]) -> FakeServer {
+        FakeServer::listen(jobs, None).await
+    }
+
+    pub async fn start_tls(jobs: &[Value], tls: TlsAcceptor) -> FakeServer {
+        FakeServer::listen(jobs, Some(tls)).await
+    }
+
+    async fn listen(jobs: &[Value], tls: Option<TlsAcceptor>) -> FakeServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = format!("http://{}", listener.local_addr().expect("an address"));
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let address = format!("{scheme}://{}", listener.local_addr().expect("an address"));
         let state = State {
             jobs: jobs.iter().cloned().collect(),
             ttl: 20.0,
@@ -79,7 +89,7 @@ impl FakeServer {
             state: Mutex::new(state),
             changed: watch::Sender::new(0),
         });
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        let accepting = tokio::spawn(accept(listener, tls, Arc::clone(&shared)));
         FakeServer {
             address,
             shared,
@@ -134,15 +144,23 @@ impl FakeServer {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
     while let Ok((socket, _)) = listener.accept().await {
-        let shared = Arc::clone(&shared);
-        tokio::spawn(async move { serve(socket, &shared).await });
+        let (shared, tls) = (Arc::clone(&shared), tls.clone());
+        tokio::spawn(async move {
+            match tls {
+                None => serve(socket, &shared).await,
+                Some(tls) => serve(tls.accept(socket).await.ok()?, &shared).await,
+            }
+        });
     }
 }
 
 /// One connection; nothing when the peer left or the answer is to be lost.
-async fn serve(socket: TcpStream, shared: &Shared) -> Option<()> {
+async fn serve<S>(socket: S, shared: &Shared) -> Option<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut socket = BufReader::new(socket);
     loop {
         let request = read_request(&mut socket).await?;
@@ -175,10 +193,11 @@ async fn serve(socket: TcpStream, shared: &Shared) -> Option<()> {
             .write_all(format!("{head}{body}").as_bytes())
             .await
             .ok()?;
+        socket.get_mut().flush().await.ok()?;
     }
 }
 
-async fn read_request(socket: &mut BufReader<TcpStream>) -> Option<Request> {
+async fn read_request<S: AsyncRead + Unpin>(socket: &mut BufReader<S>) -> Option<Request> {
     let mut line = String::new();
     socket
         .read_line(&mut line)

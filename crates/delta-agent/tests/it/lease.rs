@@ -32,11 +32,15 @@ impl Agent {
         settings.stop_grace = Duration::from_millis(300);
         settings.leftover_grace = Duration::from_millis(100);
         change(&mut settings);
-        let client = Client::new(&ClientSettings {
-            server: server.address.clone(),
-            token: TokenSource::Memory(Secret::new(TOKEN)),
-            ca_file: None,
-        });
+        Agent::start_at(&client_settings(server), folder, settings)
+    }
+
+    pub fn start_at(
+        server: &ClientSettings,
+        folder: tempfile::TempDir,
+        settings: AgentSettings,
+    ) -> Agent {
+        let client = Client::new(server);
         let seen = Arc::new(Seen::default());
         let shutdown = watch::Sender::new(None);
         let client = client.expect("a client");
@@ -69,6 +73,15 @@ impl Agent {
     pub async fn shut_down(self) {
         self.shut_down_in(Duration::ZERO);
         self.ended().await.expect("a clean end");
+    }
+}
+
+/// How to reach a fake server.
+pub fn client_settings(server: &FakeServer) -> ClientSettings {
+    ClientSettings {
+        server: server.address.clone(),
+        token: TokenSource::Memory(Secret::new(TOKEN)),
+        ca_file: None,
     }
 }
 

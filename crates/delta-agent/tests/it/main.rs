@@ -4,4 +4,5 @@ mod bench;
 mod fake_server;
 mod lease;
 mod process;
+mod tls;
 mod trouble;
