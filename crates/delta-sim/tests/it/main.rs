@@ -1,0 +1,3 @@
+//! The model checker and the simulator, as tests.
+
+mod model;
