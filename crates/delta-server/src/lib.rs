@@ -220,6 +220,7 @@ async fn start_writer(config: &Config) -> Result<Started, StartError> {
             lease_floor,
             several_writers,
             people_limit: config.limits.waiting_requests,
+            longest_wait: writer::LONGEST_WAIT,
         };
         let (writer, handle) = thread.spawn().map_err(StartError::Thread)?;
         if let Some(wakeups) = wakeups {

@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 
 pub struct Metrics {
     registry: Registry,
+    pub lease_requests: Counter,
     pub grants: Counter,
     pub stale: Counter,
     pub refused: Counter,
@@ -39,6 +40,7 @@ impl Metrics {
             registry.register(name, help, counter.clone());
             counter
         };
+        let lease_requests = counter("lease_requests", "Requests for work");
         let grants = counter("leases_granted", "Leases granted");
         let stale = counter("stale_replies", "Messages on leases that were over");
         let refused = counter("refused", "Requests refused because a lane was full");
@@ -79,6 +81,7 @@ impl Metrics {
         );
         Metrics {
             registry,
+            lease_requests,
             grants,
             stale,
             refused,

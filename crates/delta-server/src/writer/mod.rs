@@ -14,6 +14,8 @@ mod grant;
 mod held;
 pub mod lanes;
 mod parking;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use std::sync::Arc;
@@ -128,6 +130,7 @@ pub struct Shared {
     pub lease_floor: Millis,
     /// Several servers write to this store.
     pub several_writers: bool,
+    longest_wait: Duration,
     /// Parked requests are sent home and none is parked any more.
     closing: AtomicBool,
     /// The thread is gone for good.

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use delta_core::{Command, LeaseKey, Millis, Reply, Settings};
 use delta_store::{Store, StoreError, Writes};
@@ -19,7 +19,7 @@ use super::grant::{Given, Matches, match_slots};
 use super::held::{Held, HeldHeartbeats};
 use super::lanes::{Drained, Lanes};
 use super::parking::{Parking, SlotId};
-use super::{Answer, Item, Kind, LONGEST_WAIT, NotDone, Order, Shared, Writer, store_error};
+use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, store_error};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::watch::Watchers;
@@ -42,6 +42,7 @@ pub struct Thread {
     pub lease_floor: Millis,
     pub several_writers: bool,
     pub people_limit: usize,
+    pub longest_wait: Duration,
 }
 
 impl Thread {
@@ -54,6 +55,7 @@ impl Thread {
             watchers: self.watchers,
             lease_floor: self.lease_floor,
             several_writers: self.several_writers,
+            longest_wait: self.longest_wait,
             closing: AtomicBool::new(false),
             dead: AtomicBool::new(false),
         });
@@ -132,7 +134,7 @@ impl Turns {
     fn serve(&mut self, items: &mut Vec<Item>) -> bool {
         let (mut orders, mut asked, mut wake) = (Vec::new(), Vec::new(), false);
         for item in items.drain(..) {
-            let late = item.arrived.elapsed() > LONGEST_WAIT;
+            let late = item.arrived.elapsed() > self.shared.longest_wait;
             match item.kind {
                 Kind::Command(order) if late => {
                     self.shared.metrics.too_late.inc();
@@ -146,7 +148,10 @@ impl Turns {
                 Kind::Ask(ask) if self.shared.is_closing() => {
                     let _ = ask.answer.send(Ok(None));
                 }
-                Kind::Ask(ask) => asked.extend(self.parking.park(ask)),
+                Kind::Ask(ask) => {
+                    self.shared.metrics.lease_requests.inc();
+                    asked.extend(self.parking.park(ask));
+                }
                 Kind::Wake => {
                     wake = true;
                     self.parking.drop_closed();

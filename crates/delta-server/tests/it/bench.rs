@@ -147,6 +147,11 @@ impl Bench {
         self.post(&self.user, &format!("/api/v1{path}"), body).await
     }
 
+    /// The same, with a path of its own.
+    pub async fn ask_owned(&self, path: String, body: Value) -> Answer {
+        self.ask(&path, body).await
+    }
+
     /// As a runner.
     pub async fn say(&self, path: &str, body: Value) -> Answer {
         self.post(&self.runner, &format!("/api/v1/runner{path}"), body)

@@ -2,4 +2,15 @@
 //! SQLite, with timings small enough to wait for.
 
 mod bench;
+mod cancel;
+mod events;
+mod granting;
+mod identity;
+mod people;
+mod refusals;
+mod restart;
+mod sockets;
+mod stale;
 mod story;
+mod system;
+mod uploads;
