@@ -1,6 +1,6 @@
 //! How many events a second the SQLite store writes, in batches, each batch one flush.
 //!
-//! `cargo run --release -p delta-store --example write_rate -- [BATCHES] [BATCH] [FINISHED] [QUEUED]`
+//! `cargo run --release -p delta-store --example write_rate -- BATCHES BATCH FINISHED QUEUED`
 //! creates runs of one job, grants, acknowledges and completes them, a batch of commands at a time,
 //! on one thread. With FINISHED and QUEUED it measures again in a store that holds so many.
 

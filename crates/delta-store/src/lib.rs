@@ -34,8 +34,8 @@ pub trait Store: Send {
     /// locked in the order of their ids. Wants already answered in `world` are skipped.
     fn load(&mut self, wants: &BTreeSet<Want>, world: &mut World) -> Result<(), StoreError>;
 
-    /// Picks up to `limit` queued attempts whose match key is one of `keys`, in queue order, that no
-    /// other writer is granting, and loads them with their job and run. Attempts already in `skip`
+    /// Picks up to `limit` queued attempts whose match key is one of `keys`, in queue order, that
+    /// no other writer is granting, and loads them with their job and run. Attempts in `skip`
     /// (granted earlier in this batch) are passed over. A row picked and not granted stays queued.
     fn claim(&mut self, claim: &Claim, world: &mut World) -> Result<Vec<AttemptId>, StoreError>;
 
@@ -48,9 +48,9 @@ pub trait Store: Send {
     /// [`Store::resolve_unknown`] says which it was.
     fn commit(&mut self, writes: &Writes) -> Result<(), CommitError>;
 
-    /// After `CommitError::Unknown`: whether the batch is there, found by its events' hashes. Answers
-    /// the same after any commit, until the next `begin` or `rollback`: an answer may be lost on the
-    /// way to the caller too.
+    /// After `CommitError::Unknown`: whether the batch is there, found by its events' hashes. Says
+    /// the same after any commit, until the next `begin` or `rollback`: an answer may be lost on
+    /// the way to the caller too.
     fn resolve_unknown(&mut self, writes: &Writes) -> Result<bool, StoreError>;
 
     /// Gives the batch up; nothing of it stays.
@@ -216,7 +216,8 @@ pub enum StoreError {
     Corrupt(String),
     /// The store was made by a newer version of Delta CI.
     #[error(
-        "the store has schema version {found}, this program knows up to {known}: use the newer program"
+        "the store has schema version {found}, this program knows up to {known}: \
+         use the newer program"
     )]
     TooNew { found: u32, known: u32 },
 }

@@ -4,7 +4,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
 
-use delta_core::{Attempt, AttemptId, AttemptState, Fact, JobId, RunId, Text};
+use delta_core::{Attempt, AttemptId, AttemptState, Fact, JobId, RunId, RunState, Text};
 
 use super::connection::WAL_BOUND;
 use super::{SqliteStore, store_error, write};
@@ -220,22 +220,34 @@ impl SqliteStore {
         }
     }
 
-    /// The file has it: now memory may.
+    /// The file has it: now memory may. What has ended is not kept: a late message about it is
+    /// rare, and reads it again.
     fn publish(&mut self, writes: &Writes, plan: Plan) {
         let (batch, edits) = (self.batch, &writes.edits);
+        for (run, tip) in plan.tips {
+            self.tips.put(run, tip, batch);
+        }
         for (id, run) in &edits.runs {
             self.index.put_run(run);
-            self.runs.put(*id, run.clone(), batch);
+            if run.state == RunState::Reported {
+                self.runs.remove(*id);
+                self.tips.remove(*id);
+            } else {
+                self.runs.put(*id, run.clone(), batch);
+            }
         }
         for (id, job) in &edits.jobs {
-            self.jobs.put(*id, job.clone(), batch);
+            match job.resolution {
+                Some(_) => self.jobs.remove(*id),
+                None => self.jobs.put(*id, job.clone(), batch),
+            }
         }
         for (id, attempt) in &edits.attempts {
             self.index.put_attempt(attempt, || &plan.entering[id]);
-            self.attempts.put(*id, attempt.clone(), batch);
-        }
-        for (run, tip) in plan.tips {
-            self.tips.put(run, tip, batch);
+            match attempt.state.is_final() {
+                true => self.attempts.remove(*id),
+                false => self.attempts.put(*id, attempt.clone(), batch),
+            }
         }
         for (job, spec) in &writes.specs {
             self.specs.put(*job, spec.clone());

@@ -1,0 +1,4 @@
+//! The encoding of events and rows.
+
+mod golden;
+mod round_trip;
