@@ -348,7 +348,7 @@ impl PgStore {
         {
             Ok(outcome) => outcome,
             // Sent or not: nobody knows.
-            Err(Trouble::Lost(_)) => Outcome::Unknown,
+            Err(trouble) if trouble.ends_session() => Outcome::Unknown,
             Err(trouble) => Outcome::Failed(trouble),
         };
         self.judge(outcome, &plan, writes)
@@ -364,8 +364,7 @@ impl PgStore {
                 check_counts(plan, &changed)
             }
             Outcome::Failed(trouble) => {
-                self.memory.forget();
-                if matches!(trouble, Trouble::Lost(_)) {
+                if trouble.ends_session() {
                     self.drop_session();
                 }
                 Err(trouble.into())
@@ -416,7 +415,7 @@ async fn send(session: &Session, plan: &Plan<'_>, name: Option<&str>) -> Outcome
                 return Outcome::Failed(Trouble::of(&error));
             }
             Err(error) => match Trouble::of(&error) {
-                Trouble::Lost(_) => return Outcome::Unknown,
+                trouble if trouble.ends_session() => return Outcome::Unknown,
                 trouble => return Outcome::Failed(trouble),
             },
         }

@@ -176,11 +176,11 @@ impl Target {
     }
 }
 
-/// Runs until an answer or the deadline; no answer counts as a lost connection.
+/// Runs until an answer or the deadline.
 pub(super) async fn bounded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
     match tokio::time::timeout(ANSWER_DEADLINE, work).await {
         Ok(answer) => answer.map_err(|error| Trouble::of(&error)),
-        Err(_) => Err(Trouble::Lost(format!("no answer in {ANSWER_DEADLINE:?}"))),
+        Err(_) => Err(Trouble::Silent),
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) enum Trouble {
     Conflict,
     /// No answer, or the connection is of no more use. What was sent may have been done.
     Lost(String),
+    /// The deadline passed. As `Lost`, but another connection would hang just the same.
+    Silent,
     /// Refused for now; the transaction is over and nothing of it stays.
     Refused(String),
     /// A statement or a row that does not fit: ours or somebody's mistake.
@@ -49,11 +51,19 @@ impl Trouble {
     }
 }
 
+impl Trouble {
+    /// The session is of no more use, and what was sent may have been done.
+    pub(super) fn ends_session(&self) -> bool {
+        matches!(self, Trouble::Lost(_) | Trouble::Silent)
+    }
+}
+
 impl From<Trouble> for StoreError {
     fn from(trouble: Trouble) -> StoreError {
         match trouble {
             Trouble::Conflict => StoreError::Conflict,
             Trouble::Lost(why) | Trouble::Refused(why) => StoreError::Unavailable(why),
+            Trouble::Silent => StoreError::Unavailable("the database does not answer".into()),
             Trouble::Wrong(why) => StoreError::Corrupt(why),
         }
     }

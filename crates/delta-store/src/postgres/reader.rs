@@ -53,31 +53,39 @@ impl PgReader {
         })
     }
 
-    /// Runs `work` on a free connection. An idle connection may have died: then a new one is tried
-    /// before giving up, which is why `work` must be repeatable.
+    /// Runs `work` on a free connection, within the deadline. An idle connection may have died:
+    /// then a new one is tried before giving up, which is why `work` must be repeatable.
     fn ask<T>(&self, work: impl AsyncFn(&Session) -> Result<T, Error>) -> Result<T, StoreError> {
         let runtime = self.runtime.as_ref().expect("taken only by drop");
-        runtime.block_on(async {
-            let waiting = tokio::time::timeout(ANSWER_DEADLINE, self.free.acquire());
-            let Ok(Ok(_free)) = waiting.await else {
-                return Err(StoreError::Unavailable("every connection is busy".into()));
-            };
-            if let Some(session) = self.take() {
-                match bounded(work(&session)).await {
-                    Err(Trouble::Lost(_)) => self.lock().clear(),
-                    answer => {
-                        self.lock().push(session);
-                        return Ok(answer?);
-                    }
-                }
-            }
-            let session = self.target.open(Planning::Each).await?;
+        let answer = async { tokio::time::timeout(ANSWER_DEADLINE, self.on_a_session(work)).await };
+        match runtime.block_on(answer) {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(Trouble::Silent.into()),
+        }
+    }
+
+    async fn on_a_session<T>(
+        &self,
+        work: impl AsyncFn(&Session) -> Result<T, Error>,
+    ) -> Result<T, Trouble> {
+        // Never closed, so that this is about waiting only.
+        let _free = self.free.acquire().await;
+        let idle = self.lock().pop();
+        if let Some(session) = idle {
             let answer = bounded(work(&session)).await;
-            if !matches!(answer, Err(Trouble::Lost(_))) {
+            if !answer.as_ref().is_err_and(Trouble::ends_session) {
                 self.lock().push(session);
+                return answer;
             }
-            Ok(answer?)
-        })
+            // The others are of the same age.
+            self.lock().clear();
+        }
+        let session = self.target.open(Planning::Each).await?;
+        let answer = bounded(work(&session)).await;
+        if !answer.as_ref().is_err_and(Trouble::ends_session) {
+            self.lock().push(session);
+        }
+        answer
     }
 
     fn rows(&self, sql: Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
@@ -98,10 +106,6 @@ impl PgReader {
             let rows = rows?;
             ended.map(|()| rows)
         })
-    }
-
-    fn take(&self) -> Option<Session> {
-        self.lock().pop()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {

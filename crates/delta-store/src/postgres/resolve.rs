@@ -88,3 +88,28 @@ impl PgStore {
         Ok(rows.first().is_some_and(|row| row.get(0)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use delta_core::{RunId, Want, World};
+    use delta_testkit::postgres::fresh_database;
+
+    use super::*;
+    use crate::Store;
+
+    #[test]
+    fn a_transaction_that_lingers_is_ended_before_it_is_judged() {
+        // F19: cut off from its server, but not yet missed by it.
+        let database = fresh_database().expect("a database");
+        let (mut lingering, _) = crate::postgres::open(&database.url).expect("opens");
+        let (mut store, _) = crate::postgres::open(&database.url).expect("opens");
+        lingering.begin().expect("begins");
+        let xid = lingering.batch.as_ref().expect("a batch").xid.clone();
+        store.sent = Some(Sent { xid, last: None });
+        assert!(!store.resolve_sent().expect("resolved"));
+        let wants = [Want::Run(RunId(1))].into();
+        assert!(lingering.load(&wants, &mut World::default()).is_err());
+        lingering.rollback();
+        assert!(lingering.begin().is_ok(), "it starts anew");
+    }
+}

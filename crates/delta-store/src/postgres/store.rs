@@ -93,9 +93,10 @@ impl PgStore {
         };
         let runtime = self.runtime.as_ref().expect("taken only by drop");
         let answer = runtime.block_on(bounded(work(&session)));
-        match &answer {
-            Err(Trouble::Lost(_)) => self.batch = None,
-            _ => self.session = Some(session),
+        if answer.as_ref().is_err_and(Trouble::ends_session) {
+            self.batch = None;
+        } else {
+            self.session = Some(session);
         }
         answer
     }
@@ -228,8 +229,6 @@ impl Store for PgStore {
     }
 
     fn rollback(&mut self) {
-        // What was claimed or granted in the batch is queued again.
-        self.memory.forget();
         if self.batch.take().is_some() {
             // A session that cannot even roll back is dropped, which does the same.
             let done = self.on_session(async |session: &Session| {

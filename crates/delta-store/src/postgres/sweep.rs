@@ -113,9 +113,9 @@ impl PgStore {
             session.client.batch_execute("COMMIT").await
         });
         match done {
-            Err(Trouble::Lost(why)) if !ids.is_empty() => match self.ended(&xid)? {
+            Err(trouble) if trouble.ends_session() && !ids.is_empty() => match self.ended(&xid)? {
                 Some(true) => Ok(ids),
-                _ => Err(StoreError::Unavailable(why)),
+                _ => Err(trouble.into()),
             },
             other => self.or_rollback(other).map(|()| ids),
         }
