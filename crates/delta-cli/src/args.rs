@@ -62,6 +62,8 @@ pub enum Command {
     Why(cmd::why::Args),
     /// Print the history of a run
     Events(cmd::events::Args),
+    /// Fold the history and compare it with the tables
+    Doctor(cmd::doctor::Args),
     /// Make, list and revoke tokens
     Token(cmd::token::Args),
     /// Measure this machine

@@ -33,7 +33,8 @@ pub struct Wanted {
 /// An agent at work.
 pub struct Worker {
     stop: watch::Sender<Option<Instant>>,
-    task: JoinHandle<Result<(), AgentError>>,
+    /// Nothing once its end has been seen.
+    task: Option<JoinHandle<Result<(), AgentError>>>,
 }
 
 impl Worker {
@@ -52,7 +53,10 @@ impl Worker {
         settings.stop_grace = wanted.stop_grace;
         let (stop, stopped) = watch::channel(None);
         let task = tokio::spawn(delta_agent::run(client, settings, observer, stopped));
-        Ok(Worker { stop, task })
+        Ok(Worker {
+            stop,
+            task: Some(task),
+        })
     }
 
     /// Takes no new job from now on; running ones are stopped after `grace`.
@@ -60,9 +64,14 @@ impl Worker {
         self.stop.send_replace(Some(Instant::now() + grace));
     }
 
-    /// Returns when the agent has ended. Safe to await again after it was dropped midway.
+    /// Returns when the agent has ended. May be dropped midway and asked again.
     pub async fn ended(&mut self) -> Result<(), Failure> {
-        match (&mut self.task).await {
+        let Some(task) = &mut self.task else {
+            return Ok(());
+        };
+        let ended = task.await;
+        self.task = None;
+        match ended {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error @ AgentError::Unauthorized(_))) => {
                 Err(Failure::new(Exit::NotAllowed, "the agent ended")

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod bench;
 pub mod cancel;
+pub mod doctor;
 pub mod events;
 pub mod help;
 pub mod logs;
@@ -32,6 +33,7 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Rerun(args) => rerun::run(args, terminal).await,
         Command::Why(args) => why::run(args, terminal).await,
         Command::Events(args) => events::run(args, terminal).await,
+        Command::Doctor(args) => doctor::run(args, terminal).await,
         Command::Token(args) => token::run(args, terminal).await,
         Command::Bench(args) => bench::run(args, terminal).await,
         Command::Help(args) => help::run(args, terminal),

@@ -1,0 +1,73 @@
+//! Commands beside a running server: cancel, follow, an agent of its own.
+
+use delta_testkit::process::Spawn;
+
+use crate::support::{PATIENCE, Place, binary};
+
+#[test]
+fn an_agent_executes_what_the_server_has() {
+    let place = Place::new();
+    let server = place.server(&["--heartbeat-interval", "500ms"]);
+    let made = place
+        .say("token create --role runner --data data")
+        .expect(0);
+    place.write("token", &made.stdout);
+    let agent = Spawn::new(binary())
+        .args(["agent", "--server", &server.url, "--token-file", "token"])
+        .args(["--name", "one", "--slots", "2", "--label", "gpu"])
+        .current_dir(place.path())
+        .spawn()
+        .unwrap();
+    let (run, job) = server.submit(&["echo from the agent"]);
+    assert_eq!(server.outcome(&run), "SUCCESS");
+    let logs = place.delta(["logs", &job, "--data", "data"]).expect(0);
+    assert!(
+        logs.stdout.lines().any(|line| line == "from the agent"),
+        "{}",
+        logs.stdout
+    );
+    let followed = place
+        .delta(["events", &run, "-f", "--data", "data"])
+        .expect(0);
+    assert!(followed.stdout.lines().count() > 3, "{}", followed.stdout);
+    agent.terminate().unwrap();
+    assert_eq!(
+        agent.wait(PATIENCE).unwrap().code(),
+        Some(0),
+        "{}",
+        agent.stderr()
+    );
+}
+
+#[test]
+fn an_agent_with_a_bad_token_ends_and_says_why() {
+    let place = Place::new();
+    let server = place.server(&[]);
+    place.write("token", "not-a-token");
+    let ran = place
+        .delta(["agent", "--server", &server.url, "--token-file", "token"])
+        .expect(7);
+    assert!(
+        ran.stderr.contains("token create --role runner"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_job_that_nobody_can_take_says_why_and_can_be_canceled() {
+    let place = Place::new();
+    let server = place.server(&[]);
+    let (run, job) = server.submit(&["true"]);
+    let why = place
+        .delta(["--json", "why", &job, "--data", "data"])
+        .expect(0)
+        .json();
+    assert_eq!(why["state"], "QUEUED");
+    assert!(why["why"]["message"].is_string(), "{why}");
+    assert!(why["must_end_by"].is_string(), "{why}");
+    place
+        .delta(["cancel", &run, "--reason", "enough", "--data", "data"])
+        .expect(0);
+    assert_eq!(server.outcome(&run), "CANCELED");
+}

@@ -1,0 +1,86 @@
+//! Help that teaches, and errors that say what to type.
+
+use crate::support::{Place, comparable};
+
+#[test]
+fn the_exit_codes_are_one_table() {
+    let ran = Place::new().say("help exit-codes").expect(0);
+    assert!(ran.stderr.is_empty());
+    assert!(ran.stdout.starts_with("Exit codes:\n   0  it worked"));
+    let whole = Place::new().say("--help").expect(0);
+    assert!(whole.stdout.ends_with(&ran.stdout), "{}", whole.stdout);
+}
+
+#[test]
+fn help_of_every_command_has_examples() {
+    let place = Place::new();
+    for command in [
+        "run", "up", "server", "agent", "runs", "show", "logs", "cancel", "rerun", "why", "events",
+    ] {
+        let ran = place.delta([command, "--help"]).expect(0);
+        assert!(ran.stdout.contains("Examples:"), "{command}");
+        let same = place.delta(["help", command]).expect(0);
+        assert!(same.stdout.contains("Examples:"), "help {command}");
+    }
+}
+
+#[test]
+fn an_unknown_command_is_a_usage_error() {
+    let ran = Place::new().say("rnu").expect(2);
+    assert!(ran.stdout.is_empty());
+    assert!(ran.stderr.contains("run"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_folder_without_data_is_named_with_what_to_type() {
+    let ran = Place::new().say("runs").expect(5);
+    assert_eq!(
+        ran.shown(),
+        "exit 5\n--- stderr\n\
+         error: there is no data folder .delta-ci\n\
+         next: say which server: --data DIR on its machine, or --server URL"
+    );
+}
+
+#[test]
+fn errors_are_json_for_programs() {
+    let ran = Place::new().say("--json runs").expect(5);
+    assert!(ran.stdout.is_empty());
+    let error: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert_eq!(error["error"]["code"], "not_found");
+    assert_eq!(error["error"]["exit_code"], 5);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_unreachable() {
+    let ran = Place::new()
+        .say("runs --server http://127.0.0.1:1")
+        .expect(6);
+    let said = comparable(&ran.stderr);
+    assert!(
+        said.starts_with("error: cannot reach http://127.0.0.1:1\nwhy: "),
+        "{said}"
+    );
+    Place::new().say("runs --server ci.example").expect(2);
+}
+
+#[test]
+fn a_pipeline_file_with_a_fault_points_at_the_line() {
+    let place = Place::new();
+    place.write(".delta-ci.yaml", "jobs:\n  unit:\n    stps: [make]\n");
+    let ran = place.say("run").expect(2);
+    assert!(ran.stderr.contains(".delta-ci.yaml:3:5"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("steps"), "{}", ran.stderr);
+    assert!(ran.stdout.is_empty());
+}
+
+#[test]
+fn a_folder_without_a_pipeline_file_says_so() {
+    let ran = Place::new().say("run").expect(5);
+    assert!(
+        ran.stderr.contains("cannot read ./.delta-ci.yaml"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.stderr.contains("next: write one"), "{}", ran.stderr);
+}

@@ -1,0 +1,10 @@
+//! The real binary: arguments in, exit code, stdout and stderr out.
+
+mod clients;
+mod help;
+mod history;
+mod run;
+mod runner_py;
+mod server;
+mod support;
+mod tokens;

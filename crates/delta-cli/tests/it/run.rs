@@ -1,0 +1,171 @@
+//! `delta-ci run`: a pipeline executed here, its exit code the run's outcome.
+
+use std::time::Duration;
+
+use delta_testkit::process::Spawn;
+use delta_testkit::wait::eventually;
+use rustix::process::{Pid, Signal, test_kill_process};
+
+use crate::support::{PATIENCE, Place, binary, comparable, workspace};
+
+fn pipeline(place: &Place, text: &str) {
+    place.write(".delta-ci.yaml", text);
+}
+
+#[test]
+fn the_first_example_passes_retries_and_allows_a_failure() {
+    let place = Place::new();
+    let example = workspace().join("examples/first");
+    let ran = place
+        .delta([std::ffi::OsStr::new("run"), example.as_os_str()])
+        .expect(0);
+    let stdout = comparable(&ran.stdout);
+    for line in [
+        "lint SUCCEEDED 1 TIME job_ID_1",
+        "unit SUCCEEDED 2 TIME needed 2 attempts job_ID_2",
+        "docs FAILED 1 TIME user_exit, allowed to fail job_ID_3",
+        "package SUCCEEDED 1 TIME job_ID_4",
+        "run_ID: SUCCESS in TIME",
+        "unit | attempt 1: the database of this test was not up yet",
+        "unit | attempt 2: the database answered",
+        "package | greet.sh",
+    ] {
+        assert!(
+            stdout.lines().any(|said| said == line),
+            "{line:?} in\n{stdout}"
+        );
+    }
+    let stderr = comparable(&ran.stderr);
+    assert!(stderr.contains("unit attempt 2 started"), "{stderr}");
+    assert!(!stderr.contains("WARN"), "{stderr}");
+}
+
+#[test]
+fn a_required_failure_fails_the_run() {
+    let place = Place::new();
+    pipeline(
+        &place,
+        "jobs:\n  unit:\n    steps: [exit 3]\n  after:\n    needs: [unit]\n    steps: [x]\n",
+    );
+    let ran = place.say("--json run").expect(1);
+    let view = ran.json();
+    assert_eq!(view["outcome"], "FAILED");
+    assert_eq!(view["jobs"][1]["cause"], "dependency_failed", "{view}");
+}
+
+#[test]
+fn jobs_see_the_callers_variables_and_work_on_a_copy() {
+    let place = Place::new();
+    pipeline(
+        &place,
+        "jobs:\n  a:\n    steps: ['test \"$COLOUR\" = blue', 'touch left-behind']\n",
+    );
+    let output = place
+        .command()
+        .arg("run")
+        .env("COLOUR", "blue")
+        .output()
+        .unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(!place.path().join("left-behind").exists());
+    let output = place
+        .command()
+        .args(["run", "--in-place"])
+        .env("COLOUR", "blue")
+        .output();
+    assert_eq!(output.unwrap().status.code(), Some(0));
+    assert!(place.path().join("left-behind").exists());
+}
+
+#[test]
+fn one_job_brings_what_it_needs_and_nothing_else() {
+    let place = Place::new();
+    pipeline(
+        &place,
+        "jobs:\n  a:\n    steps: [echo a]\n  b:\n    needs: [a]\n    steps: [echo b]\n  \
+         c:\n    steps: [exit 1]\n",
+    );
+    let view = place.say("--json run --job b").expect(0).json();
+    assert_eq!(view["jobs"].as_array().unwrap().len(), 2, "{view}");
+    let ran = place.say("run --job d").expect(5);
+    assert!(
+        ran.stderr.contains("the file has a, b, c"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn what_a_job_prints_cannot_steer_the_terminal() {
+    let place = Place::new();
+    pipeline(
+        &place,
+        "jobs:\n  a:\n    steps: [\"printf '\\\\033[2J\\\\033]0;t\\\\007\\\\033[31mred\\\\n'\"]\n",
+    );
+    let ran = place.say("run").expect(0);
+    assert!(!ran.stdout.contains('\u{1b}'), "{:?}", ran.stdout);
+    assert!(ran.stdout.contains("red"), "{:?}", ran.stdout);
+    let ran = place.say("--color always run").expect(0);
+    assert!(ran.stdout.contains("\u{1b}[31mred"), "{:?}", ran.stdout);
+    assert!(!ran.stdout.contains("\u{1b}[2J"), "{:?}", ran.stdout);
+}
+
+#[test]
+fn an_interrupt_cancels_and_leaves_no_process_behind() {
+    let place = Place::new();
+    let pid_file = place.path().join("pid");
+    let step = format!("echo $$ > {}; echo begun; sleep 600", pid_file.display());
+    pipeline(&place, &format!("jobs:\n  slow:\n    steps: ['{step}']\n"));
+    let run = Spawn::new(binary())
+        .arg("run")
+        .current_dir(place.path())
+        .spawn()
+        .unwrap();
+    run.wait_for_line("slow | begun", PATIENCE).unwrap();
+    run.signal(Signal::INT).unwrap();
+    let status = run.wait(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(3), "{}", run.stderr());
+    assert!(run.stdout().contains("CANCELED"), "{}", run.stdout());
+    let pid: i32 = std::fs::read_to_string(pid_file)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let pid = Pid::from_raw(pid).unwrap();
+    eventually(
+        Duration::from_secs(5),
+        "the job's process is gone",
+        || match test_kill_process(pid) {
+            Err(_) => Ok(()),
+            Ok(()) => Err("it lives"),
+        },
+    );
+}
+
+#[test]
+fn a_second_interrupt_forces_the_end() {
+    let place = Place::new();
+    // It hears TERM and goes on: only KILL ends it.
+    let step = "trap \"\" TERM; echo begun; while true; do sleep 1; done";
+    pipeline(
+        &place,
+        &format!("jobs:\n  stubborn:\n    steps: ['{step}']\n"),
+    );
+    let run = Spawn::new(binary())
+        .arg("run")
+        .current_dir(place.path())
+        .spawn()
+        .unwrap();
+    run.wait_for_line("stubborn | begun", PATIENCE).unwrap();
+    run.signal(Signal::INT).unwrap();
+    run.wait_for_line("once more to force it", PATIENCE)
+        .unwrap();
+    run.signal(Signal::INT).unwrap();
+    let status = run.wait(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(3), "{}", run.stderr());
+}

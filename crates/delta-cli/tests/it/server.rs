@@ -1,0 +1,84 @@
+//! `delta-ci server` and `up`: starting, refusing to start, stopping.
+
+use delta_testkit::process::Spawn;
+
+use crate::support::{PATIENCE, Place, binary};
+
+#[test]
+fn timings_that_cannot_work_are_refused_with_the_flag() {
+    let ran = Place::new()
+        .say("server --data d --listen 127.0.0.1:0 --lease-ttl 5s")
+        .expect(2);
+    assert!(
+        ran.stderr.contains("--lease-ttl: 5s is less than twice"),
+        "{}",
+        ran.stderr
+    );
+    let ran = Place::new()
+        .say("server --data d --listen 127.0.0.1:0 --sweep 5")
+        .expect(2);
+    assert!(
+        ran.stderr.contains("write 5s for seconds"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn a_listener_beyond_loopback_needs_tls() {
+    // D14
+    let ran = Place::new()
+        .say("server --data d --listen 0.0.0.0:0")
+        .expect(2);
+    assert!(ran.stdout.is_empty());
+    assert!(ran.stderr.contains("--tls-cert"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--behind-tls-proxy"), "{}", ran.stderr);
+    let ran = Place::new().say("up --listen 0.0.0.0:0").expect(2);
+    assert!(ran.stderr.contains("loopback only"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_second_server_on_the_same_folder_is_refused() {
+    let place = Place::new();
+    let server = place.server(&[]);
+    let ran = place
+        .say("server --data data --listen 127.0.0.1:0")
+        .expect(8);
+    assert!(ran.stderr.contains("is in use"), "{}", ran.stderr);
+    assert!(server.process.is_running());
+}
+
+#[test]
+fn a_server_stops_when_it_is_told_to() {
+    let place = Place::new();
+    let server = place.server(&[]);
+    server.process.terminate().unwrap();
+    let status = server.process.wait(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(0));
+    // The folder is free again, and nothing of it is lost.
+    place.say("runs --data data").expect(0);
+}
+
+#[test]
+fn up_serves_works_and_cleans_up_its_token() {
+    let place = Place::new();
+    let up = Spawn::new(binary())
+        .args(["up", "--listen", "127.0.0.1:0", "--slots", "2"])
+        .current_dir(place.path())
+        .spawn()
+        .unwrap();
+    up.wait_for_line("listening on http://127.0.0.1:", PATIENCE)
+        .unwrap();
+    up.wait_for_line("Ctrl-C stops both", PATIENCE).unwrap();
+    let listed = place.say("token list").expect(0);
+    assert!(listed.stdout.contains("delta-ci up"), "{}", listed.stdout);
+    up.terminate().unwrap();
+    assert_eq!(
+        up.wait(PATIENCE).unwrap().code(),
+        Some(0),
+        "{}",
+        up.stderr()
+    );
+    let listed = place.say("token list").expect(0);
+    assert!(listed.stdout.contains("revoked"), "{}", listed.stdout);
+}
