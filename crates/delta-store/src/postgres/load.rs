@@ -39,6 +39,9 @@ impl Wanted {
         for want in wants {
             wanted.add(want, world);
         }
+        for id in &wanted.attempts {
+            wanted.current.remove(&id.job);
+        }
         wanted
     }
 
