@@ -68,6 +68,8 @@ pub enum Command {
     Token(cmd::token::Args),
     /// Measure this machine
     Bench(cmd::bench::Args),
+    /// Try the core against seeded faults
+    Sim(cmd::sim::Args),
     /// Show help: for a command, or `exit-codes`
     Help(cmd::help::Args),
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use super::Client;
 use crate::embed;
 use crate::exit::Exit;
-use crate::failure::{Done, Failure};
+use crate::failure::{Done, Failure, internal};
 
 /// Where data is when nobody says, as `delta-ci up` makes it.
 pub const DEFAULT_DATA: &str = ".delta-ci";
@@ -73,17 +73,29 @@ pub async fn with(target: &Target, act: impl AsyncFnOnce(&Client) -> Done) -> Do
             if !data.is_dir() && target.store.is_none() {
                 return Err(no_folder(target, &data));
             }
-            local(&data, target.store.as_deref(), act).await
+            local(target, act).await
         }
     }
 }
 
 /// The same for a folder that may not exist yet.
-pub async fn local(
-    data: &Path,
-    store: Option<&str>,
-    act: impl AsyncFnOnce(&Client) -> Done,
-) -> Done {
+pub async fn local(target: &Target, act: impl AsyncFnOnce(&Client) -> Done) -> Done {
+    let folder = target.folder().unwrap_or_default();
+    match &target.store {
+        // Everything is in the database: the folder is only a place for the socket.
+        Some(_) if target.data.is_none() && !folder.is_dir() => {
+            let temporary = tempfile::Builder::new()
+                .prefix("delta-ci-")
+                .tempdir()
+                .map_err(internal("there is no temporary folder"))?;
+            in_folder(&temporary.path().join("data"), target, act).await
+        }
+        _ => in_folder(&folder, target, act).await,
+    }
+}
+
+async fn in_folder(data: &Path, target: &Target, act: impl AsyncFnOnce(&Client) -> Done) -> Done {
+    let store = target.store.as_deref();
     let started = Instant::now();
     loop {
         if let Some(client) = beside(data).await? {

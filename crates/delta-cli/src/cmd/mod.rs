@@ -12,6 +12,7 @@ pub mod run;
 pub mod runs;
 pub mod server;
 pub mod show;
+pub mod sim;
 pub mod token;
 pub mod up;
 pub mod why;
@@ -36,6 +37,7 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Doctor(args) => doctor::run(args, terminal).await,
         Command::Token(args) => token::run(args, terminal).await,
         Command::Bench(args) => bench::run(args, terminal).await,
+        Command::Sim(args) => sim::run(args, terminal),
         Command::Help(args) => help::run(args, terminal),
     }
 }

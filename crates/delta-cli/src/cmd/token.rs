@@ -130,9 +130,9 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
         Ok(Exit::Ok)
     };
     // The first token may be made before the first start: the folder comes into being here.
-    match args.target.folder() {
-        Some(data) => connect::local(&data, args.target.store.as_deref(), act).await,
-        None => client::with(&args.target, act).await,
+    match args.target.server {
+        None => connect::local(&args.target, act).await,
+        Some(_) => client::with(&args.target, act).await,
     }
 }
 

@@ -16,6 +16,7 @@ fn help_of_every_command_has_examples() {
     let place = Place::new();
     for command in [
         "run", "up", "server", "agent", "runs", "show", "logs", "cancel", "rerun", "why", "events",
+        "doctor", "sim",
     ] {
         let ran = place.delta([command, "--help"]).expect(0);
         assert!(ran.stdout.contains("Examples:"), "{command}");
@@ -83,4 +84,15 @@ fn a_folder_without_a_pipeline_file_says_so() {
         ran.stderr
     );
     assert!(ran.stderr.contains("next: write one"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_seed_tells_the_same_story_twice() {
+    let place = Place::new();
+    let one = place.say("--json sim --seed 7").expect(0);
+    let two = place.say("--json sim --seed 7").expect(0);
+    assert_eq!(one.stdout, two.stdout);
+    assert!(!one.json()["timeline"].as_array().unwrap().is_empty());
+    let all = place.say("--json sim --seeds 20 --from 1").expect(0).json();
+    assert_eq!(all["seeds"], 20, "{all}");
 }

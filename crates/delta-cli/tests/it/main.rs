@@ -3,6 +3,7 @@
 mod clients;
 mod help;
 mod history;
+mod postgres;
 mod run;
 mod runner_py;
 mod server;
