@@ -6,7 +6,6 @@
 
 pub mod edges;
 pub mod finality;
-pub mod fold;
 pub mod leases;
 pub mod memory;
 pub mod replies;

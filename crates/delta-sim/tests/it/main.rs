@@ -1,3 +1,5 @@
 //! The model checker and the simulator, as tests.
 
+mod bugs;
 mod model;
+mod seeds;
