@@ -100,13 +100,23 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<String, ShipError> {
                 offset = at;
                 shipment.shipped.store(offset, Ordering::Relaxed);
                 backoff.reset();
-                if setbacks > 0 || (length < LARGE_CHUNK_BYTES && !ended) {
+                if setbacks > 0 {
                     sleep(PAUSE).await;
+                } else if length < LARGE_CHUNK_BYTES {
+                    pause(&mut shipment.grows).await;
                 }
             }
             Ok(Fenced::Stale(_)) => return Err(ShipError::Stale),
             Err(problem) => wait_or_give_up(problem, &mut backoff).await?,
         }
+    }
+}
+
+/// Lets more bytes gather; the end of the log cuts it short, so that no job waits for it.
+async fn pause(grows: &mut watch::Receiver<u64>) {
+    tokio::select! {
+        () = sleep(PAUSE) => {}
+        Err(_) = grows.wait_for(|_| false) => {}
     }
 }
 
