@@ -17,6 +17,10 @@ pub const DIVERGENCE: Span = Span::secs(5);
 /// One part in a thousand: 1 ms of correction per second that passed (A23).
 const CORRECTION_SHARE: i64 = 1000;
 
+/// A correction counts at most one second, however long nobody looked: an hour's worth at once
+/// would be a step.
+const LONGEST_COUNTED: i64 = 1_000_000;
+
 /// What the present moment is counted from.
 struct Offset {
     /// Store time minus monotonic time, in microseconds.
@@ -66,12 +70,14 @@ impl Clock {
         let now = (self.monotonic)();
         let mut offset = self.offset.lock().unwrap_or_else(|e| e.into_inner());
         let wanted = store_now.0 * 1000 - now;
-        let allowed = ((now - offset.corrected_at) / CORRECTION_SHARE).max(0);
-        let step = (wanted - offset.micros).clamp(-allowed, allowed);
-        if step != 0 {
+        let passed = (now - offset.corrected_at).clamp(0, LONGEST_COUNTED);
+        let step =
+            (wanted - offset.micros).clamp(-passed / CORRECTION_SHARE, passed / CORRECTION_SHARE);
+        // Time too short for a whole microsecond of correction is kept for the next one.
+        if step != 0 || wanted == offset.micros {
             offset.micros += step;
+            offset.corrected_at = now;
         }
-        offset.corrected_at = now;
         offset.distance = (offset.micros - wanted) / 1000;
         offset.distance
     }
@@ -138,9 +144,31 @@ mod tests {
         clock.observe(Millis(61_000));
         assert_eq!(clock.now(), Millis(1_001));
         assert!(clock.trouble().is_some_and(|why| why.contains("behind")));
-        pass(10_000);
-        clock.observe(Millis(71_000));
+        for _ in 0..10 {
+            pass(1_000);
+            clock.observe(Millis(61_000 + NOW.get() / 1000));
+        }
         assert_eq!(clock.now(), Millis(11_011));
+        pass(3_600_000);
+        clock.observe(Millis(99_000_000));
+        assert_eq!(
+            clock.now(),
+            Millis(3_611_012),
+            "an hour of silence is no step"
+        );
+    }
+
+    #[test]
+    fn a_busy_server_is_corrected_as_well_as_an_idle_one() {
+        // A23: looks that come every 100 microseconds still add up.
+        let clock = Clock::with_monotonic(Millis(0), Millis(0), fake);
+        let start = NOW.get();
+        for _ in 0..100_000 {
+            NOW.set(NOW.get() + 100);
+            clock.observe(Millis(60_000 + (NOW.get() - start) / 1000));
+        }
+        let gained = clock.now().0 - (NOW.get() - start) / 1000;
+        assert!((9..=10).contains(&gained), "{gained}");
     }
 
     #[test]

@@ -35,7 +35,9 @@ pub struct Swept {
 impl Sweep {
     pub async fn run(self, stop: CancellationToken) {
         let mut tick = ticks(Duration::from_millis(self.every.0.unsigned_abs()));
+        let mut troubled = false;
         while ticked(&mut tick, &stop).await {
+            troubled = self.watch_clock(troubled);
             match self.run_once().await {
                 Ok(swept) if swept.changed > 0 => {
                     tracing::debug!(swept.looked_at, swept.changed, "swept");
@@ -44,6 +46,17 @@ impl Sweep {
                 Err(error) => tracing::warn!(%error, "a sweep failed; the next one looks again"),
             }
         }
+    }
+
+    /// Says once when the clocks begin to disagree (A23), and once when they agree again.
+    fn watch_clock(&self, troubled: bool) -> bool {
+        let trouble = self.writer.shared().clock.trouble();
+        match &trouble {
+            Some(why) if !troubled => tracing::error!(why, "the clocks disagree"),
+            None if troubled => tracing::info!("the clocks agree again"),
+            _ => {}
+        }
+        trouble.is_some()
     }
 
     pub async fn run_once(&self) -> Result<Swept, NotDone> {
@@ -66,9 +79,6 @@ impl Sweep {
         let shared = self.writer.shared();
         if shared.several_writers {
             shared.watchers.wake_all();
-        }
-        if let Some(why) = shared.clock.trouble() {
-            tracing::error!(why, "the clocks disagree");
         }
         self.writer.wake();
         Ok(swept)

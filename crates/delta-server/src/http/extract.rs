@@ -106,18 +106,32 @@ impl<const LIMIT: usize> FromRequest<App> for Whole<LIMIT> {
     }
 }
 
+/// The next piece of a body; a sender that falls silent is not waited for.
+pub async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
+    loop {
+        let frame = tokio::time::timeout(BODY_TIME, body.frame()).await;
+        let frame = frame.map_err(|_| {
+            let message = format!("nothing of the body came for {} s", BODY_TIME.as_secs());
+            ApiError::new(ErrorCode::Unavailable, message)
+        })?;
+        let Some(frame) = frame else {
+            return Ok(None);
+        };
+        let frame = frame.map_err(|_| {
+            ApiError::new(ErrorCode::Invalid, "the body ended before it was complete").at("body")
+        })?;
+        if let Ok(data) = frame.into_data() {
+            return Ok(Some(data));
+        }
+    }
+}
+
 /// Reads a body of at most `limit` bytes.
 pub async fn read(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
     let mut first: Option<Bytes> = None;
     let mut whole: Vec<u8> = Vec::new();
     let mut length = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| {
-            ApiError::new(ErrorCode::Invalid, "the body ended before it was complete").at("body")
-        })?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
+    while let Some(data) = next_piece(&mut body).await? {
         length += data.len();
         if length > DRAINED_BYTES {
             break;

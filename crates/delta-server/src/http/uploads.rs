@@ -13,14 +13,13 @@ use delta_wire::runner::{
     CreateUpload, LeaseToken, Reason, UploadCreated, UploadKind, UploadMethod,
 };
 use delta_wire::{ErrorBody, ErrorCode, Invalid};
-use http_body_util::BodyExt;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Message, Runner, read};
+use super::extract::{Message, Runner, next_piece, read};
 use super::runner::{hex, parse, proof, stale};
 use super::{App, internal};
 use crate::identity::Principal;
@@ -199,13 +198,7 @@ async fn receive(
     let mut file = tokio::fs::File::create(part).await.map_err(bad)?;
     let mut context = Context::new(&SHA256);
     let mut size = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| {
-            ApiError::new(ErrorCode::Invalid, "the body ended before it was complete").at("body")
-        })?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
+    while let Some(data) = next_piece(&mut body).await? {
         size += data.len() as u64;
         if size > room {
             return Err(too_large(MAX_ARTIFACT_BYTES));

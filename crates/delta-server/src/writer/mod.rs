@@ -2,7 +2,7 @@
 //! commit (D2).
 //!
 //! ```text
-//! handlers ──► lanes ──► thread: begin · load · decide each · match parked slots · commit ──► answers
+//! handlers ─► lanes ─► thread: begin · load · decide · match parked slots · commit ─► answers
 //! ```
 //!
 //! While a commit runs, commands gather in the lanes and form the next batch by themselves; nothing

@@ -8,6 +8,7 @@ mod granting;
 mod identity;
 mod people;
 mod refusals;
+mod replicas;
 mod restart;
 mod sockets;
 mod stale;

@@ -1,86 +1,45 @@
-//! Bad input: a clear answer each, no state change, no panic (issue list of the Runner Protocol and
-//! the people's API).
+//! Bad input: a clear answer each, no state change, no panic.
 
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, job};
+use crate::bench::{Bench, Lease, job};
+
+/// Messages with one field that is wrong, under the path they go to.
+fn wrong_messages(lease: &Lease) -> Vec<(&'static str, &'static str, Value)> {
+    let ask = json!({ "type": "Lease", "runner_id": "r", "capabilities": [] });
+    let (ack, beat, done) = (lease.ack(), lease.beat(), lease.complete("SUCCEEDED", 0));
+    let with = |message: &Value, field: &'static str, value: Value| {
+        let mut message = message.clone();
+        message[field] = value;
+        (field, message)
+    };
+    let cases = [
+        ("/lease", with(&ask, "capabilities", json!(null))),
+        ("/lease", with(&ask, "runner_id", json!(7))),
+        ("/lease", with(&ask, "type", json!("Heartbeat"))),
+        ("/lease", with(&ask, "wait_seconds", json!(31))),
+        ("/ack-lease", with(&ack, "job_id", json!("job_x"))),
+        ("/ack-lease", with(&ack, "runner_id", json!("other"))),
+        ("/heartbeat", with(&beat, "lease_id", json!(null))),
+        ("/heartbeat", with(&beat, "progress", json!([1]))),
+        ("/complete", with(&done, "status", json!("CANCELED"))),
+        ("/complete", with(&done, "exit_code", json!(null))),
+        ("/complete", with(&done, "exit_code", json!("0"))),
+        ("/complete", with(&done, "runner_id", json!("r9"))),
+        ("/complete", with(&done, "artifacts", json!({}))),
+    ];
+    let flat = |(path, (field, message))| (path, field, message);
+    cases.into_iter().map(flat).collect()
+}
 
 #[tokio::test]
 async fn a_wrong_message_is_answered_with_the_field_that_is_wrong() {
-    // RP-1, RP-4, RP-25, A36
+    // RP-1, RP-4, RP-10, RP-25, A36
     let bench = Bench::patient().await;
     let (_, job) = bench.create_one().await;
     let lease = bench.acked().await;
     let before = bench.show_job(&job).await;
-    let changed = |mut message: Value, field: &str, value: Value| {
-        message[field] = value;
-        message
-    };
-    let complete = lease.complete("SUCCEEDED", 0);
-    let cases = [
-        (
-            "/lease",
-            json!({ "type": "Lease", "runner_id": "r" }),
-            "capabilities",
-        ),
-        (
-            "/lease",
-            json!({ "type": "Lease", "runner_id": 7, "capabilities": [] }),
-            "runner_id",
-        ),
-        ("/lease", json!({ "type": "Heartbeat" }), "type"),
-        (
-            "/lease",
-            json!({ "type": "Lease", "runner_id": "r", "capabilities": [], "wait_seconds": 31 }),
-            "wait_seconds",
-        ),
-        (
-            "/ack-lease",
-            changed(lease.ack(), "job_id", json!("job_x")),
-            "job_id",
-        ),
-        (
-            "/ack-lease",
-            changed(lease.ack(), "runner_id", json!("other")),
-            "runner_id",
-        ),
-        (
-            "/heartbeat",
-            changed(lease.beat(), "lease_id", json!(null)),
-            "lease_id",
-        ),
-        (
-            "/heartbeat",
-            changed(lease.beat(), "progress", json!([1])),
-            "progress",
-        ),
-        (
-            "/complete",
-            changed(complete.clone(), "status", json!("CANCELED")),
-            "status",
-        ),
-        (
-            "/complete",
-            changed(complete.clone(), "exit_code", json!(null)),
-            "exit_code",
-        ),
-        (
-            "/complete",
-            changed(complete.clone(), "exit_code", json!("0")),
-            "exit_code",
-        ),
-        (
-            "/complete",
-            changed(complete.clone(), "runner_id", json!("r9")),
-            "runner_id",
-        ),
-        (
-            "/complete",
-            changed(complete, "artifacts", json!({})),
-            "artifacts",
-        ),
-    ];
-    for (path, message, field) in cases {
+    for (path, field, message) in wrong_messages(&lease) {
         let answer = bench.say(path, message.clone()).await.expect(422);
         assert_eq!(answer["code"], "INVALID", "{message}");
         assert_eq!(answer["field"], field, "{answer}");
@@ -95,10 +54,8 @@ async fn a_wrong_message_is_answered_with_the_field_that_is_wrong() {
         "\u{0}",
         "{\"type\":\"Lease\"}x",
     ] {
-        bench
-            .post(&bench.runner, "/api/v1/runner/lease", body)
-            .await
-            .expect(422);
+        let path = "/api/v1/runner/lease";
+        bench.post(&bench.runner, path, body).await.expect(422);
     }
     assert_eq!(bench.show_job(&job).await, before, "nothing changed");
 }

@@ -116,10 +116,8 @@ async fn whoever_may_open_the_admin_socket_is_an_administrator() {
     use std::os::unix::fs::PermissionsExt;
     let bench = Bench::patient().await;
     let body = json!({ "role": "runner", "name": "box" }).to_string();
-    let request = format!(
-        "POST /api/v1/tokens HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
+    let head = "POST /api/v1/tokens HTTP/1.1\r\nhost: x\r\nconnection: close";
+    let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let (status, made) = admin(&bench, &request).await;
     assert_eq!(status, 201, "{made}");
     let get = "GET /api/v1/runs HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
