@@ -46,30 +46,28 @@ fn exit_of(status: u16) -> Exit {
     }
 }
 
-/// Nobody answered.
+/// Nobody answered, or nobody we can talk to.
 pub fn unreachable(place: &str, error: &reqwest::Error) -> Failure {
     let what = if error.is_timeout() {
         format!("{place} took too long to answer")
     } else {
         format!("cannot reach {place}")
     };
-    // The address may carry what should not be printed twice; the chain names host and reason only.
-    let reasons = error.source_chain();
+    // Not the error itself, which repeats the whole address.
+    let reasons = std::error::Error::source(error).map_or("no connection".into(), chain);
+    let next = what_to_do(&reasons);
     Failure::new(Exit::Unreachable, what)
         .because(reasons)
-        .next("is it running? `delta-ci server --data DIR --listen ADDR:PORT` starts one")
+        .next(next)
 }
 
-trait SourceChain {
-    fn source_chain(&self) -> String;
-}
-
-impl SourceChain for reqwest::Error {
-    fn source_chain(&self) -> String {
-        match std::error::Error::source(self) {
-            Some(source) => chain(source),
-            None => "no connection".into(),
-        }
+fn what_to_do(reasons: &str) -> &'static str {
+    if reasons.contains("certificate") {
+        "name the authority of its certificate with --ca-cert FILE"
+    } else if reasons.contains("invalid HTTP version") {
+        "does it speak TLS? then its address begins with https://"
+    } else {
+        "is it running? `delta-ci server --data DIR --listen ADDR:PORT` starts one"
     }
 }
 
