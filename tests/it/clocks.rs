@@ -1,0 +1,230 @@
+//! Wall clocks that jump, under the server, the database and the runner (A23).
+//!
+//! libfaketime moves the wall clock of one process; the machine's own clock is never touched, and
+//! monotonic time goes on as it is.
+
+use std::path::{Path, PathBuf};
+
+use delta_testkit::postgres::{Postgres, PostgresOptions};
+use serde_json::json;
+
+use crate::harness::{Options, Server, delta_ci, jobs, until};
+
+/// Where Debian's package `faketime` puts it.
+fn library() -> PathBuf {
+    let folders = ["x86_64-linux-gnu", "aarch64-linux-gnu"];
+    let file =
+        |folder: &&str| PathBuf::from(format!("/usr/lib/{folder}/faketime/libfaketime.so.1"));
+    let found = folders.iter().map(file).find(|file| file.is_file());
+    found.expect("libfaketime.so.1: install the package faketime")
+}
+
+/// A wall clock that a test sets by writing a file.
+struct WallClock {
+    file: PathBuf,
+}
+
+impl WallClock {
+    fn new(folder: &Path) -> WallClock {
+        let clock = WallClock {
+            file: folder.join("offset"),
+        };
+        clock.set("+0");
+        clock
+    }
+
+    fn set(&self, offset: &str) {
+        // In one step: a half-written file would be a third time.
+        let new = self.file.with_extension("new");
+        std::fs::write(&new, format!("{offset}\n")).unwrap();
+        std::fs::rename(&new, &self.file).unwrap();
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        let mut list = moved_by("");
+        list.retain(|(name, _)| name != "FAKETIME");
+        list.push((
+            "FAKETIME_TIMESTAMP_FILE".into(),
+            self.file.display().to_string(),
+        ));
+        list.push(("FAKETIME_NO_CACHE".into(), "1".into()));
+        list
+    }
+}
+
+/// The environment of a process whose wall clock is off by so much for good.
+fn moved_by(offset: &str) -> Vec<(String, String)> {
+    let pair = |name: &str, value: String| (name.to_owned(), value);
+    vec![
+        pair("LD_PRELOAD", library().display().to_string()),
+        pair("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        pair("FAKETIME", offset.into()),
+    ]
+}
+
+/// A server on a wall clock of its own, and the lease of a runner.
+fn server_on(clock: &WallClock, ttl: &str) -> Server {
+    let mut options = Options::patient().flag("lease-ttl", ttl);
+    for (name, value) in clock.environment() {
+        options = options.env(&name, value);
+    }
+    Server::start(options)
+}
+
+// F40, A23: an hour ahead.
+#[test]
+fn a_wall_clock_that_jumps_ahead_expires_nothing_while_the_server_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = WallClock::new(folder.path());
+    let mut server = server_on(&clock, "20s");
+    let (person, one) = (server.person(), server.runner("one"));
+    person.create(&jobs(1));
+    let old = one.take();
+    clock.set("+1h");
+    server
+        .process()
+        .wait_for_line("clocks disagree", crate::harness::person::SOON)
+        .unwrap();
+    let beat = one.heartbeat(&old).unwrap().expect(200);
+    assert_eq!(beat.body["extend_lease"], true, "{}", beat.text);
+    assert_eq!(person.attempt(&old.job)["losses"], 0);
+    // Over a restart the new wall clock judges: everything expires, once, and safely.
+    server.kill9();
+    server.start_again();
+    let late = one.complete(&old, "SUCCEEDED", 0).unwrap().expect(409);
+    assert_eq!(late.word("type"), "StaleLease", "{}", late.text);
+    let other = server.runner("other");
+    let grant = other.take();
+    assert_eq!((&grant.job, grant.attempt), (&old.job, 1));
+    other.succeed(&grant);
+    assert_eq!(person.until_over(&grant.run)["outcome"], "SUCCESS");
+    server.check();
+}
+
+// F41, I19: an hour back.
+#[test]
+fn a_wall_clock_that_jumps_back_makes_no_lease_immortal() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = WallClock::new(folder.path());
+    let mut server = server_on(&clock, "6s");
+    let (person, one) = (server.person(), server.runner("one"));
+    person.create(&jobs(1));
+    let old = one.take();
+    clock.set("-1h");
+    let beat = one.heartbeat(&old).unwrap().expect(200);
+    assert_eq!(beat.body["extend_lease"], true, "{}", beat.text);
+    server.kill9();
+    server.start_again();
+    // Within its time to live it lives on; then it ends, though by the wall it would live an hour.
+    let beat = one.heartbeat(&old).unwrap().expect(200);
+    assert_eq!(beat.body["extend_lease"], true, "{}", beat.text);
+    let ttl = beat.body["new_lease_ttl_seconds"].as_f64().unwrap();
+    assert!(ttl <= 6.0, "{}", beat.text);
+    let other = server.runner("other");
+    let grant = other.take();
+    assert_eq!((&grant.job, grant.attempt), (&old.job, 1));
+    other.succeed(&grant);
+    assert_eq!(person.until_over(&grant.run)["outcome"], "SUCCESS");
+    server.check();
+}
+
+// F40, A23: the database's clock jumps under a server that runs.
+#[test]
+fn a_database_clock_that_jumps_expires_nothing_and_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(
+        folder.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
+    let clock = WallClock::new(folder.path());
+    let cluster = Postgres::start_with(PostgresOptions {
+        environment: clock.environment(),
+        ..PostgresOptions::durable()
+    })
+    .unwrap();
+    let database = cluster.fresh_database().unwrap();
+    let server = Server::start(
+        Options::patient()
+            .flag("lease-ttl", "20s")
+            .on(&database.url),
+    );
+    let (person, one) = (server.person(), server.runner("one"));
+    person.create(&jobs(1));
+    let grant = one.take();
+    assert_eq!(person.http.get("/readyz").unwrap().status, 200);
+    clock.set("+1h");
+    // It says that it cannot be trusted beside others, and why.
+    let unready = until(
+        "the difference is noticed",
+        || person.http.get("/readyz").unwrap(),
+        |answer| answer.status == 503,
+    );
+    assert!(unready.text.contains("clock"), "{}", unready.text);
+    let beat = one.heartbeat(&grant).unwrap().expect(200);
+    assert_eq!(beat.body["extend_lease"], true, "{}", beat.text);
+    one.succeed(&grant);
+    assert_eq!(person.attempt(&grant.job)["losses"], 0);
+    clock.set("+0");
+    server.check();
+}
+
+// F42, A23: the agent lives in another day.
+#[test]
+fn an_agent_in_yesterday_or_tomorrow_works_all_the_same() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    for (name, offset) in [("yesterday", "-1d"), ("tomorrow", "+1d")] {
+        let token = server.folder().join(format!("{name}.token"));
+        std::fs::write(&token, server.token("runner")).unwrap();
+        let mut spawn = delta_ci()
+            .args([
+                "agent",
+                "--server",
+                &format!("http://{}", server.addr()),
+                "--name",
+                name,
+            ])
+            .args(["--label", name, "--token-file"])
+            .arg(&token)
+            .arg("--work-dir")
+            .arg(server.folder().join(name));
+        for (name, value) in moved_by(offset) {
+            spawn = spawn.env(name, value);
+        }
+        let _agent = spawn.spawn().unwrap();
+        let run = person.create(&json!({"jobs": [{"name": "work", "requires": [name],
+            "job_spec": {"steps": ["sleep 0.6"]}}]}));
+        let over = person.until_over(&run);
+        assert_eq!(over["outcome"], "SUCCESS", "{name}: {over}");
+        let attempt = person.attempt(over["jobs"][0]["job_id"].as_str().unwrap());
+        assert_eq!(attempt["losses"], 0, "{attempt}");
+    }
+    server.check();
+}
+
+// F42, RP-17: what a message says about time sets no deadline.
+#[test]
+fn moments_in_messages_are_information_only() {
+    let server = Server::start(Options::patient());
+    let (person, one) = (server.person(), server.runner("one"));
+    let run = person.create(&jobs(1));
+    let grant = one.grant();
+    for moment in ["1970-01-01T00:00:00Z", "2999-12-31T23:59:59Z"] {
+        let mut ack = json!({"type": "AckLease", "job_id": grant.job, "lease_id": grant.lease,
+            "runner_id": one.id});
+        ack["accepted_at"] = json!(moment);
+        one.say("ack-lease", &ack).unwrap().expect(200);
+        let mut beat = one.beat(&grant);
+        beat["ts"] = json!(moment);
+        let answer = one.say("heartbeat", &beat).unwrap().expect(200);
+        let ttl = answer.body["new_lease_ttl_seconds"].as_f64().unwrap();
+        assert!(ttl > 0.0 && ttl <= 8.0, "{}", answer.text);
+    }
+    let mut done = one.done(&grant, "SUCCEEDED", 0);
+    done["timings"] = json!({"started_at": "2999-12-31T23:59:59Z",
+        "finished_at": "1970-01-01T00:00:00Z"});
+    one.say("complete", &done).unwrap().expect(200);
+    assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
+    server.check();
+}

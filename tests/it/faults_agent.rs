@@ -1,0 +1,147 @@
+//! The agent of this project as a process: killed, stopped and continued while it works.
+
+use std::path::Path;
+use std::time::Duration;
+
+use delta_testkit::process::Process;
+use serde_json::{Value, json};
+
+use crate::harness::{Options, Person, Server, delta_ci, until};
+
+/// Starts an agent with one slot and a token file of its own.
+fn agent(server: &Server, name: &str) -> Process {
+    let file = server.folder().join(format!("{name}.token"));
+    std::fs::write(&file, server.token("runner")).unwrap();
+    delta_ci()
+        .args([
+            "agent",
+            "--server",
+            &format!("http://{}", server.addr()),
+            "--name",
+            name,
+        ])
+        .arg("--token-file")
+        .arg(&file)
+        .arg("--work-dir")
+        .arg(server.folder().join(name))
+        .spawn()
+        .unwrap()
+}
+
+fn run_of(step: &str) -> Value {
+    json!({"jobs": [{"name": "work", "job_spec": {"steps": [step]}}]})
+}
+
+fn only_job(person: &Person, run: &str) -> String {
+    person.run(run)["jobs"][0]["job_id"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// Waits for the step to write its process id.
+fn pid_in(file: &Path) -> u32 {
+    until(
+        "the step has begun",
+        || {
+            std::fs::read_to_string(file)
+                .unwrap_or_default()
+                .trim()
+                .parse()
+                .ok()
+        },
+        Option::is_some,
+    )
+    .unwrap()
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+// F2, RP-57: kill -9 of an agent at work; another one does the same attempt.
+#[test]
+fn a_killed_agent_is_replaced_by_another() {
+    let server = Server::start(Options::quick());
+    let person = server.person();
+    let first = agent(&server, "first");
+    let mark = server.folder().join("mark");
+    // The first execution waits for good, the second one ends.
+    let step = format!(
+        "echo $$ > {mark}.new; mv {mark}.new {mark}; \
+         test \"$DELTA_LEASE_EPOCH\" -gt \"$(cat {mark}.epoch 2>/dev/null || echo 999999999999)\" \
+         && exit 0; echo \"$DELTA_LEASE_EPOCH\" > {mark}.epoch; exec sleep 20",
+        mark = mark.display()
+    );
+    let run = person.create(&run_of(&step));
+    pid_in(&mark);
+    until(
+        "the epoch is noted",
+        || mark.with_extension("epoch").exists(),
+        |it| *it,
+    );
+    first.kill9().unwrap();
+    let _second = agent(&server, "second");
+    let over = person.until_over(&run);
+    assert_eq!(over["outcome"], "SUCCESS", "{over}");
+    let attempt = person.attempt(&only_job(&person, &run));
+    assert_eq!(
+        (&attempt["attempt"], &attempt["losses"]),
+        (&json!(1), &json!(1)),
+        "{attempt}"
+    );
+    server.check();
+}
+
+// F6: stopped for less than the time to live.
+#[test]
+fn an_agent_paused_for_less_than_its_lease_loses_nothing() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let agent = agent(&server, "sleepy");
+    let mark = server.folder().join("mark");
+    let step = format!("echo $$ > {}; sleep 1", mark.display());
+    let run = person.create(&run_of(&step));
+    pid_in(&mark);
+    agent.stop().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    agent.cont().unwrap();
+    assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
+    let attempt = person.attempt(&only_job(&person, &run));
+    assert_eq!(attempt["losses"], 0, "{attempt}");
+    assert_eq!(attempt["leases"].as_array().unwrap().len(), 1, "{attempt}");
+    server.check();
+}
+
+// F7, RP-45, RP-58: stopped for longer; the work is somebody else's when it wakes up.
+#[test]
+fn an_agent_paused_for_longer_ends_its_work_when_it_wakes() {
+    let server = Server::start(Options::quick());
+    let person = server.person();
+    let sleepy = agent(&server, "sleepy");
+    let mark = server.folder().join("mark");
+    let step = format!("echo $$ > {}; sleep 60", mark.display());
+    let run = person.create(&run_of(&step));
+    let worker = pid_in(&mark);
+    sleepy.stop().unwrap();
+    let other = server.runner("other");
+    let grant = other.take();
+    assert_eq!((&grant.run, grant.attempt), (&run, 1));
+    other.succeed(&grant);
+    let before = person.until_over(&run);
+    assert_eq!(before["outcome"], "SUCCESS");
+    sleepy.cont().unwrap();
+    until(
+        "the stale work has ended",
+        || is_alive(worker),
+        |alive| !alive,
+    );
+    // It is free again, and what it did meanwhile changed nothing.
+    let next = person.create(&run_of("true"));
+    assert_eq!(person.until_over(&next)["outcome"], "SUCCESS");
+    let after = person.run(&run);
+    assert_eq!(after["version"], before["version"], "{after}");
+    let attempt = person.attempt(&grant.job);
+    assert_eq!(attempt["leases"][0]["state"], "EXPIRED", "{attempt}");
+    server.check();
+}

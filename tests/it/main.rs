@@ -1,0 +1,10 @@
+//! End to end: the real binary on real sockets, with faults.
+
+mod clocks;
+mod faults_agent;
+mod faults_postgres;
+mod faults_runner;
+mod faults_server;
+mod harness;
+mod hostile;
+mod kills;
