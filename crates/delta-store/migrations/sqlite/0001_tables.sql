@@ -1,6 +1,7 @@
 -- Hot, changing values are columns; cold ones are one JSON text each (see src/codec/row.rs).
 -- Moments are milliseconds since 1970, ids of runs 16 bytes, unsigned numbers keep their bits.
 -- Everything is scoped by project; a run's id is unique across projects.
+-- Checks are written with OR: for IN, SQLite fills a temporary table at every single write.
 
 CREATE TABLE meta (
     name  TEXT PRIMARY KEY,
@@ -13,10 +14,12 @@ INSERT INTO meta (name, value) VALUES ('incarnation', 1), ('newest', 0), ('runs'
 CREATE TABLE runs (
     run_id            BLOB PRIMARY KEY CHECK (length(run_id) = 16),
     project           TEXT NOT NULL,
-    state             TEXT NOT NULL CHECK (state IN ('CREATED', 'PLANNING', 'PLAN_FAILED', 'QUEUED',
-                          'RUNNING', 'CANCEL_REQUESTED', 'SUCCESS', 'FAILED', 'CANCELED',
-                          'TIMEOUT', 'REPORTED')),
-    outcome           TEXT CHECK (outcome IN ('SUCCESS', 'FAILED', 'CANCELED', 'TIMEOUT')),
+    state             TEXT NOT NULL CHECK (
+        state = 'CREATED' OR state = 'PLANNING' OR state = 'PLAN_FAILED' OR state = 'QUEUED' OR
+        state = 'RUNNING' OR state = 'CANCEL_REQUESTED' OR state = 'SUCCESS' OR
+        state = 'FAILED' OR state = 'CANCELED' OR state = 'TIMEOUT' OR state = 'REPORTED'),
+    outcome           TEXT CHECK (
+        outcome = 'SUCCESS' OR outcome = 'FAILED' OR outcome = 'CANCELED' OR outcome = 'TIMEOUT'),
     cause             TEXT,
     cancel            TEXT,
     created_at        INTEGER NOT NULL,
@@ -53,7 +56,8 @@ CREATE TABLE jobs (
     dependents TEXT NOT NULL,
     waiting_on INTEGER NOT NULL,
     attempts   INTEGER NOT NULL,
-    resolution TEXT CHECK (resolution IN ('SUCCEEDED', 'FAILED', 'CANCELED')),
+    resolution TEXT CHECK (
+        resolution = 'SUCCEEDED' OR resolution = 'FAILED' OR resolution = 'CANCELED'),
     cause      TEXT,
     ended_at   INTEGER,
     PRIMARY KEY (run_id, job)
@@ -65,9 +69,10 @@ CREATE TABLE attempts (
     job              INTEGER NOT NULL,
     attempt          INTEGER NOT NULL,
     project          TEXT NOT NULL,
-    state            TEXT NOT NULL CHECK (state IN ('CREATED', 'QUEUED', 'LEASED', 'STARTING',
-                         'RUNNING', 'UPLOADING', 'SUCCEEDED', 'FAILED', 'CANCEL_REQUESTED',
-                         'CANCELED', 'TIMED_OUT')),
+    state            TEXT NOT NULL CHECK (
+        state = 'CREATED' OR state = 'QUEUED' OR state = 'LEASED' OR state = 'STARTING' OR
+        state = 'RUNNING' OR state = 'UPLOADING' OR state = 'SUCCEEDED' OR state = 'FAILED' OR
+        state = 'CANCEL_REQUESTED' OR state = 'CANCELED' OR state = 'TIMED_OUT'),
     created_at       INTEGER NOT NULL,
     not_before       INTEGER NOT NULL,
     queued_at        INTEGER,
@@ -84,8 +89,9 @@ CREATE TABLE attempts (
     lease_epoch      INTEGER,
     lease_nth        INTEGER,
     lease_token      BLOB,
-    lease_state      TEXT CHECK (lease_state IN ('GRANTED', 'ACTIVE', 'EXPIRED', 'REVOKED',
-                         'COMPLETED', 'CANCELED')),
+    lease_state      TEXT CHECK (
+        lease_state = 'GRANTED' OR lease_state = 'ACTIVE' OR lease_state = 'EXPIRED' OR
+        lease_state = 'REVOKED' OR lease_state = 'COMPLETED' OR lease_state = 'CANCELED'),
     lease_principal  TEXT,
     lease_runner     TEXT,
     granted_at       INTEGER,
@@ -93,7 +99,8 @@ CREATE TABLE attempts (
     acknowledged_at  INTEGER,
     lease_ended_at   INTEGER,
     revocation       TEXT,
-    closing_kind     TEXT CHECK (closing_kind IN ('complete', 'cancel_ack')),
+    closing_kind     TEXT CHECK (
+        closing_kind = 'complete' OR closing_kind = 'cancel_ack'),
     closing_digest   BLOB,
     ttl              INTEGER,
     expires_at       INTEGER,
@@ -111,8 +118,9 @@ CREATE TABLE past_leases (
     project          TEXT NOT NULL,
     lease_nth        INTEGER NOT NULL,
     lease_token      BLOB NOT NULL,
-    lease_state      TEXT NOT NULL CHECK (lease_state IN ('EXPIRED', 'REVOKED', 'COMPLETED',
-                         'CANCELED')),
+    lease_state      TEXT NOT NULL CHECK (
+        lease_state = 'EXPIRED' OR lease_state = 'REVOKED' OR lease_state = 'COMPLETED' OR
+        lease_state = 'CANCELED'),
     lease_principal  TEXT NOT NULL,
     lease_runner     TEXT NOT NULL,
     granted_at       INTEGER NOT NULL,
@@ -120,7 +128,8 @@ CREATE TABLE past_leases (
     acknowledged_at  INTEGER,
     lease_ended_at   INTEGER,
     revocation       TEXT,
-    closing_kind     TEXT CHECK (closing_kind IN ('complete', 'cancel_ack')),
+    closing_kind     TEXT CHECK (
+        closing_kind = 'complete' OR closing_kind = 'cancel_ack'),
     closing_digest   BLOB,
     ttl              INTEGER NOT NULL,
     expires_at       INTEGER NOT NULL,
@@ -178,7 +187,8 @@ CREATE TABLE credentials (
     credential_id TEXT PRIMARY KEY,
     project       TEXT NOT NULL,
     name          TEXT NOT NULL,
-    role          TEXT NOT NULL CHECK (role IN ('runner', 'user', 'admin')),
+    role          TEXT NOT NULL CHECK (
+        role = 'runner' OR role = 'user' OR role = 'admin'),
     hash          BLOB NOT NULL UNIQUE CHECK (length(hash) = 32),
     created_at    INTEGER NOT NULL,
     expires_at    INTEGER,

@@ -39,6 +39,7 @@ struct Plan {
 }
 
 impl SqliteStore {
+    /// Writes the batch; the caller ends a transaction that is still open afterwards.
     pub(super) fn commit_batch(&mut self, writes: &Writes) -> Result<(), CommitError> {
         if writes.is_empty() {
             return Ok(());
@@ -46,21 +47,23 @@ impl SqliteStore {
         let plan = self.plan(writes)?;
         let last = writes.records.last().map(|record| record.run);
         self.unknown = last.map(|run| (run, plan.tips[&run]));
-        self.run_sql("BEGIN IMMEDIATE")?;
+        if self.connection.is_autocommit() {
+            self.run_sql("BEGIN IMMEDIATE")?;
+        }
         if let Err(error) = self.write_all(writes, &plan) {
-            self.give_up();
+            // Another writer may have been the reason: memory is read again.
+            self.doubtful = true;
             return Err(match error {
                 StoreError::Conflict => CommitError::Conflict,
                 other => other.into(),
             });
         }
         if let Err(error) = self.run_sql("COMMIT") {
+            self.doubtful = true;
             if !self.connection.is_autocommit() {
-                self.give_up();
                 return Err(error.into());
             }
             // The transaction is over, and nobody said how.
-            self.doubtful = true;
             tracing::warn!(%error, "a commit was not answered");
             return Err(CommitError::Unknown);
         }
@@ -69,17 +72,9 @@ impl SqliteStore {
         Ok(())
     }
 
-    fn run_sql(&self, sql: &str) -> Result<(), StoreError> {
+    pub(super) fn run_sql(&self, sql: &str) -> Result<(), StoreError> {
         let mut statement = self.connection.prepare_cached(sql).map_err(store_error)?;
         statement.execute([]).map(drop).map_err(store_error)
-    }
-
-    /// Nothing was written. Another writer may have been the reason, so memory is read again.
-    fn give_up(&mut self) {
-        self.doubtful = true;
-        if let Err(error) = self.run_sql("ROLLBACK") {
-            tracing::warn!(%error, "a batch could not be rolled back");
-        }
     }
 
     fn plan(&mut self, writes: &Writes) -> Result<Plan, StoreError> {

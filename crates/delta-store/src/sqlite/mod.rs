@@ -52,6 +52,8 @@ pub struct SqliteStore {
     specs: Specs,
     /// Counts batches, for the caches.
     batch: u64,
+    /// Between `begin` and `commit` or `rollback`.
+    in_batch: bool,
     /// Memory may differ from the file: read it all again before the next batch.
     doubtful: bool,
     /// The last event of the batch that was committed last, for when the answer is lost.
@@ -71,11 +73,30 @@ struct Gauges {
 }
 
 impl SqliteStore {
+    /// Reading inside a batch: the first read opens its transaction, so that not every single one
+    /// asks for a lock. A batch that finds everything in memory opens it when it commits.
+    fn reading(&self) -> Result<&Connection, StoreError> {
+        if self.in_batch && self.connection.is_autocommit() {
+            self.run_sql("BEGIN IMMEDIATE")?;
+        }
+        Ok(&self.connection)
+    }
+
+    /// Ends the batch and the transaction, if it has one, without a trace.
+    fn end_batch(&mut self) {
+        self.in_batch = false;
+        if !self.connection.is_autocommit()
+            && let Err(error) = self.run_sql("ROLLBACK")
+        {
+            tracing::warn!(%error, "a batch could not be rolled back");
+        }
+    }
+
     fn run(&mut self, id: RunId) -> Result<Option<Run>, StoreError> {
         if let Some(run) = self.runs.get(id, self.batch) {
             return Ok(Some(run.clone()));
         }
-        let found = rows::run(&self.connection, id)?;
+        let found = rows::run(self.reading()?, id)?;
         if let Some(run) = &found {
             self.runs.put(id, run.clone(), self.batch);
         }
@@ -86,7 +107,7 @@ impl SqliteStore {
         if let Some(job) = self.jobs.get(id, self.batch) {
             return Ok(Some(job.clone()));
         }
-        let found = rows::job(&self.connection, id)?;
+        let found = rows::job(self.reading()?, id)?;
         if let Some(job) = &found {
             self.jobs.put(id, job.clone(), self.batch);
         }
@@ -97,7 +118,7 @@ impl SqliteStore {
         if let Some(attempt) = self.attempts.get(id, self.batch) {
             return Ok(Some(attempt.clone()));
         }
-        let found = rows::attempt(&self.connection, id)?;
+        let found = rows::attempt(self.reading()?, id)?;
         if let Some(attempt) = &found {
             self.attempts.put(id, attempt.clone(), self.batch);
         }
@@ -108,7 +129,7 @@ impl SqliteStore {
         if let Some(tip) = self.tips.get(run, self.batch) {
             return Ok(*tip);
         }
-        rows::tip(&self.connection, run)
+        rows::tip(self.reading()?, run)
     }
 
     /// Enters a row, or that there is none; what the batch already knows stays as it is.
@@ -124,12 +145,12 @@ impl SqliteStore {
                 world.attempts.insert(*id, self.attempt(*id)?);
             }
             Want::PastLease(key) if !world.past_leases.contains_key(key) => {
-                let found = rows::past_lease(&self.connection, *key)?;
+                let found = rows::past_lease(self.reading()?, *key)?;
                 world.past_leases.insert(*key, found);
             }
             Want::Key(key) if !world.keys.contains_key(key) => {
                 let sql = "SELECT run_id FROM runs WHERE idempotency_key = ?1";
-                let found = rows::one(&self.connection, sql, [key], rows::read_run_id)?;
+                let found = rows::one(self.reading()?, sql, [key], rows::read_run_id)?;
                 world.keys.insert(*key, found);
             }
             Want::Holder(principal, runner) => {
@@ -149,7 +170,7 @@ impl SqliteStore {
             " FROM jobs WHERE run_id = ?1 AND resolution IS NULL ORDER BY job"
         );
         let key = [column::run_bytes(run)];
-        for job in rows::all(&self.connection, sql, key, rows::read_job)? {
+        for job in rows::all(self.reading()?, sql, key, rows::read_job)? {
             let current = job.current();
             world.jobs.entry(job.id).or_insert(Some(job));
             self.answer(&Want::Attempt(current), world)?;
@@ -160,9 +181,11 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     fn begin(&mut self) -> Result<Millis, StoreError> {
+        self.end_batch();
         if self.doubtful {
             self.reload()?;
         }
+        self.in_batch = true;
         self.batch += 1;
         self.unknown = None;
         self.runs.trim();
@@ -192,7 +215,9 @@ impl Store for SqliteStore {
     }
 
     fn commit(&mut self, writes: &Writes) -> Result<(), CommitError> {
-        self.commit_batch(writes)
+        let done = self.commit_batch(writes);
+        self.end_batch();
+        done
     }
 
     fn resolve_unknown(&mut self, _writes: &Writes) -> Result<bool, StoreError> {
@@ -210,6 +235,7 @@ impl Store for SqliteStore {
     }
 
     fn rollback(&mut self) {
+        self.end_batch();
         self.unknown = None;
     }
 

@@ -50,6 +50,7 @@ fn open_with(
         tips: Cache::new(CACHED_ROWS),
         specs: Specs::new(CACHED_SPEC_BYTES),
         batch: 0,
+        in_batch: false,
         doubtful: false,
         unknown: None,
         newest: Millis::ZERO,
