@@ -1,5 +1,5 @@
-//! `delta-ci sim`: the core and a store against seeded faults. The same seed tells the same story on
-//! every machine; a seed that breaks an invariant is named with the command that tells it again.
+//! `delta-ci sim`: the core and a store against seeded faults. The same seed tells the same story
+//! on every machine; a seed that breaks an invariant is named with the command that tells it again.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
