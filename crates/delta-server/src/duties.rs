@@ -18,6 +18,8 @@ const SWEEP_LIMIT: usize = 1_000;
 const PRUNE_LIMIT: usize = 100;
 /// How often old runs are looked for.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
+/// When to look again after a pass that failed: whatever was in the way is usually gone by then.
+const PRUNE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Expire, time out, force cancels, publish retries, and look for work for parked slots.
 pub struct Sweep {
@@ -129,13 +131,20 @@ pub struct Retention {
 
 impl Retention {
     pub async fn run(self, stop: CancellationToken) {
-        let mut tick = ticks(PRUNE_EVERY);
-        while ticked(&mut tick, &stop).await {
-            match self.run_once().await {
-                Ok(0) => {}
-                Ok(deleted) => tracing::info!(deleted, "old runs were deleted"),
-                Err(error) => tracing::warn!(%error, "old runs could not be deleted"),
-            }
+        let mut pause = Duration::ZERO;
+        while slept(pause, &stop).await {
+            pause = match self.run_once().await {
+                Ok(deleted) => {
+                    if deleted > 0 {
+                        tracing::info!(deleted, "old runs were deleted");
+                    }
+                    PRUNE_EVERY
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "old runs could not be deleted");
+                    PRUNE_AGAIN
+                }
+            };
         }
     }
 
@@ -178,6 +187,14 @@ fn ticks(every: Duration) -> tokio::time::Interval {
 async fn ticked(tick: &mut tokio::time::Interval, stop: &CancellationToken) -> bool {
     tokio::select! {
         _ = tick.tick() => true,
+        () = stop.cancelled() => false,
+    }
+}
+
+/// Sleeps; false when it is time to stop.
+async fn slept(pause: Duration, stop: &CancellationToken) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(pause) => true,
         () = stop.cancelled() => false,
     }
 }

@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod extract;
 mod jobs;
+mod lease;
 mod log;
 mod rerun;
 mod runner;
@@ -125,6 +126,7 @@ struct Described;
 
 fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Described::openapi())
+        .merge(lease::routes())
         .merge(runner::routes())
         .merge(uploads::routes())
         .merge(runs::routes())

@@ -3,28 +3,21 @@
 //! The lease token is read from the body only (A24). What a runner says about time, retries or its
 //! own authority is not obeyed (RP-17).
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use delta_core::attempt::{Progress, Report};
 use delta_core::command::LeaseProof;
 use delta_core::lease::Stale;
-use delta_core::requirement::Capabilities;
 use delta_core::{Cause, Command, JobId, Reply, Text};
-use delta_wire::job_spec::{MAX_EMBEDDED_SPEC_BYTES, RawJobSpec};
 use delta_wire::runner::{
-    self as wire, AckLease, AckLeaseAck, CancelAck, CancelAckAck, Complete, CompleteAck,
-    GrantedSpec, Heartbeat, HeartbeatAck, JobSpecRef, Lease, LeaseGranted, LeaseToken, Reason,
-    StaleLease,
+    self as wire, AckLease, AckLeaseAck, CancelAck, CancelAckAck, Complete, CompleteAck, Heartbeat,
+    HeartbeatAck, LeaseToken, Reason, StaleLease,
 };
 use delta_wire::states::AttemptState;
-use delta_wire::{ErrorBody, ErrorCode, Invalid, Seconds};
-use hyper::body::{Frame, SizeHint};
+use delta_wire::{ErrorCode, Invalid, Seconds};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -32,121 +25,14 @@ use super::App;
 use super::error::ApiError;
 use super::extract::{Message, Runner};
 use crate::identity::Principal;
-use crate::writer::{Delivery, GrantedLease, Lane, NotDone, sha256};
+use crate::writer::{Lane, sha256};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(lease))
         .routes(routes!(ack_lease))
         .routes(routes!(heartbeat))
         .routes(routes!(complete))
         .routes(routes!(cancel_ack))
-}
-
-/// Ask for work; long-poll up to `wait_seconds`.
-#[utoipa::path(post, path = "/api/v1/runner/lease", tag = "runner",
-    request_body(content = serde_json::Value, description = "Lease"),
-    responses(
-        (status = 200, description = "LeaseGranted", body = serde_json::Value),
-        (status = 204, description = "nothing to do"),
-        (status = 409, description = "RUNNER_BUSY", body = ErrorBody)))]
-async fn lease(
-    State(app): State<App>,
-    Runner(who): Runner,
-    body: Message,
-) -> Result<Response, ApiError> {
-    let ask: Lease = parse(&app, &body.bytes)?;
-    let runner: Text = ask.runner_id.into();
-    let capabilities = capabilities(&ask.capabilities);
-    app.presence.asks(&who.id, &runner, &capabilities);
-    let wait = ask.wait_seconds.as_duration();
-    let lease = app
-        .writer
-        .lease(body.at, who.id.clone(), runner.clone(), capabilities, wait);
-    match lease.await? {
-        Some(granted) => {
-            app.presence.works(&who.id, &runner);
-            lease_granted(&app, *granted)
-        }
-        None => {
-            app.presence.still_asks(&who.id, &runner);
-            Ok(StatusCode::NO_CONTENT.into_response())
-        }
-    }
-}
-
-/// Who says nothing about kinds of work executes steps (A68).
-fn capabilities(tags: &[String]) -> Capabilities {
-    let says = tags.iter().any(|tag| tag.starts_with("work:"));
-    let implied = (!says).then_some("work:steps");
-    Capabilities::parse(tags.iter().map(String::as_str).chain(implied))
-}
-
-fn lease_granted(app: &App, granted: GrantedLease) -> Result<Response, ApiError> {
-    let job = granted.lease.attempt.job;
-    let message = LeaseGranted {
-        job_id: job.to_string(),
-        run_id: job.run.to_string(),
-        lease_id: granted.token,
-        lease_ttl_seconds: granted.ttl.into(),
-        heartbeat_interval_seconds: app.writer.shared().settings.heartbeat_interval.into(),
-        max_runtime_seconds: granted.max_runtime.into(),
-        spec: spec(job, &granted.spec)?,
-        cancel_token: None,
-        attempt: Some(granted.lease.attempt.index),
-        lease_epoch: Some(granted.lease.epoch),
-    };
-    let bytes = serde_json::to_vec(&message).map_err(|error| {
-        tracing::error!(%error, %job, "a grant cannot be written");
-        ApiError::from(NotDone::Internal)
-    })?;
-    let body = Body::new(Carried {
-        bytes: Some(bytes.into()),
-        delivery: Some(granted.delivery),
-    });
-    let json = [(header::CONTENT_TYPE, "application/json")];
-    Ok((json, body).into_response())
-}
-
-fn spec(job: JobId, text: &str) -> Result<GrantedSpec, ApiError> {
-    if text.len() > MAX_EMBEDDED_SPEC_BYTES {
-        return Ok(GrantedSpec::Referenced(JobSpecRef {
-            uri: format!("/api/v1/runner/jobs/{job}/spec"),
-            sha256: hex(&sha256(text.as_bytes())),
-        }));
-    }
-    Ok(GrantedSpec::Embedded(RawJobSpec::from_text(
-        text.to_owned(),
-    )?))
-}
-
-/// A grant as a body that knows whether the connection took it (A67).
-struct Carried {
-    bytes: Option<Bytes>,
-    delivery: Option<Delivery>,
-}
-
-impl hyper::body::Body for Carried {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Some(delivery) = self.delivery.take() {
-            delivery.delivered();
-        }
-        Poll::Ready(self.bytes.take().map(|bytes| Ok(Frame::data(bytes))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.bytes.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-    }
 }
 
 /// Take up a lease.

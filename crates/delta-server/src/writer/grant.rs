@@ -13,7 +13,7 @@ use delta_store::{Claim, StoreError};
 use delta_wire::runner::LeaseToken;
 
 use super::batch::Batch;
-use super::parking::{Parking, SlotId};
+use super::parking::{Group, Parking, SlotId};
 use super::{NotDone, random, sha256};
 
 /// Grants of one batch: what a batch of commands holds, so that a flood of parked slots does not
@@ -57,6 +57,7 @@ pub(super) fn match_slots(
     answer_holders(batch, parking, asked, &mut matches)?;
     let pairs = pair(batch, parking, wake, &mut matches)?;
     give(batch, parking, pairs, &mut matches)?;
+    matches.more = matches.given.len() >= MAX_GRANTS;
     Ok(matches)
 }
 
@@ -140,53 +141,65 @@ fn pair(
     if parking.groups.is_empty() {
         return Ok(Vec::new());
     }
-    let mut fresh = queued_here(batch);
+    let mut queued = queued_here(batch);
     let mut keys: Option<Vec<Text>> = None;
     let mut taken: BTreeSet<AttemptId> = BTreeSet::new();
     let mut pairs = Vec::new();
     for name in parking.groups_in_order() {
-        let room = MAX_GRANTS.saturating_sub(pairs.len() + matches.given.len());
-        let mut slots = parking.listening(&name, room);
-        slots.retain(|slot| !matches.is_settled(*slot));
-        if slots.is_empty() {
-            continue;
-        }
         let Some(group) = parking.groups.get_mut(&name) else {
             continue;
         };
+        let look = wake || group.unserved;
         let mut found: BTreeSet<(i64, AttemptId)> = BTreeSet::new();
-        if wake || group.unserved {
-            if keys.is_none() {
-                keys = Some(batch.store.match_keys()?);
-            }
-            let fit = keys.iter().flatten().filter(|key| group.fits(key));
-            let claim = Claim {
-                keys: fit.cloned().collect(),
-                limit: slots.len(),
-                skip: skip(batch, &taken),
-            };
-            if !claim.keys.is_empty() {
-                for id in batch.store.claim(&claim, &mut batch.world)? {
-                    let order = batch.attempt(id).map_or(0, |attempt| attempt.order_key);
-                    found.insert((order, id));
-                }
-            }
-            // With work left over the group is looked for again; with slots left over it is not.
-            group.unserved = found.len() >= slots.len();
+        let fit = queued.iter().filter(|(_, _, key)| group.fits(key));
+        found.extend(fit.map(|(order, id, _)| (*order, *id)));
+        if found.is_empty() && !look {
+            continue;
         }
-        for (order, id, key) in &fresh {
-            if group.fits(key) {
-                found.insert((*order, *id));
-            }
+        let room = MAX_GRANTS.saturating_sub(pairs.len() + matches.given.len());
+        let mut slots = parking.listening(&name, room);
+        slots.retain(|slot| !matches.is_settled(*slot));
+        let Some(group) = parking.groups.get_mut(&name).filter(|_| !slots.is_empty()) else {
+            continue;
+        };
+        if look {
+            let claimed = claim(batch, group, slots.len(), &taken, &mut keys)?;
+            // With work left over the group is looked for again; with slots left over it is not.
+            group.unserved = claimed.len() >= slots.len();
+            found.extend(claimed);
         }
         for ((_, id), slot) in found.into_iter().zip(slots) {
             taken.insert(id);
             pairs.push((slot, id));
         }
-        fresh.retain(|(_, id, _)| !taken.contains(id));
+        queued.retain(|(_, id, _)| !taken.contains(id));
     }
-    matches.more = pairs.len() + matches.given.len() >= MAX_GRANTS;
     Ok(pairs)
+}
+
+/// Picks from the store's queue what fits a group, with each attempt's place in the order.
+fn claim(
+    batch: &mut Batch,
+    group: &mut Group,
+    limit: usize,
+    taken: &BTreeSet<AttemptId>,
+    keys: &mut Option<Vec<Text>>,
+) -> Result<Vec<(i64, AttemptId)>, StoreError> {
+    if keys.is_none() {
+        *keys = Some(batch.store.match_keys()?);
+    }
+    let fit = keys.iter().flatten().filter(|key| group.fits(key));
+    let claim = Claim {
+        keys: fit.cloned().collect(),
+        limit,
+        skip: skip(batch, taken),
+    };
+    if claim.keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids = batch.store.claim(&claim, &mut batch.world)?;
+    let order = |id: AttemptId| batch.attempt(id).map_or(0, |attempt| attempt.order_key);
+    Ok(ids.into_iter().map(|id| (order(id), id)).collect())
 }
 
 /// Attempts this batch queued, with the requirements of their jobs.

@@ -174,6 +174,13 @@ impl Parking {
         order.into_iter().map(|(_, key)| key).collect()
     }
 
+    /// What was found was not granted after all: look again for everybody.
+    pub fn look_again(&mut self) {
+        for group in self.groups.values_mut() {
+            group.unserved = true;
+        }
+    }
+
     pub fn next_deadline(&self) -> Option<Instant> {
         self.deadlines.first().map(|(at, _)| *at)
     }

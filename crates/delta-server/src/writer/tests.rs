@@ -265,3 +265,17 @@ async fn one_bad_command_fails_alone() {
     assert!(matches!(bad, Err(NotDone::Refused(Refusal::NoSuchRun(_)))));
     good.unwrap();
 }
+
+#[tokio::test]
+async fn a_grant_lost_to_a_conflict_is_made_again_in_the_same_turn() {
+    // No sweep runs here: only the retry can find the job.
+    let desk = plain(&[Fault::UnknownApplied, Fault::Conflict, Fault::Conflict]);
+    desk.create(1).await.unwrap();
+    let granted = desk
+        .lease("r1", Duration::from_secs(10))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(granted.lease.attempt.job.run, RunId(1));
+    granted.delivery.delivered();
+}

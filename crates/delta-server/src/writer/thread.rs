@@ -171,14 +171,18 @@ impl Turns {
     fn run_batch(&mut self, orders: Vec<Stamped>, asked: Vec<SlotId>, wake: bool) -> bool {
         let mut tries = 0;
         let error = loop {
-            match self.attempt(&orders, &asked, wake) {
+            let failed = match self.attempt(&orders, &asked, wake) {
                 Ok(done) => return self.finish(orders, done),
-                Err(Failed::Again) if tries < MAX_TRIES => {
+                Err(failed) => failed,
+            };
+            self.parking.look_again();
+            match failed {
+                Failed::Again if tries < MAX_TRIES => {
                     tries += 1;
                     self.shared.metrics.conflicts.inc();
                 }
-                Err(Failed::Again) => break StoreError::Conflict,
-                Err(Failed::Store(error)) => break error,
+                Failed::Again => break StoreError::Conflict,
+                Failed::Store(error) => break error,
             }
         };
         let several = orders.len() + asked.len() > 1;
