@@ -17,7 +17,7 @@ const MAY_IMPORT: [(&str, &[&str]); 11] = [
     ("delta-store", &["delta-core"]),
     ("delta-server", &["delta-core", "delta-wire", "delta-store"]),
     ("delta-agent", &["delta-core", "delta-wire"]),
-    ("delta-planner", &["delta-wire"]),
+    ("delta-planner", &["delta-core", "delta-wire"]),
     ("delta-sim", &["delta-core", "delta-store"]),
     (
         "delta-cli",

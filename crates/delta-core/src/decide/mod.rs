@@ -115,19 +115,7 @@ pub fn decide(world: &World, command: &Command, context: &Context) -> Result<Dec
         Command::Report { .. } => settle::report(&mut work),
         Command::Clamp { attempt } => due::clamp(&mut work, *attempt),
     }?;
-    let Work { edits, facts, .. } = work;
-    let record = (!facts.is_empty()).then(|| Record {
-        run: command.run(),
-        at: context.now,
-        command: command.name(),
-        actor: command.actor(),
-        facts,
-    });
-    Ok(Decision {
-        reply,
-        record,
-        edits,
-    })
+    Ok(work.into_decision(command, reply))
 }
 
 /// A decision in the making: the world, and the rows this command has changed so far.
@@ -147,6 +135,21 @@ impl<'w> Work<'w> {
             run,
             edits: Edits::default(),
             facts: Vec::new(),
+        }
+    }
+
+    fn into_decision(self, command: &Command, reply: Reply) -> Decision {
+        let record = (!self.facts.is_empty()).then(|| Record {
+            run: self.run,
+            at: self.context.now,
+            command: command.name(),
+            actor: command.actor(),
+            facts: self.facts,
+        });
+        Decision {
+            reply,
+            record,
+            edits: self.edits,
         }
     }
 

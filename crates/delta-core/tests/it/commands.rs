@@ -1,7 +1,7 @@
 //! Every message in every state: the whole behaviour of one attempt on one page.
 //!
-//! The page is `command_matrix.txt`; a change of behaviour is a change of that file, for a person to
-//! read. Nothing here may panic, and what is refused leaves no record (RP-1, SM-46, F39).
+//! The page is `command_matrix.txt`; a change of behaviour is a change of that file, for a person
+//! to read. Nothing here may panic, and what is refused leaves no record (RP-1, SM-46, F39).
 
 use crate::scenario::Scene;
 
