@@ -13,6 +13,7 @@ fn main() {
         (Some(Ok(from)), Some(Ok(to))) => {
             let options = Options {
                 failures: 20,
+                threads: 2,
                 ..Options::default()
             };
             let start = std::time::Instant::now();

@@ -22,9 +22,14 @@ use world::sometimes::Seen;
 pub struct Options {
     /// A mistake to seed into the server, to see it caught.
     pub bug: Option<Bug>,
-    /// Stop after this many failing seeds; 0 means after the first.
+    /// Go on until more than this many seeds have failed.
     pub failures: usize,
+    /// Stories told side by side; 0 means one. The summary is the same for any number.
+    pub threads: usize,
 }
+
+/// Seeds told between two looks at the failures, per thread: a fraction of a second of work.
+const BLOCK: u64 = 32;
 
 /// A seed that broke an invariant.
 #[derive(Clone, Debug)]
@@ -58,6 +63,29 @@ pub struct Summary {
 /// Tells the stories of all seeds in the range; `progress` is told how many are done.
 pub fn run_seeds(seeds: Range<u64>, options: &Options, progress: &mut dyn FnMut(u64)) -> Summary {
     let mut summary = Summary::default();
+    let threads = options.threads.max(1) as u64;
+    let mut from = seeds.start;
+    while from < seeds.end && summary.failures.len() <= options.failures {
+        let starts = (0..threads).map(|n| (from + n * BLOCK).min(seeds.end));
+        let blocks = starts.map(|start| start..(start + BLOCK).min(seeds.end));
+        let parts: Vec<Summary> = std::thread::scope(|scope| {
+            let tellers: Vec<_> = blocks
+                .map(|block| scope.spawn(move || tell_block(block, options)))
+                .collect();
+            let told = tellers.into_iter().map(|teller| teller.join());
+            told.map(|part| part.expect("a story panicked")).collect()
+        });
+        for part in &parts {
+            summary.add(part);
+        }
+        progress(summary.seeds);
+        from = (from + threads * BLOCK).min(seeds.end);
+    }
+    summary
+}
+
+fn tell_block(seeds: Range<u64>, options: &Options) -> Summary {
+    let mut summary = Summary::default();
     for seed in seeds {
         let ending = world::tell(seed, options.bug, false);
         summary.seeds += 1;
@@ -70,9 +98,18 @@ pub fn run_seeds(seeds: Range<u64>, options: &Options, progress: &mut dyn FnMut(
                 break;
             }
         }
-        progress(summary.seeds);
     }
     summary
+}
+
+impl Summary {
+    fn add(&mut self, part: &Summary) {
+        self.seeds += part.seeds;
+        self.events += part.events;
+        self.failures.extend(part.failures.iter().cloned());
+        self.seen.add(&part.seen);
+        self.judged.add(&part.judged);
+    }
 }
 
 /// One story, told again.

@@ -296,10 +296,10 @@ impl Model for Finalise {
         };
         let applied = next.apply(&command, &self.settings, tally)?;
         // Only the first job rests between grant and acknowledgement.
-        if let Action::Grant(n @ 2..) = action {
-            if let Some(ack) = self.command(&next, Action::Ack(n)) {
-                next.apply(&ack, &self.settings, tally)?;
-            }
+        if let Action::Grant(n @ 2..) = action
+            && let Some(ack) = self.command(&next, Action::Ack(n))
+        {
+            next.apply(&ack, &self.settings, tally)?;
         }
         Ok(applied.is_some_and(|(_, changed)| changed).then_some(next))
     }

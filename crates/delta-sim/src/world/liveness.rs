@@ -2,13 +2,15 @@
 //! rest within the time that was promised (L1 … L5). In half of the stories every other agent stays
 //! broken for good: dead, or deaf and still taking work.
 
+use std::collections::BTreeMap;
+
 use delta_core::bound::run_must_end_by;
 use delta_core::{Millis, RunId, RunState, Span};
 use delta_store::Store;
 
 use super::agent::Kind;
 use super::faults::Faults;
-use super::{Agent, Event, Sim};
+use super::{Event, Sim};
 use crate::check::Violation;
 
 fn late(rule: &'static str, what: String) -> Violation {
@@ -38,18 +40,18 @@ impl Sim {
         if !self.agents[0].up {
             self.after(0, 0, Event::AgentStart { agent: 0 });
         }
-        let promised = self.promises();
-        let begun = self.clock(0);
-        let end = promised.iter().map(|(_, at)| *at).max().unwrap_or(begun);
-        while self.clock(0) <= end && !self.quiet() {
+        // People whose wish was not heard yet may still be granted it.
+        let begun = self.now;
+        let patience = begun + Span::secs(15);
+        let mut promised = BTreeMap::new();
+        while self.now < patience || !self.quiet() {
+            self.promise(&mut promised);
             self.next()?;
-            if self.events % 64 == 0 {
+            // What fell due while nobody swept gets a few sweeps.
+            let settled = self.now > begun + self.settings.sweep.times(4);
+            if settled && self.events.is_multiple_of(16) {
                 self.kept(&promised)?;
             }
-        }
-        self.kept(&promised)?;
-        if !self.quiet() {
-            return Err(late("L2", "some run was never reported".to_string()));
         }
         self.drained()?;
         // Subscribers may be a poll behind.
@@ -60,16 +62,19 @@ impl Sim {
         Ok(())
     }
 
-    /// Until when each run must have settled, with what a sweep and a report may add.
-    fn promises(&self) -> Vec<(RunId, Millis)> {
+    /// Until when each run must have settled, with what a sweep and a report may add: fixed when
+    /// the faults ended, or when the run was made.
+    fn promise(&self, promised: &mut BTreeMap<RunId, Millis>) {
+        let runs = &self.judge.shadow.runs;
+        if runs.len() == promised.len() {
+            return;
+        }
         let slack = self.settings.sweep.times(4).plus(Span::secs(8));
         let soonest = self.clock(0) + self.settings.force_after().plus(slack);
-        let runs = self.judge.shadow.runs.values().flatten();
-        runs.map(|run| {
-            let promised = run_must_end_by(run, &self.settings).unwrap_or(soonest);
-            (run.id, (promised + slack).max(soonest))
-        })
-        .collect()
+        for run in runs.values().flatten() {
+            let by = run_must_end_by(run, &self.settings).unwrap_or(soonest);
+            promised.entry(run.id).or_insert((by + slack).max(soonest));
+        }
     }
 
     fn quiet(&self) -> bool {
@@ -78,7 +83,7 @@ impl Sim {
     }
 
     /// L1, L2, L4: what should have ended by now has.
-    fn kept(&self, promised: &[(RunId, Millis)]) -> Result<(), Violation> {
+    fn kept(&self, promised: &BTreeMap<RunId, Millis>) -> Result<(), Violation> {
         let now = self.clock(0);
         for (run, by) in promised {
             let state = self.run_state(*run);
@@ -117,9 +122,4 @@ impl Sim {
             false => Err(late("L5", format!("left over: {due:?} {leased:?}"))),
         }
     }
-}
-
-/// Only for the reader: an agent that is fit for everything.
-pub fn fit(agent: &Agent) -> bool {
-    agent.kind == Kind::Honest && agent.capabilities.fits("gpu")
 }

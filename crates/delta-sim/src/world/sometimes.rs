@@ -122,10 +122,10 @@ impl Seen {
                 }
             }
             (_, Reply::Created { replayed: true, .. }) => self.note(S::KeyReplayed),
-            (Command::CancelRun { run, .. }, Reply::Done { changed: true }) => {
-                if memory.runs.get(run) == Some(&RunState::Planning) {
-                    self.note(S::CancelWhilePlanning);
-                }
+            (Command::CancelRun { run, .. }, Reply::Done { changed: true })
+                if memory.runs.get(run) == Some(&RunState::Planning) =>
+            {
+                self.note(S::CancelWhilePlanning);
             }
             _ => {}
         }

@@ -9,7 +9,7 @@ const SEEDS: u64 = 300;
 fn caught(bug: Bug) {
     let options = Options {
         bug: Some(bug),
-        failures: 0,
+        ..Options::default()
     };
     let summary = run_seeds(0..SEEDS, &options, &mut |_| {});
     let Some(failure) = summary.failures.first() else {

@@ -14,7 +14,12 @@ fn count() -> u64 {
 fn seeds_keep_every_invariant_and_meet_every_fault() {
     // I1 … I20, L1 … L5, and the list of what must sometimes happen.
     let start = std::time::Instant::now();
-    let summary = run_seeds(0..count(), &Options::default(), &mut |_| {});
+    let options = Options {
+        failures: 9,
+        threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        ..Options::default()
+    };
+    let summary = run_seeds(0..count(), &options, &mut |_| {});
     for failure in &summary.failures {
         println!("{failure}");
     }
@@ -33,6 +38,19 @@ fn seeds_keep_every_invariant_and_meet_every_fault() {
     );
     let missing = summary.seen.missing();
     assert!(missing.is_empty(), "never happened: {missing:#?}");
+}
+
+#[test]
+fn threads_do_not_change_the_summary() {
+    let told = |threads| {
+        let options = Options {
+            threads,
+            ..Options::default()
+        };
+        let summary = run_seeds(500..540, &options, &mut |_| {});
+        (summary.seeds, summary.events, summary.seen, summary.judged)
+    };
+    assert_eq!(told(1), told(3));
 }
 
 #[test]
