@@ -1,13 +1,14 @@
 //! The server dies, is away, or is asked for more than it can do.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use delta_testkit::proxy::HttpProxy;
 use serde_json::json;
 
-use crate::harness::http::Pending;
+use crate::harness::http::{Answer, Pending};
 use crate::harness::person::SOON;
-use crate::harness::{Grant, Options, Server, job, jobs, until, walk};
+use crate::harness::{Grant, Options, Person, Runner, Server, job, jobs, walk};
 
 const COMPLETE: &str = "/api/v1/runner/complete";
 
@@ -156,89 +157,91 @@ fn a_stop_answers_those_who_wait_and_keeps_leases() {
 /// Runs that are asked for at once: three times what the queue of people's requests holds.
 const FLOOD: usize = 3 * 1024;
 
-// F58, D2: more runs than it can make, while leases are held and results come in.
-#[test]
-fn a_flood_of_runs_is_turned_away_and_live_work_goes_on() {
-    let options = Options::quick()
-        .flag("lease-ttl", "4s")
-        .flag("ack-timeout", "8s");
-    let server = Server::start(options);
-    let person = server.person();
-    let token = server.token("runner");
-    let names: Vec<String> = (0..40).map(|n| format!("r{n}")).collect();
-    let runner = |name: &str| crate::harness::Runner::new(server.addr(), &token, name);
-    person.create(&jobs(names.len()));
-    let grants: Vec<Grant> = names.iter().map(|name| runner(name).take()).collect();
-    // Heavy requests, written one after the other without waiting for an answer.
-    let heavy: Vec<_> = (0..100).map(|n| job(&format!("j{n}"))).collect();
+/// Slower than this, an answer to a runner counts as held up by the flood: half of the time to live
+/// here, though a busy test machine answers in a tenth of it.
+const HELD_UP: Duration = Duration::from_secs(6);
+
+/// Sends heavy requests one after the other without waiting for an answer, then reads them all.
+fn flood(person: &Person, count: usize) -> Vec<Answer> {
+    let heavy: Vec<_> = (0..30).map(|n| job(&format!("j{n}"))).collect();
     let heavy = json!({ "jobs": heavy }).to_string();
     let open = || {
         person
             .http
             .open("POST", "/api/v1/runs", &[], heavy.as_bytes())
-            .ok()
+            .unwrap()
     };
+    let sent: Vec<Pending> = (0..count).map(|_| open()).collect();
+    sent.into_iter().map(|it| it.answer().unwrap()).collect()
+}
+
+/// Heartbeats, as a runner does, until there is no more need; returns the slowest answer.
+fn beat_until(over: &AtomicBool, runner: &Runner, grant: &Grant) -> Duration {
+    let mut slowest = Duration::ZERO;
+    while !over.load(Ordering::SeqCst) {
+        let sent = Instant::now();
+        let beat = runner.heartbeat(grant).unwrap().expect(200);
+        slowest = slowest.max(sent.elapsed());
+        assert_eq!(beat.body["extend_lease"], true, "{}", beat.text);
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    slowest
+}
+
+// F58, D2: more runs than it can make, while leases are held and results come in.
+#[test]
+fn a_flood_of_runs_is_turned_away_and_live_work_goes_on() {
+    let options = Options::patient()
+        .flag("lease-ttl", "12s")
+        .flag("ack-timeout", "12s");
+    let server = Server::start(options);
+    let person = server.person();
+    let token = server.token("runner");
+    let run = person.create(&jobs(40));
+    let held: Vec<(Runner, Grant)> = (0..40)
+        .map(|n| {
+            let runner = Runner::new(server.addr(), &token, &format!("r{n}"));
+            let grant = runner.take();
+            (runner, grant)
+        })
+        .collect();
+    let over = AtomicBool::new(false);
     let (answers, slowest) = std::thread::scope(|scope| {
-        let floods: Vec<_> = (0..2)
-            .map(|_| {
-                scope.spawn(|| {
-                    let sent: Vec<Pending> = (0..FLOOD / 2).filter_map(|_| open()).collect();
-                    sent.into_iter()
-                        .map(|it| it.answer().unwrap())
-                        .collect::<Vec<_>>()
-                })
-            })
+        let beats: Vec<_> = held
+            .iter()
+            .map(|(runner, grant)| scope.spawn(|| beat_until(&over, runner, grant)))
             .collect();
-        let mut slowest = Duration::ZERO;
-        while !floods.iter().all(|flood| flood.is_finished()) {
-            for (name, grant) in names.iter().zip(&grants) {
-                let sent = Instant::now();
-                let beat = runner(name).heartbeat(grant).unwrap().expect(200);
-                slowest = slowest.max(sent.elapsed());
-                assert_eq!(beat.body["extend_lease"], true, "{}", beat.text);
-            }
-        }
+        let floods: Vec<_> = (0..2)
+            .map(|_| scope.spawn(|| flood(&person, FLOOD / 2)))
+            .collect();
         let answers: Vec<_> = floods
             .into_iter()
             .flat_map(|it| it.join().unwrap())
             .collect();
-        (answers, slowest)
+        over.store(true, Ordering::SeqCst);
+        let slowest = beats.into_iter().map(|it| it.join().unwrap()).max();
+        (answers, slowest.unwrap_or_default())
     });
-    let made = answers.iter().filter(|it| it.status == 201).count();
-    let refused: Vec<_> = answers.iter().filter(|it| it.status == 429).collect();
-    println!(
-        "{made} made, {} refused, slowest heartbeat {slowest:?}",
-        refused.len()
-    );
-    assert!(!refused.is_empty(), "it was never too much");
-    for refusal in &refused {
+    let count = |status: u16| answers.iter().filter(|it| it.status == status).count();
+    let (made, refused, late) = (count(201), count(429), count(503));
+    println!("{made} made, {refused} refused, {late} late, slowest heartbeat {slowest:?}");
+    assert!(refused > 0, "it was never too much");
+    assert_eq!(made + refused + late, FLOOD, "anything else is a mistake");
+    for refusal in answers.iter().filter(|it| it.status != 201) {
         assert!(
             refusal.header("retry-after").is_some(),
             "{:?}",
             refusal.headers
         );
-        assert_eq!(refusal.word("code"), "OVERLOADED");
         assert_eq!(refusal.body["retryable"], true);
     }
-    let unanswered = answers.len() - made - refused.len();
-    let late = answers.iter().filter(|it| it.status == 503).count();
-    assert_eq!(unanswered, late, "anything else is a mistake");
-    assert!(
-        slowest < Duration::from_secs(2),
-        "a heartbeat took {slowest:?}"
-    );
-    for (name, grant) in names.iter().zip(&grants) {
-        runner(name).succeed(grant);
-    }
-    let over = person.until_over(&grants[0].run);
-    assert_eq!(over["outcome"], "SUCCESS", "{over}");
-    for grant in &grants {
+    assert!(slowest < HELD_UP, "a heartbeat took {slowest:?}");
+    for (runner, grant) in &held {
+        runner.succeed(grant);
         assert_eq!(person.attempt(&grant.job)["losses"], 0);
     }
-    until(
-        "what was made is there",
-        || person.run_ids().len(),
-        |count| *count == made + 1,
-    );
+    assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
+    // What was acknowledged is there, and nothing that was refused.
+    assert_eq!(person.run_ids().len(), made + 1);
     server.check();
 }
