@@ -1,22 +1,30 @@
 //! The agent of this project as a process: killed, stopped and continued while it works.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use delta_testkit::process::Process;
+use delta_testkit::proxy::{HttpChances, HttpProxy};
+use delta_testkit::rng::{SEED_VARIABLE, fresh_seed};
 use serde_json::{Value, json};
 
-use crate::harness::{Options, Person, Server, delta_ci, until};
+use crate::harness::{Options, Person, Server, delta_ci, until, walk};
 
 /// Starts an agent with one slot and a token file of its own.
 fn agent(server: &Server, name: &str) -> Process {
+    agent_at(server, server.addr(), name)
+}
+
+/// The same by way of another address.
+fn agent_at(server: &Server, addr: SocketAddr, name: &str) -> Process {
     let file = server.folder().join(format!("{name}.token"));
     std::fs::write(&file, server.token("runner")).unwrap();
     delta_ci()
         .args([
             "agent",
             "--server",
-            &format!("http://{}", server.addr()),
+            &format!("http://{addr}"),
             "--name",
             name,
         ])
@@ -143,5 +151,69 @@ fn an_agent_paused_for_longer_ends_its_work_when_it_wakes() {
     assert_eq!(after["version"], before["version"], "{after}");
     let attempt = person.attempt(&grant.job);
     assert_eq!(attempt["leases"][0]["state"], "EXPIRED", "{attempt}");
+    server.check();
+}
+
+// F12, RP-60: the server is killed and comes back while an agent works.
+#[test]
+fn an_agent_works_on_while_its_server_is_killed_and_comes_back() {
+    let mut server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent(&server, "steady");
+    let mark = server.folder().join("mark");
+    let step = format!(
+        "echo begun; echo $$ > {}; sleep 3; echo ended",
+        mark.display()
+    );
+    let run = person.create(&run_of(&step));
+    pid_in(&mark);
+    server.kill9();
+    server.start_again();
+    assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
+    let job = only_job(&person, &run);
+    let attempt = person.attempt(&job);
+    assert_eq!(attempt["losses"], 0, "{attempt}");
+    assert_eq!(attempt["leases"].as_array().unwrap().len(), 1, "{attempt}");
+    let log = person
+        .http
+        .get(&format!("/api/v1/jobs/{job}/log"))
+        .unwrap()
+        .expect(200);
+    assert!(
+        log.text.contains("begun") && log.text.contains("ended"),
+        "{}",
+        log.text
+    );
+    server.check();
+}
+
+// F5, F33, F57: requests and answers lost, doubled and late, all drawn from one seed.
+#[test]
+fn an_agent_behind_a_bad_network_finishes_everything_once() {
+    let seed = fresh_seed();
+    println!("{SEED_VARIABLE}={seed}");
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let proxy = HttpProxy::start(server.addr(), seed).unwrap();
+    proxy.chances(HttpChances {
+        drop_request: 0.05,
+        drop_response: 0.05,
+        duplicate: 0.1,
+        delay: 0.2,
+        delay_range: Duration::from_millis(1)..Duration::from_millis(100),
+        ..HttpChances::none()
+    });
+    let _agents = [
+        agent_at(&server, proxy.addr(), "left"),
+        agent_at(&server, proxy.addr(), "right"),
+    ];
+    let runs: Vec<String> = (0..6)
+        .map(|_| person.create(&run_of("echo done")))
+        .collect();
+    for run in &runs {
+        assert_eq!(person.until_over(run)["outcome"], "SUCCESS");
+        let walked = walk(&person, run);
+        assert_eq!(walked.finals.len(), 1, "one attempt was enough");
+    }
     server.check();
 }
