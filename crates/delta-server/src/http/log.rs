@@ -213,9 +213,10 @@ fn artifacts(objects: &Objects, attempt: &Attempt) -> Vec<ArtifactView> {
             .uri
             .strip_prefix("delta:")
             .and_then(|id| id.parse().ok());
-        let own = id.filter(|id| Some(id.lease) == winner && id.artifact.is_some());
-        let meta = own.and_then(|id| objects.artifact(id));
-        if own.is_some() && meta.is_none() {
+        let own = id.filter(|id| Some(id.lease) == winner);
+        let file = own.filter(|id| id.artifact.is_some());
+        let meta = file.and_then(|id| objects.artifact(id));
+        if file.is_some() && meta.is_none() {
             return None;
         }
         Some(ArtifactView {
