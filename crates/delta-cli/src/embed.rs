@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use delta_core::{Settings, Span};
-use delta_server::{Config, Server, StartError, StoreChoice, Tls};
+use delta_server::{Config, Limits, Server, StartError, StoreChoice, Tls};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -22,6 +22,8 @@ pub struct Wanted {
     pub behind_tls_proxy: bool,
     pub startup_grace: Span,
     pub retention: Option<Span>,
+    /// Requests of people that may wait; the recommended number when absent.
+    pub waiting_requests: Option<usize>,
     pub duties: Duties,
 }
 
@@ -60,6 +62,8 @@ pub fn admin_socket(data: &Path) -> PathBuf {
 }
 
 pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
+    let mut limits = Limits::recommended();
+    limits.waiting_requests = wanted.waiting_requests.unwrap_or(limits.waiting_requests);
     let config = Config {
         data: wanted.data,
         listen: wanted.listen,
@@ -72,7 +76,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         startup_grace: wanted.startup_grace,
         retention: wanted.retention,
         duties: wanted.duties == Duties::On,
-        limits: delta_server::Limits::recommended(),
+        limits,
     };
     delta_server::start(config)
         .await
@@ -93,6 +97,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,
+        waiting_requests: None,
         duties: Duties::Off,
     })
     .await

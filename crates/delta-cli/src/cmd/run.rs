@@ -154,6 +154,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,
+        waiting_requests: None,
         duties: Duties::On,
     };
     embed::start(wanted)

@@ -51,6 +51,9 @@ pub struct Args {
     /// Delete runs that ended longer ago than this [default: keep everything]
     #[arg(long, value_name = "TIME", value_parser = timings::span, help_heading = "Timings")]
     retention: Option<Span>,
+    /// Requests of people that may wait before others are sent away with 429 [default: 1024]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    waiting_requests: Option<u32>,
     #[command(flatten)]
     timings: Timings,
 }
@@ -68,6 +71,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         behind_tls_proxy: args.behind_tls_proxy,
         startup_grace: args.startup_grace.unwrap_or(Span::ZERO),
         retention: args.retention,
+        waiting_requests: args.waiting_requests.map(|most| most as usize),
         duties: Duties::On,
     };
     let scheme = if wanted.tls.is_some() {

@@ -80,6 +80,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,
+        waiting_requests: None,
         duties: Duties::On,
     };
     let server = embed::start(wanted)

@@ -34,6 +34,10 @@ pub const PEOPLE_LIMIT: usize = 1_024;
 const DISPATCH_SHARE: usize = 32;
 const PEOPLE_SHARE: usize = 16;
 
+/// What lane 3 may bring into one batch, in jobs to create: some ten milliseconds of writing. Runs
+/// of a thousand jobs, a batch full of them, would keep every heartbeat waiting for seconds (F58).
+const PEOPLE_WEIGHT: usize = 512;
+
 /// The lane is full: come back later.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refused {
@@ -106,8 +110,15 @@ impl<T> Lanes<T> {
         self.arrived.notify_one();
     }
 
-    /// Waits for work until `until`, then takes up to `most` items, earlier lanes first.
-    pub fn drain(&self, most: usize, until: Option<Instant>, into: &mut Vec<T>) -> Drained {
+    /// Waits for work until `until`, then takes up to `most` items, earlier lanes first. Of lane 3
+    /// it takes no more than its weight allows, and always one.
+    pub fn drain(
+        &self,
+        most: usize,
+        until: Option<Instant>,
+        weight: fn(&T) -> usize,
+        into: &mut Vec<T>,
+    ) -> Drained {
         let mut state = self.lock();
         while state.lanes.iter().all(VecDeque::is_empty) {
             if state.closed {
@@ -124,10 +135,9 @@ impl<T> Lanes<T> {
             let waited = self.arrived.wait_timeout(state, left);
             state = waited.unwrap_or_else(|e| e.into_inner()).0;
         }
-        for (lane, take) in shares(most, state.lanes.each_ref().map(VecDeque::len))
-            .into_iter()
-            .enumerate()
-        {
+        let mut takes = shares(most, state.lanes.each_ref().map(VecDeque::len));
+        takes[2] = light(state.lanes[2].iter().take(takes[2]).map(weight));
+        for (lane, take) in takes.into_iter().enumerate() {
             into.extend(state.lanes[lane].drain(..take));
         }
         Drained::Work
@@ -158,9 +168,40 @@ fn shares(most: usize, waiting: [usize; 3]) -> [usize; 3] {
     [hold, dispatch, waiting[2].min(most - hold - dispatch)]
 }
 
+/// How many from the front are not too heavy together; the first always goes.
+fn light(weights: impl Iterator<Item = usize>) -> usize {
+    let mut sum = 0;
+    let within = weights.enumerate().take_while(|(position, weight)| {
+        sum += weight;
+        *position == 0 || sum <= PEOPLE_WEIGHT
+    });
+    within.count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn drain(lanes: &Lanes<usize>, taken: &mut Vec<usize>) -> Drained {
+        lanes.drain(256, None, |_| 1, taken)
+    }
+
+    #[test]
+    fn heavy_requests_of_people_come_a_few_at_a_time() {
+        // F58, D2
+        assert_eq!(light([].into_iter()), 0);
+        assert_eq!(light([1000, 1].into_iter()), 1);
+        assert_eq!(light([100; 50].into_iter()), 5);
+        assert_eq!(light([1; 200].into_iter()), 200);
+        let lanes = Lanes::new(10);
+        for jobs in [400, 400, 400] {
+            lanes.push(Lane::People, jobs).unwrap();
+        }
+        lanes.push(Lane::Hold, 1).unwrap();
+        let mut taken = Vec::new();
+        lanes.drain(256, None, |jobs| *jobs, &mut taken);
+        assert_eq!(taken, [1, 400]);
+    }
 
     #[test]
     fn lanes_are_drained_in_order_and_none_starves() {
@@ -193,7 +234,7 @@ mod tests {
         lanes.push(Lane::Hold, 4).unwrap();
         lanes.push(Lane::Dispatch, 5).unwrap();
         let mut taken = Vec::new();
-        assert_eq!(lanes.drain(256, None, &mut taken), Drained::Work);
+        assert_eq!(drain(&lanes, &mut taken), Drained::Work);
         assert_eq!(taken, [4, 5, 1, 2]);
     }
 
@@ -204,8 +245,8 @@ mod tests {
         lanes.close();
         assert_eq!(lanes.push(Lane::Hold, 2), Err(Refused::Closed));
         let mut taken = Vec::new();
-        assert_eq!(lanes.drain(256, None, &mut taken), Drained::Work);
-        assert_eq!(lanes.drain(256, None, &mut taken), Drained::Closed);
+        assert_eq!(drain(&lanes, &mut taken), Drained::Work);
+        assert_eq!(drain(&lanes, &mut taken), Drained::Closed);
         assert_eq!(taken, [1]);
     }
 }

@@ -82,6 +82,16 @@ struct Item {
     kind: Kind,
 }
 
+impl Item {
+    /// How much there is to write for it, in jobs to create.
+    fn weight(&self) -> usize {
+        match &self.kind {
+            Kind::Command(order) => order.specs.len().max(1),
+            _ => 1,
+        }
+    }
+}
+
 enum Kind {
     Command(Box<Order>),
     Ask(Ask),

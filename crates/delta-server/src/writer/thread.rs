@@ -102,7 +102,10 @@ impl Turns {
         loop {
             let deadlines = [self.parking.next_deadline(), self.held.next_deadline()];
             let until = deadlines.into_iter().flatten().min();
-            let drained = self.shared.lanes.drain(BATCH, until, &mut items);
+            let drained = self
+                .shared
+                .lanes
+                .drain(BATCH, until, Item::weight, &mut items);
             if drained == Drained::Closed {
                 break;
             }
@@ -188,6 +191,7 @@ impl Turns {
         let several = orders.len() + asked.len() > 1;
         if several && matches!(error, StoreError::Corrupt(_)) {
             // One of them met something unreadable: let it fail alone.
+            tracing::warn!(%error, commands = orders.len(), "a batch is run one by one");
             return self.run_singly(orders, asked);
         }
         tracing::warn!(%error, commands = orders.len(), "a batch could not be committed");
