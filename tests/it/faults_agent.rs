@@ -70,7 +70,7 @@ fn is_alive(pid: u32) -> bool {
 // F2, RP-57: kill -9 of an agent at work; another one does the same attempt.
 #[test]
 fn a_killed_agent_is_replaced_by_another() {
-    let server = Server::start(Options::quick());
+    let server = Server::start(Options::quick().flag("lease-ttl", "3s"));
     let person = server.person();
     let first = agent(&server, "first");
     let mark = server.folder().join("mark");
@@ -124,7 +124,7 @@ fn an_agent_paused_for_less_than_its_lease_loses_nothing() {
 // F7, RP-45, RP-58: stopped for longer; the work is somebody else's when it wakes up.
 #[test]
 fn an_agent_paused_for_longer_ends_its_work_when_it_wakes() {
-    let server = Server::start(Options::quick());
+    let server = Server::start(Options::quick().flag("lease-ttl", "3s"));
     let person = server.person();
     let sleepy = agent(&server, "sleepy");
     let mark = server.folder().join("mark");

@@ -136,14 +136,16 @@ fn a_server_that_stood_still_changes_nothing_when_it_wakes() {
 // F15, I28: both look for what is due at the same time.
 #[test]
 fn two_servers_that_sweep_together_fire_each_timer_once() {
+    // Long enough for all of them to be taken before the first one runs out.
     let options = Options::quick()
+        .flag("lease-ttl", "5s")
         .flag("sweep", "10ms")
         .flag("max-losses", "2");
     let (_database, a, b) = two_servers(options);
     let person = a.person();
     let token = a.token("runner");
     let run = person.create(&jobs(20));
-    let at = |n: usize| if n % 2 == 0 { a.addr() } else { b.addr() };
+    let at = |n: usize| [a.addr(), b.addr()][n % 2];
     for n in 0..20 {
         Runner::new(at(n), &token, &format!("dead-{n}")).take();
     }

@@ -29,7 +29,7 @@ fn events(person: &Person, run: &str) -> usize {
 // F1, RP-27, SM-44: no AckLease within the time for it.
 #[test]
 fn a_runner_that_dies_before_it_acknowledges_costs_no_attempt() {
-    let server = Server::start(Options::quick());
+    let server = Server::start(Options::quick().flag("ack-timeout", "800ms"));
     let person = server.person();
     person.create(&jobs(1));
     let grant = server.runner("dead").grant();
@@ -207,7 +207,7 @@ fn a_cancel_and_a_result_are_decided_by_their_order() {
 // F38, RP-36, RP-38, SM-33, SM-51, SM-53, SM-63: a runner that does not listen.
 #[test]
 fn a_runner_that_ignores_a_cancel_is_cut_off_at_the_deadline() {
-    let (server, person, one, grant) = with_a_lease(Options::quick());
+    let (server, person, one, grant) = with_a_lease(Options::patient());
     person.cancel(&grant.run).unwrap().expect(200);
     let told = one.heartbeat(&grant).unwrap().expect(200);
     assert_eq!(told.body["cancel_requested"], true, "{}", told.text);

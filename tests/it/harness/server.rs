@@ -32,7 +32,7 @@ impl Options {
         options
             .flag("lease-ttl", "1s")
             .flag("heartbeat-interval", "250ms")
-            .flag("ack-timeout", "800ms")
+            .flag("ack-timeout", "4s")
             .flag("cancel-deadline", "500ms")
             .flag("retry-base", "50ms")
             .flag("sweep", "50ms")
