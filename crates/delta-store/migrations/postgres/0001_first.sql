@@ -34,10 +34,12 @@ CREATE TABLE runs (
     live_jobs bigint NOT NULL CHECK (live_jobs BETWEEN 0 AND jobs),
     required_failed bigint NOT NULL,
     required_canceled bigint NOT NULL,
-    -- One index serves the sweeper and retention: when a run is due, or when it ended.
+    -- One index serves the sweeper and retention: a moment before which a run is not due, or when
+    -- it ended. The start of a run changes due_at alone.
     ended boolean NOT NULL,
+    due_at bigint,
     moment bigint
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX runs_idempotency_key ON runs (idempotency_key)
     WHERE idempotency_key IS NOT NULL;
 CREATE INDEX runs_moment ON runs (ended, moment) WHERE moment IS NOT NULL;
@@ -60,10 +62,11 @@ CREATE TABLE jobs (
     ended_at bigint,
     spec bytea,
     PRIMARY KEY (run_id, n)
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 70);
 
--- The latest lease's columns are in the attempt's row: a heartbeat changes one row, and half of
--- every page is kept free so that its new version lies beside the old one (HOT).
+-- The latest lease's columns are in the attempt's row: a heartbeat changes one row, and most of
+-- every page is kept free so that its new version lies beside the old one (HOT). Two thirds, since
+-- a row is almost twice as wide once it has a lease.
 CREATE TABLE attempts (
     project text COLLATE "C" NOT NULL,
     run_id uuid NOT NULL,
@@ -103,7 +106,7 @@ CREATE TABLE attempts (
     lease_heartbeat_seq bigint,
     PRIMARY KEY (run_id, job, n),
     CHECK ((lease_epoch IS NULL) = (lease_state IS NULL))
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+) WITH (fillfactor = 33, autovacuum_vacuum_scale_factor = 0.05);
 
 -- Leases that a newer one of the same attempt replaced; written once.
 CREATE TABLE past_leases (

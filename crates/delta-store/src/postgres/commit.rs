@@ -28,6 +28,8 @@ struct Reading {
     new_runs: BTreeSet<RunId>,
     new_jobs: BTreeSet<JobId>,
     new_attempts: BTreeSet<AttemptId>,
+    /// Jobs that a fact changes; an edit of any other holds the row as it was.
+    moved_jobs: BTreeSet<JobId>,
     /// Attempts that a fact names; all others were only renewed.
     named: BTreeSet<AttemptId>,
     granted: BTreeSet<AttemptId>,
@@ -55,7 +57,11 @@ impl Reading {
                 self.new_attempts.insert(job.id.attempt(1));
             }
             Fact::AttemptCreated { job, index, .. } => {
+                self.moved_jobs.insert(run.job(*job));
                 self.new_attempts.insert(run.job(*job).attempt(*index));
+            }
+            Fact::NeedMet { job } | Fact::JobResolved { job, .. } => {
+                self.moved_jobs.insert(run.job(*job));
             }
             Fact::LeaseGranted { job, index, .. } => {
                 let id = run.job(*job).attempt(*index);
@@ -78,10 +84,7 @@ impl Reading {
             | Fact::LeaseClamped { job, index, .. } => {
                 self.named.insert(run.job(*job).attempt(*index));
             }
-            Fact::RunMoved { .. }
-            | Fact::RunCancelAsked(_)
-            | Fact::NeedMet { .. }
-            | Fact::JobResolved { .. } => {}
+            Fact::RunMoved { .. } | Fact::RunCancelAsked(_) => {}
         }
     }
 }
@@ -159,7 +162,7 @@ impl<'a> Plan<'a> {
                 let spec = specs.get(id).copied();
                 let fixed = rows::job_fixed(job, projects.of(id.run), spec);
                 inserted.push(key.into_iter().chain(fixed).chain(moving));
-            } else {
+            } else if reading.moved_jobs.contains(id) {
                 updated.push(key.into_iter().chain(moving));
             }
         }

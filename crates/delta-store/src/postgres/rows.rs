@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use delta_core::attempt::Progress;
 use delta_core::lease::Closing;
-use delta_core::{Attempt, AttemptId, Job, JobId, Lease, Millis, Run, Span};
+use delta_core::{Attempt, AttemptId, Job, JobId, Lease, Millis, Run, RunState, Span};
 
 use super::value::{Fields, Value};
 use crate::StoreError;
@@ -40,6 +40,7 @@ pub(super) const RUN_MOVING: Columns = &[
     ("required_failed", "int8"),
     ("required_canceled", "int8"),
     ("ended", "bool"),
+    ("due_at", "int8"),
     ("moment", "int8"),
 ];
 
@@ -159,8 +160,7 @@ pub(super) fn run_fixed(run: &Run) -> [Value<'_>; 7] {
     ]
 }
 
-pub(super) fn run_moving(run: &Run) -> [Value<'_>; 13] {
-    let moment = run.ended_at.or_else(|| run.due_at());
+pub(super) fn run_moving(run: &Run) -> [Value<'_>; 14] {
     [
         Value::Text(run.state.name()),
         Value::OptText(run.outcome.map(|outcome| outcome.name())),
@@ -174,8 +174,21 @@ pub(super) fn run_moving(run: &Run) -> [Value<'_>; 13] {
         Value::Int(run.required_failed.into()),
         Value::Int(run.required_canceled.into()),
         Value::Bool(run.ended_at.is_some()),
-        Value::OptInt(millis(moment)),
+        Value::OptInt(millis(run.due_at())),
+        Value::OptInt(millis(moment(run))),
     ]
+}
+
+/// What the index on moments has of a run: its end, or a moment it is certainly not due before.
+/// That one stays the same when the run starts, so that the update is HOT; `due_at` is exact.
+fn moment(run: &Run) -> Option<Millis> {
+    let due = run.due_at();
+    let waiting_or_running = matches!(run.state, RunState::Queued | RunState::Running);
+    let earliest = run.queued_at.filter(|_| waiting_or_running).map(|at| {
+        let header = &run.header;
+        at + header.wait_timeout.min(header.run_timeout)
+    });
+    run.ended_at.or(earliest).or(due)
 }
 
 pub(super) fn read_run(fields: &mut Fields) -> Result<Run, StoreError> {

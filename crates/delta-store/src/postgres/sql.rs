@@ -111,25 +111,24 @@ impl Sql {
     fn due(self) -> &'static str {
         match self {
             Sql::DueRuns => {
-                "SELECT moment, id FROM runs WHERE NOT ended AND moment <= $1 \
+                "SELECT due_at, id FROM runs WHERE NOT ended AND moment <= $1 AND due_at <= $1 \
                  ORDER BY moment LIMIT $2"
             }
             Sql::DueDelayed => {
                 "SELECT not_before, run_id, job, n FROM delayed WHERE not_before <= $1 \
                  ORDER BY not_before LIMIT $2"
             }
-            // A cancel may fall due before its lease does: those few are looked at every time.
+            // A cancel may fall due before its lease does.
             _ => {
-                "SELECT least(a.lease_expires_at, \
-                              CASE a.lease_state WHEN 'GRANTED' THEN a.lease_ack_by END, \
-                              CASE WHEN a.cancel IS NOT NULL THEN $1::int8 END) AS due, \
-                        a.run_id, a.job, a.n \
+                "SELECT d.due, a.run_id, a.job, a.n \
                  FROM holders h JOIN attempts a \
-                   ON a.run_id = h.run_id AND a.job = h.job AND a.n = h.n \
-                 WHERE a.lease_expires_at <= $1 \
-                    OR (a.lease_state = 'GRANTED' AND a.lease_ack_by <= $1) \
-                    OR a.cancel IS NOT NULL \
-                 ORDER BY due LIMIT $2"
+                   ON a.run_id = h.run_id AND a.job = h.job AND a.n = h.n, \
+                 LATERAL (SELECT least( \
+                     a.lease_expires_at, \
+                     CASE a.lease_state WHEN 'GRANTED' THEN a.lease_ack_by END, \
+                     (a.cancel::json ->> 'force_at')::int8, \
+                     a.cancel_told_at + (a.cancel::json ->> 'grace')::int8) AS due) d \
+                 WHERE d.due <= $1 ORDER BY d.due LIMIT $2"
             }
         }
     }
@@ -164,12 +163,14 @@ impl Sql {
                  FROM {} JOIN jobs j ON j.run_id = w.run_id AND j.n = w.job",
                 wanted(&[ATTEMPT_KEY, QUEUED])
             ),
+            // As a subquery, the match key is known before the queue is looked at: joined, the
+            // planner may leave the order key out of the search.
             Sql::LeaveQueue => format!(
-                "DELETE FROM queue q USING {}, jobs j \
-                 WHERE j.run_id = w.run_id AND j.n = w.job AND q.match_key = j.match_key \
-                 AND q.order_key = w.order_key AND q.run_id = w.run_id AND q.job = w.job \
-                 AND q.n = w.n",
-                wanted(&[ATTEMPT_KEY, QUEUED])
+                "DELETE FROM queue t USING {} WHERE t.match_key = \
+                 (SELECT j.match_key FROM jobs j WHERE j.run_id = w.run_id AND j.n = w.job) \
+                 AND t.order_key = w.order_key AND {}",
+                wanted(&[ATTEMPT_KEY, QUEUED]),
+                same(ATTEMPT_KEY)
             ),
             Sql::Notify => format!("SELECT pg_notify('{CHANNEL}', $1)"),
             other => sql_read::text(other),
@@ -320,4 +321,69 @@ fn same(key: Columns) -> String {
         .map(|(name, _)| format!("t.{name} = w.{name}"))
         .collect();
     each.join(" AND ")
+}
+
+#[cfg(test)]
+mod tests {
+    use delta_testkit::postgres::fresh_database;
+
+    use super::*;
+    use crate::postgres::connect::{Planning, Target};
+
+    /// Statements that look at everything there is of something, by intent.
+    const WHOLE: [Sql; 5] = [
+        Sql::Leased,
+        Sql::DueLeases,
+        Sql::NewestMoment,
+        Sql::EndXact,
+        Sql::MatchKeys,
+    ];
+
+    fn writer_statements() -> impl Iterator<Item = Sql> {
+        let all = Sql::ALL.iter().copied();
+        all.take_while(|sql| *sql != Sql::ReadRun)
+            .filter(|sql| !WHOLE.contains(sql))
+    }
+
+    #[test]
+    fn statements_of_the_writer_are_planned_by_key() {
+        // Also for empty tables without statistics: the plan is made once and kept.
+        let database = fresh_database().expect("a database");
+        drop(crate::postgres::open(&database.url).expect("opens"));
+        let target = Target::parse(&database.url).expect("an address");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let (client, _driver) = target
+                .connect(Planning::ByKey, None)
+                .await
+                .expect("connects");
+            for sql in writer_statements() {
+                let text = sql.text();
+                let count = (1..100)
+                    .take_while(|n| text.contains(&format!("${n}")))
+                    .count();
+                let nulls = match count {
+                    0 => String::new(),
+                    count => format!("({})", vec!["NULL"; count].join(", ")),
+                };
+                let prepare = format!("DEALLOCATE ALL; PREPARE it AS {text}");
+                client
+                    .batch_execute(&prepare)
+                    .await
+                    .unwrap_or_else(|e| panic!("{sql:?}: {e}"));
+                let explain = format!("EXPLAIN (COSTS OFF) EXECUTE it{nulls}");
+                let rows = client
+                    .query(&explain, &[])
+                    .await
+                    .unwrap_or_else(|e| panic!("{sql:?}: {e}"));
+                let lines: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+                let plan = lines.join("\n");
+                for bad in ["Seq Scan", "Join Filter", "Hash Join", "Merge Join"] {
+                    assert!(!plan.contains(bad), "{sql:?} has a {bad}:\n{plan}");
+                }
+            }
+        });
+    }
 }

@@ -170,7 +170,7 @@ impl PgStore {
     /// Lets other work of this writer's thread go on for a moment.
     pub(super) fn sleep(&self, time: Duration) {
         let runtime = self.runtime.as_ref().expect("taken only by drop");
-        runtime.block_on(tokio::time::sleep(time));
+        runtime.block_on(async { tokio::time::sleep(time).await });
     }
 }
 

@@ -2,7 +2,7 @@
 //! the other one wrote.
 
 use std::collections::BTreeSet;
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 
 use delta_core::command::{NewRun, Status};
@@ -13,7 +13,7 @@ use delta_core::{
 use delta_store::drive::{self, LeaseAsk};
 use delta_store::postgres::PgStore;
 use delta_store::read::Reader;
-use delta_store::{Claim, CommitError, Store};
+use delta_store::{Claim, CommitError, Due, Store};
 use delta_testkit::postgres::{PgDatabase, fresh_database};
 use delta_testkit::proxy::{Direction, Proxy};
 use delta_testkit::wait::eventually;
@@ -284,6 +284,37 @@ fn work_queued_elsewhere_wakes_this_writer_and_idle_claims_cost_nothing() {
     assert_eq!(look(&mut store), (0, true), "a sweep looks again");
     apply(&mut store, create(2, "linux"));
     assert_eq!(look(&mut store), (1, true), "its own work it knows of");
+}
+
+#[test]
+fn two_sweepers_expire_a_lease_once() {
+    // F15
+    let (database, mut first, mut second) = two_stores(1);
+    let held = lease(&mut first, "r1").expect("work");
+    apply(&mut first, ack(&held));
+    let settings = Settings::recommended();
+    let late = START + settings.lease_ttl;
+    let start = Barrier::new(2);
+    let sweep = |store: &mut PgStore| {
+        let due = store.due(late, 10).unwrap();
+        assert_eq!(due, [Due::Attempt(held.attempt())]);
+        let look = Command::AttemptDue {
+            attempt: held.attempt(),
+        };
+        start.wait();
+        let answers = drive::apply(store, &[look], &context(late, &settings, 1)).unwrap();
+        usize::from(answers[0] == Ok(Reply::Done { changed: true }))
+    };
+    let changed = thread::scope(|scope| {
+        let one = scope.spawn(|| sweep(&mut first));
+        let two = scope.spawn(|| sweep(&mut second));
+        one.join().unwrap() + two.join().unwrap()
+    });
+    assert_eq!(changed, 1);
+    let (_, reader) = open(&database.url);
+    let version = reader.run(run_id(1)).unwrap().map(|rows| rows.version);
+    assert_eq!(version, Some(4), "created, granted, acknowledged, expired");
+    assert_eq!(second.due(late, 10).unwrap(), []);
 }
 
 #[test]
