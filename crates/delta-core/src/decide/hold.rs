@@ -239,8 +239,10 @@ pub fn lease_cap(run: &Run, attempt: &Attempt, timeout: Span, settings: &Setting
 /// When the server ends the attempt itself: late enough for the holder's own report of the timeout
 /// to arrive first (A54). The clock starts at the acknowledgement (A8).
 pub(crate) fn job_deadline(attempt: &Attempt, timeout: Span, s: &Settings) -> Option<Millis> {
-    let acknowledged = attempt.live_lease()?.acknowledged_at?;
-    Some(acknowledged + job_span(timeout, s))
+    let lease = attempt.live_lease()?;
+    // The replica that was told may be a little behind the one that granted.
+    let began = lease.acknowledged_at?.max(lease.granted_at);
+    Some(began + job_span(timeout, s))
 }
 
 /// From the acknowledgement to the end the server makes.
