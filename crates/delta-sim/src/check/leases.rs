@@ -172,7 +172,9 @@ fn within_cap(step: &Step, attempt: &Attempt, lease: &Lease) -> Verdict {
     };
     let settings = step.settings;
     let slack = settings.cancel_deadline.plus(settings.timeout_buffer);
-    let job_end = acknowledged + job.policy.timeout.plus(slack);
+    // Replicas' clocks differ a little: the grant may be stamped later than its acknowledgement.
+    let began = acknowledged.max(lease.granted_at);
+    let job_end = began + job.policy.timeout.plus(slack);
     if lease.expires_at > job_end {
         return Err(format!(
             "the lease of {} lives to {:?}, past its job's end {job_end:?}",

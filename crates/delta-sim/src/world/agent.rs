@@ -3,9 +3,11 @@
 
 use delta_core::attempt::{Progress, Report};
 use delta_core::command::{LeaseProof, Status};
+use delta_core::holder::{Answer as HolderAnswer, Holder, Terms, Todo};
 use delta_core::requirement::Capabilities;
-use delta_core::{Cause, Command, Millis, Reply, Text};
+use delta_core::{Cause, Command, JobId, Millis, Reply, Span, Text};
 
+use super::Sent;
 use super::server::{Answer, Ask};
 use crate::rng::Rng;
 
@@ -47,6 +49,12 @@ pub struct Agent {
     nonce: u64,
     /// Leases it once held: material for replays.
     pub old: Vec<LeaseProof>,
+    /// The holder's side of its lease; only honest agents obey it.
+    holder: Option<Holder>,
+    asked_at: Millis,
+    /// When the acknowledgement was first sent: repeats are answered like the first (I16), so the
+    /// time that the answer gives counts from there.
+    first_ack: Option<Millis>,
 }
 
 /// What an agent's result says.
@@ -102,13 +110,41 @@ impl Agent {
             life: 0,
             nonce: 0,
             old: Vec::new(),
+            holder: None,
+            asked_at: Millis::ZERO,
+            first_ack: None,
+        }
+    }
+
+    /// The job it executes at this moment, if it is an agent that stops when it must.
+    pub fn executes(&self, now: Millis) -> Option<JobId> {
+        let Phase::Working { proof, .. } = &self.phase else {
+            return None;
+        };
+        let valid = self
+            .holder
+            .as_ref()
+            .is_some_and(|it| now < it.valid_until());
+        let working = self.kind == Kind::Honest && self.up && valid;
+        working.then_some(proof.key.attempt.job)
+    }
+
+    /// Whether the holder's rules still let it speak about its lease.
+    fn may_go_on(&mut self, now: Millis) -> bool {
+        let Some(holder) = &mut self.holder else {
+            return true;
+        };
+        match holder.todo(now) {
+            Todo::Release(_) => false,
+            Todo::StopWork(why) | Todo::KillWork(why) => !why.is_loss(),
+            _ => true,
         }
     }
 
     pub fn crash(&mut self) {
         self.up = false;
         self.life += 1;
-        self.phase = Phase::Idle;
+        self.let_go();
     }
 
     /// How long until it speaks again.
@@ -121,6 +157,9 @@ impl Agent {
 
     /// What it says now.
     pub fn speak(&mut self, now: Millis, rng: &mut Rng) -> Option<Ask> {
+        if self.kind == Kind::Honest && !self.may_go_on(now) {
+            self.let_go();
+        }
         let honest = self.kind != Kind::Liar || rng.coin();
         if let (Phase::Working { proof, done_at, .. }, true) = (&self.phase, honest)
             && now >= *done_at
@@ -134,6 +173,7 @@ impl Agent {
         match &mut self.phase {
             Phase::Idle => {
                 self.nonce += 1;
+                self.asked_at = now;
                 Some(Ask::Lease {
                     principal: self.principal.clone(),
                     runner: self.runner.clone(),
@@ -153,14 +193,20 @@ impl Agent {
                 true => Command::Decline {
                     proof: proof.clone(),
                 },
-                false => Command::AckLease {
-                    proof: proof.clone(),
-                    job: proof.key.attempt.job,
-                },
+                false => {
+                    self.first_ack.get_or_insert(now);
+                    Command::AckLease {
+                        proof: proof.clone(),
+                        job: proof.key.attempt.job,
+                    }
+                }
             })),
             Phase::Working { proof, seq, .. } => {
                 *seq += 1;
                 let number = (!rng.per_mille(200)).then_some(*seq);
+                if let Some(holder) = &mut self.holder {
+                    holder.heartbeat_sent(now);
+                }
                 Some(Ask::Do(beat(proof.clone(), number, rng.per_mille(250))))
             }
             Phase::Ending(command) => Some(Ask::Do((**command).clone())),
@@ -216,12 +262,29 @@ impl Agent {
     }
 
     /// Hears the answer to a request of its own.
-    pub fn hear(&mut self, ask: &Ask, answer: &Answer, now: Millis, rng: &mut Rng) {
+    pub fn hear(&mut self, sent: &Sent, answer: &Answer, now: Millis, rng: &mut Rng) {
+        let ask = &sent.ask;
         match (ask, answer) {
-            (Ask::Lease { nonce, .. }, Answer::Granted(Reply::Granted { lease, .. }, token)) => {
+            (Ask::Lease { nonce, .. }, Answer::Granted(reply, token)) => {
+                let Reply::Granted {
+                    lease,
+                    ttl,
+                    max_runtime,
+                    ..
+                } = reply
+                else {
+                    return;
+                };
                 let waits = matches!(self.phase, Phase::Idle | Phase::Taking(_));
                 if waits && *nonce == self.nonce {
                     self.let_go();
+                    let terms = Terms {
+                        ttl: *ttl,
+                        heartbeat_interval: Span::secs(2),
+                        max_runtime: *max_runtime,
+                        grace: Span::secs(1),
+                    };
+                    self.holder = Some(Holder::new(terms, self.asked_at));
                     self.phase = Phase::Taking(LeaseProof {
                         key: *lease,
                         token: *token,
@@ -230,7 +293,10 @@ impl Agent {
                     });
                 }
             }
-            (Ask::Do(command), answer) => self.hear_about(command, answer, now, rng),
+            (Ask::Do(command), answer) => {
+                self.hear_about(command, answer, now, rng);
+                self.tell_holder(sent, command, answer, now);
+            }
             _ => {}
         }
     }
@@ -273,7 +339,29 @@ impl Agent {
         }
     }
 
+    /// Keeps the holder's machine informed, on the agent's own clock.
+    fn tell_holder(&mut self, sent: &Sent, command: &Command, answer: &Answer, now: Millis) {
+        let (Some(holder), Answer::Reply(reply)) = (&mut self.holder, answer) else {
+            return;
+        };
+        match (command, reply) {
+            (Command::AckLease { .. }, Reply::Acknowledged { ttl }) => {
+                let sent_at = self.first_ack.unwrap_or(sent.at);
+                let (ttl, cancel) = (*ttl, None);
+                holder.acknowledged(sent_at, HolderAnswer::Renewed { ttl, cancel }, now);
+                holder.work_started();
+            }
+            (Command::Heartbeat { .. }, Reply::Renewed { ttl, cancel }) => {
+                let (ttl, cancel) = (*ttl, cancel.as_ref().map(|notice| notice.remaining));
+                holder.heartbeat_answered(sent.at, HolderAnswer::Renewed { ttl, cancel }, now);
+            }
+            _ => {}
+        }
+    }
+
     fn let_go(&mut self) {
+        self.holder = None;
+        self.first_ack = None;
         if let Some(proof) = self.held() {
             self.old.push(proof);
         }

@@ -70,9 +70,15 @@ impl Sim {
             return;
         }
         let slack = self.settings.sweep.times(4).plus(Span::secs(8));
-        let soonest = self.clock(0) + self.settings.force_after().plus(slack);
+        let settle = self.settings.force_after().plus(slack);
+        let now = self.clock(0);
         for run in runs.values().flatten() {
-            let by = run_must_end_by(run, &self.settings).unwrap_or(soonest);
+            let by = run_must_end_by(run, &self.settings).unwrap_or(now);
+            // Overdue since nobody swept: it ends at once, or a grant comes first and it runs.
+            let soonest = match run.started_at {
+                None => now + run.header.run_timeout.plus(settle),
+                Some(_) => now + settle,
+            };
             promised.entry(run.id).or_insert((by + slack).max(soonest));
         }
     }

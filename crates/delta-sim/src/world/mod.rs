@@ -62,6 +62,14 @@ pub enum Client {
     Nobody,
 }
 
+/// A request on its way.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub client: Client,
+    pub ask: Ask,
+    pub at: Millis,
+}
+
 #[derive(Clone, Debug)]
 pub enum Event {
     Arrive {
@@ -142,12 +150,14 @@ pub struct Sim {
     store: MemoryStore,
     settings: Settings,
     faults: Faults,
+    /// The clock of this story jumps, or once did.
+    jumpy: bool,
     bug: Option<Bug>,
     desks: Vec<Desk>,
     agents: Vec<Agent>,
     people: Vec<Person>,
     /// Requests on their way, by number.
-    sent: BTreeMap<u64, (Client, Ask)>,
+    sent: BTreeMap<u64, Sent>,
     stolen: Vec<LeaseProof>,
     judge: Judge,
     feed: Vec<Published>,
@@ -207,6 +217,7 @@ impl Sim {
             counter: 0,
             store,
             settings: settings(),
+            jumpy: faults.clock_jumps,
             faults,
             bug,
             desks,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use delta_core::{Command, JobId, Refusal, Reply};
 
 use super::bug::Bug;
-use super::server::{Answer, Ask, Batch, Request, Server};
+use super::server::{Answer, Ask, Batch, Done, Request, Server};
 use super::sometimes::Sometimes;
-use super::{Client, Event, Millis, Published, Sim};
+use super::{Client, Event, Millis, Published, Sent, Sim};
 use crate::check::Violation;
 
 /// An hour, as far as a wall clock may jump across a restart.
@@ -18,7 +18,12 @@ impl Sim {
     pub(super) fn send(&mut self, client: Client, ask: Ask, specs: Vec<(JobId, Arc<str>)>) {
         self.counter += 1;
         let from = self.counter;
-        self.sent.insert(from, (client, ask.clone()));
+        let sent = Sent {
+            client,
+            ask: ask.clone(),
+            at: self.now,
+        };
+        self.sent.insert(from, sent);
         if self.lost(client) {
             return;
         }
@@ -143,8 +148,35 @@ impl Sim {
                 });
             }
             self.judge.committed(done, &self.settings)?;
+            self.one_executes(done)?;
         }
         Ok(answers)
+    }
+
+    /// LM-5, LM-17: when work is given to an agent, nobody who keeps the holder's rules is still at
+    /// it. Clocks that differ or jump are outside of what those rules can promise.
+    fn one_executes(&mut self, done: &Done) -> Result<(), Violation> {
+        let (
+            Command::Grant {
+                attempt, runner, ..
+            },
+            Reply::Granted { .. },
+        ) = (&done.command, &done.reply)
+        else {
+            return Ok(());
+        };
+        if self.desks.len() > 1 || self.jumpy {
+            return Ok(());
+        }
+        let others = self.agents.iter().filter(|agent| agent.runner != *runner);
+        for agent in others {
+            if agent.executes(self.now) == Some(attempt.job) {
+                let what = format!("{} still executes {attempt}", agent.runner);
+                let invariant = "LM-5";
+                return Err(Violation { invariant, what });
+            }
+        }
+        Ok(())
     }
 
     fn note_troubles(&mut self, troubles: [u64; 4]) {
@@ -164,10 +196,9 @@ impl Sim {
 
     fn answer(&mut self, answers: Vec<(u64, Answer)>) {
         for (to, answer) in answers {
-            let Some((client, _)) = self.sent.get(&to) else {
+            let Some(client) = self.sent.get(&to).map(|sent| sent.client) else {
                 continue;
             };
-            let client = *client;
             if client == Client::Nobody || self.lost(client) {
                 continue;
             }
@@ -177,7 +208,7 @@ impl Sim {
     }
 
     pub(super) fn answered(&mut self, to: u64, answer: Answer) -> Result<(), Violation> {
-        let Some((client, ask)) = self.sent.get(&to).cloned() else {
+        let Some(sent) = self.sent.get(&to).cloned() else {
             return Ok(());
         };
         match &answer {
@@ -188,7 +219,7 @@ impl Sim {
             _ => {}
         }
         if let Answer::Reply(reply) | Answer::Granted(reply, _) = &answer {
-            let command = match &ask {
+            let command = match &sent.ask {
                 Ask::Do(command) => command.clone(),
                 // Only the reply matters for a grant.
                 Ask::Lease { .. } => Command::Report {
@@ -197,13 +228,13 @@ impl Sim {
             };
             self.judge.told(&self.store, &command, reply)?;
         }
-        match client {
+        match sent.client {
             Client::Agent(agent) => {
                 if !self.agents[agent].up || self.agents[agent].cut_off {
                     return Ok(());
                 }
                 let now = self.now;
-                self.agents[agent].hear(&ask, &answer, now, &mut self.rng);
+                self.agents[agent].hear(&sent, &answer, now, &mut self.rng);
                 if let Some(proof) = self.agents[agent].held()
                     && !self.stolen.contains(&proof)
                 {
