@@ -65,6 +65,13 @@ pub fn accepts(reply: &Reply) -> bool {
 }
 
 impl Memory {
+    /// Whether there is anything to remember of a step.
+    pub fn gains_from(&self, step: &Step) -> bool {
+        let fresh = |message| !self.accepted.contains_key(&message);
+        let answered = accepts(step.reply) && Message::of(step.command).is_some_and(fresh);
+        step.record.is_some() || answered
+    }
+
     pub fn remember(&mut self, step: &Step) {
         let run = step.run_id();
         for fact in step.facts() {

@@ -13,6 +13,8 @@ pub mod print;
 pub mod stage;
 pub mod stand;
 
+use std::sync::Arc;
+
 use delta_core::command::Context;
 use delta_core::{Command, Decision, Millis, Settings, Stop, World, decide};
 
@@ -20,8 +22,8 @@ use crate::check::{self, Memory, Step, Tally, Violation};
 
 /// Decides a command in a world that holds everything, and judges the step. `None`: refused.
 pub(crate) fn decide_and_judge(
-    world: &mut World,
-    memory: &mut Memory,
+    world: &mut Arc<World>,
+    memory: &mut Arc<Memory>,
     tally: &mut Tally,
     command: &Command,
     now: Millis,
@@ -37,7 +39,7 @@ pub(crate) fn decide_and_judge(
         match decide(world, command, &context) {
             Ok(decision) => break decision,
             Err(Stop::Refused(_)) => return Ok(None),
-            Err(Stop::Missing(want)) => absent(world, want),
+            Err(Stop::Missing(want)) => absent(Arc::make_mut(world), want),
         }
     };
     let step = Step {
@@ -50,8 +52,14 @@ pub(crate) fn decide_and_judge(
         settings,
         lease_floor: Millis::ZERO,
     };
-    check::judge(&step, memory, tally)?;
-    world.absorb(&decision.edits);
+    // Most steps of a model change nothing: those copy nothing either.
+    check::holds(&step, memory, tally)?;
+    if memory.gains_from(&step) {
+        Arc::make_mut(memory).remember(&step);
+    }
+    if !decision.edits.is_empty() {
+        Arc::make_mut(world).absorb(&decision.edits);
+    }
     Ok(Some(decision))
 }
 

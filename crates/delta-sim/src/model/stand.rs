@@ -43,8 +43,7 @@ impl Stand {
         settings: &Settings,
         tally: &mut Tally,
     ) -> Result<Option<(Reply, bool)>, Violation> {
-        let world = Arc::make_mut(&mut self.world);
-        let memory = Arc::make_mut(&mut self.memory);
+        let (world, memory) = (&mut self.world, &mut self.memory);
         let decided = super::decide_and_judge(world, memory, tally, command, self.now, settings)?;
         Ok(decided.map(|decision| {
             let changed = decision.record.is_some() || !decision.edits.is_empty();
