@@ -1,6 +1,7 @@
 //! Several servers on one PostgreSQL, and a PostgreSQL that restarts, dies, hangs or cuts
 //! connections.
 
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use delta_testkit::postgres::{PgDatabase, Postgres, Restart, fresh_database};
@@ -296,6 +297,43 @@ fn sixty_four_runners_share_one_run_over_two_servers() {
     assert_eq!(over["outcome"], "SUCCESS");
     let walked = walk(&person, &run);
     assert_eq!((walked.finals.len(), walked.epochs.len()), (64, 64));
+    a.check();
+    b.check_log();
+}
+
+// F36, I11: a cancel at one replica races a result at the other.
+#[test]
+fn a_cancel_here_and_a_result_there_are_decided_by_their_commits() {
+    let (_database, a, b) = two_servers(Options::patient());
+    let (person, one) = (a.person(), a.runner("one"));
+    let there = one.through(b.addr());
+    let (mut successes, mut cancels) = (0, 0);
+    for round in 0..30 {
+        person.create(&jobs(1));
+        let grant = one.take();
+        // Now the one and now the other has a head start of up to three milliseconds.
+        let lead = |mine: u64| Duration::from_micros((round % 2 ^ mine) * (round * 211 % 3000));
+        let start = Barrier::new(2);
+        let answer = std::thread::scope(|scope| {
+            let done = scope.spawn(|| {
+                start.wait();
+                std::thread::sleep(lead(0));
+                there.complete(&grant, "SUCCEEDED", 0).unwrap()
+            });
+            start.wait();
+            std::thread::sleep(lead(1));
+            person.cancel(&grant.run).unwrap().expect(200);
+            done.join().unwrap()
+        });
+        let accepted = answer.body["accepted"] == true;
+        successes += u32::from(accepted);
+        cancels += u32::from(!accepted);
+        let outcome = if accepted { "SUCCESS" } else { "CANCELED" };
+        let over = person.until_over(&grant.run);
+        assert_eq!(over["outcome"], outcome, "{over}: {}", answer.text);
+        walk(&person, &grant.run);
+    }
+    println!("{successes} results first, {cancels} cancels first");
     a.check();
     b.check_log();
 }
