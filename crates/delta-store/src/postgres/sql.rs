@@ -19,7 +19,8 @@ macro_rules! statements {
 }
 
 statements! {
-    Lock, LockAtOnce, Tips, Jobs, Attempts, CurrentAttempts, LiveJobs, LiveAttempts, PastLeases, Keys, Holders,
+    Lock, LockAtOnce, Tips, Jobs, Attempts, CurrentAttempts, LiveJobs, LiveAttempts, PastLeases,
+    Keys, Holders,
     ClaimOne, ClaimSome, MatchKeys,
     InsertRuns, UpdateRuns, InsertJobs, UpdateJobs, InsertAttempts, UpdateAttempts,
     RenewAttempts, InsertPastLeases, InsertEvents, EnterQueue, LeaveQueue, InsertHolders,
