@@ -312,7 +312,7 @@ fn a_cancel_here_and_a_result_there_are_decided_by_their_commits() {
         person.create(&jobs(1));
         let grant = one.take();
         // Now the one and now the other has a head start of up to three milliseconds.
-        let lead = |mine: u64| Duration::from_micros((round % 2 ^ mine) * (round * 211 % 3000));
+        let lead = |mine: u64| Duration::from_micros(((round + mine) % 2) * (round * 211 % 3000));
         let start = Barrier::new(2);
         let answer = std::thread::scope(|scope| {
             let done = scope.spawn(|| {
