@@ -32,7 +32,7 @@ pub enum Unassigned {
 }
 
 /// What `check` and `test` use.
-pub const DEFAULT: Unassigned = Unassigned::Warns;
+pub const DEFAULT: Unassigned = Unassigned::Fails;
 
 pub fn run(unassigned: Unassigned) -> Result<()> {
     let table = std::fs::read_to_string(TABLE).with_context(|| format!("read {TABLE}"))?;

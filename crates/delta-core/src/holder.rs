@@ -109,6 +109,9 @@ pub struct Holder {
     valid_until: Millis,
     next_heartbeat: Millis,
     must_finish_by: Millis,
+    /// When the acknowledgement was first due to be sent. A repeat is answered exactly like the
+    /// first one (I16), so the time that the answer gives counts from here.
+    first_ack: Option<Millis>,
 }
 
 impl Holder {
@@ -122,14 +125,19 @@ impl Holder {
             valid_until: asked_at + terms.ttl,
             next_heartbeat: Millis::FAR,
             must_finish_by: Millis::FAR,
+            first_ack: None,
         }
     }
 
-    /// What must be done at `now`. Asking changes nothing but the choice to stop.
+    /// What must be done at `now`. Asking changes nothing but the choice to stop, and remembers when
+    /// the acknowledgement was first asked for.
     pub fn todo(&mut self, now: Millis) -> Todo {
         self.notice(now);
         match self.phase {
-            Phase::Offered => Todo::Acknowledge,
+            Phase::Offered => {
+                self.first_ack.get_or_insert(now);
+                Todo::Acknowledge
+            }
             Phase::Accepted => Todo::StartWork,
             Phase::Working if now >= self.next_heartbeat => Todo::Heartbeat,
             Phase::Working => Todo::Wait(
@@ -204,6 +212,7 @@ impl Holder {
 
     /// The acknowledgement sent at `sent_at` was answered at `now`.
     pub fn acknowledged(&mut self, sent_at: Millis, answer: Answer, now: Millis) {
+        let sent_at = self.first_ack.map_or(sent_at, |first| first.min(sent_at));
         match (self.phase, answer) {
             (Phase::Offered, Answer::Renewed { ttl, .. }) => {
                 self.phase = Phase::Accepted;
@@ -451,6 +460,16 @@ mod tests {
         holder.result_answered(false);
         // RP-35: nothing follows the answer.
         assert_eq!(holder.todo(at(100)), Todo::Release(None));
+    }
+
+    #[test]
+    fn a_repeated_acknowledgement_counts_from_the_first_sending() {
+        // LM-5, LM-17, I16: the server accepted the first one and its answer was lost.
+        let mut holder = Holder::new(TERMS, at(0));
+        assert_eq!(holder.todo(at(1)), Todo::Acknowledge);
+        assert_eq!(holder.todo(at(90)), Todo::Acknowledge);
+        holder.acknowledged(at(90), renewed(None), at(91));
+        assert_eq!(holder.valid_until(), at(121), "not 90 + 120");
     }
 
     #[test]

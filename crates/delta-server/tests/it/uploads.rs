@@ -115,6 +115,29 @@ async fn the_view_says_whether_the_log_is_complete() {
 }
 
 #[tokio::test]
+async fn a_forced_cancel_keeps_what_was_uploaded() {
+    // SM-52, A42: the runner is gone; what it sent stays readable and is not called complete.
+    let bench = Bench::quick().await;
+    let (run, job) = bench.create_one().await;
+    let lease = bench.acked().await;
+    let created = upload(&bench, &lease, "log", json!({})).await.expect(201);
+    let url = created["url"].as_str().unwrap();
+    put(&bench, url, &lease.id, 0, "half a").await.expect(200);
+    let path = format!("/api/v1/runs/{run}/cancel");
+    bench.post(&bench.user, &path, "{}").await.expect(200);
+    bench
+        .until(&format!("/runs/{run}"), "/outcome", "CANCELED")
+        .await;
+    let log = bench.get(&format!("/api/v1/jobs/{job}/log")).await;
+    assert_eq!(log.text, "half a");
+    let view = bench.show_job(&job).await["attempts"][0]["log"].clone();
+    assert_eq!(
+        (&view["length"], &view["complete"]),
+        (&json!(6), &json!(false))
+    );
+}
+
+#[tokio::test]
 async fn an_artifact_comes_whole_is_checked_and_shown_with_the_result() {
     // A49
     let bench = Bench::patient().await;
