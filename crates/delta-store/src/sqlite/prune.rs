@@ -36,7 +36,10 @@ impl SqliteStore {
             return Ok(old);
         }
         let left = self.run_count.saturating_sub(old.len() as u64);
-        let transaction = self.connection.unchecked_transaction();
+        // Immediate: a token may be written by another connection at this moment, and a transaction
+        // that begins by reading cannot wait for it.
+        let immediate = rusqlite::TransactionBehavior::Immediate;
+        let transaction = rusqlite::Transaction::new_unchecked(&self.connection, immediate);
         let transaction = transaction.map_err(store_error)?;
         for &id in &old {
             self.bury(id)?;
