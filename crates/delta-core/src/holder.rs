@@ -129,8 +129,8 @@ impl Holder {
         }
     }
 
-    /// What must be done at `now`. Asking changes nothing but the choice to stop, and remembers when
-    /// the acknowledgement was first asked for.
+    /// What must be done at `now`. Asking changes nothing but the choice to stop, and remembers
+    /// when the acknowledgement was first asked for.
     pub fn todo(&mut self, now: Millis) -> Todo {
         self.notice(now);
         match self.phase {

@@ -94,18 +94,29 @@ impl World {
             self.jobs.insert(*id, Some(job.clone()));
         }
         for (id, attempt) in &edits.attempts {
-            if let Some(lease) = &attempt.lease {
-                let holder = (lease.principal.clone(), lease.runner.clone());
-                let held = lease.state.is_live().then_some(*id);
-                let other = self.holders.get(&holder).copied().flatten();
-                if held.is_some() || other.is_none_or(|it| it == *id) {
-                    self.holders.insert(holder, held);
-                }
-            }
+            self.note_holder(*id, attempt);
             self.attempts.insert(*id, Some(attempt.clone()));
         }
         for (key, lease) in &edits.past_leases {
             self.past_leases.insert(*key, Some(lease.clone()));
+        }
+    }
+
+    /// Who holds what, after an attempt changed. A lease that had ended before says nothing of its
+    /// runner, which may hold another attempt that is not in sight.
+    fn note_holder(&mut self, id: AttemptId, attempt: &Attempt) {
+        let Some(lease) = &attempt.lease else { return };
+        let holder = (lease.principal.clone(), lease.runner.clone());
+        if lease.state.is_live() {
+            self.holders.insert(holder, Some(id));
+            return;
+        }
+        let before = self.attempts.get(&id).and_then(Option::as_ref);
+        let ended_now = before
+            .and_then(Attempt::live_lease)
+            .is_some_and(|was| was.principal == lease.principal && was.runner == lease.runner);
+        if ended_now || self.holders.get(&holder) == Some(&Some(id)) {
+            self.holders.insert(holder, None);
         }
     }
 
@@ -197,5 +208,74 @@ pub(crate) mod test_support {
             cancel_told_at: None,
             progress: Progress::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::AttemptState;
+    use crate::lease::LeaseState;
+    use crate::time::{Millis, Span};
+
+    fn held(n: u32, state: LeaseState) -> Attempt {
+        let lease = Lease {
+            epoch: 1,
+            number: 1,
+            token: [0; 32],
+            state,
+            principal: "p".into(),
+            runner: "r".into(),
+            granted_at: Millis(0),
+            ack_by: Millis(0),
+            acknowledged_at: None,
+            ended_at: None,
+            revocation: None,
+            closing: None,
+            ttl: Span(0),
+            expires_at: Millis(0),
+            heartbeat_seq: None,
+        };
+        let id = RunId(1).job(n).attempt(1);
+        let state = AttemptState::Queued;
+        Attempt {
+            id,
+            state,
+            lease: Some(lease),
+            ..test_support::attempt()
+        }
+    }
+
+    fn edit(attempt: Attempt) -> Edits {
+        Edits {
+            attempts: BTreeMap::from([(attempt.id, attempt)]),
+            ..Edits::default()
+        }
+    }
+
+    #[test]
+    fn a_lease_that_ended_long_ago_says_nothing_of_its_runner() {
+        // RP-9: the runner may hold another attempt that nobody has loaded.
+        let mut world = World::default();
+        let old = held(1, LeaseState::Expired);
+        world.attempts.insert(old.id, Some(old.clone()));
+        world.absorb(&edit(old));
+        assert_eq!(world.holders.get(&("p".into(), "r".into())), None);
+    }
+
+    #[test]
+    fn a_lease_that_ends_here_frees_its_runner() {
+        let mut world = World::default();
+        let live = held(1, LeaseState::Active);
+        world.attempts.insert(live.id, Some(live));
+        world.absorb(&edit(held(1, LeaseState::Completed)));
+        assert_eq!(world.holders.get(&("p".into(), "r".into())), Some(&None));
+        world.absorb(&edit(held(2, LeaseState::Granted)));
+        world.absorb(&edit(held(1, LeaseState::Completed)));
+        let second = RunId(1).job(2).attempt(1);
+        assert_eq!(
+            world.holders.get(&("p".into(), "r".into())),
+            Some(&Some(second))
+        );
     }
 }

@@ -115,11 +115,21 @@ async fn settle(
     Ok(changed)
 }
 
+/// Leases looked at in one go after a start: a few batches, so that however many there are, none
+/// waits long enough to be refused.
+const CLAMPED_AT_ONCE: usize = 1_000;
+
 /// After a start no lease outlives now + ttl, in case the clock went back (F41).
 pub async fn clamp_leases(writer: &Writer) -> Result<usize, NotDone> {
     let leased = writer.with_store(|store| store.leased()).await?;
-    let clamps = leased.into_iter().map(|attempt| Command::Clamp { attempt });
-    settle(writer, clamps).await
+    let mut changed = 0;
+    for some in leased.chunks(CLAMPED_AT_ONCE) {
+        let clamps = some
+            .iter()
+            .map(|attempt| Command::Clamp { attempt: *attempt });
+        changed += settle(writer, clamps).await?;
+    }
+    Ok(changed)
 }
 
 /// Delete runs that ended long ago, with their logs and artifacts.

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use delta_core::lease::epoch;
 use delta_core::{
-    AttemptId, Command, Context, Digest, Fact, JobId, Refusal, Reply, RunId, Stop, Text, Want,
-    World, decide,
+    AttemptId, Command, Context, Digest, Fact, Job, JobId, Refusal, Reply, Stop, Text, Want, World,
+    decide,
 };
 
 use crate::{Claim, CommitError, Store, StoreError, Writes};
@@ -189,9 +189,7 @@ impl Work {
                     self.world.absorb(&decision.edits);
                     self.writes.edits.absorb(decision.edits);
                     if let Some(record) = decision.record {
-                        self.writes
-                            .specs
-                            .extend(created(record.run, &record.facts, specs));
+                        self.writes.specs.extend(created(&record.facts, specs));
                         self.writes.records.push(record);
                     }
                     return Ok(Ok(decision.reply));
@@ -209,17 +207,19 @@ impl Work {
     }
 }
 
-/// The specs of the jobs these facts create.
-fn created(
-    run: RunId,
-    facts: &[Fact],
-    specs: &[(JobId, Arc<str>)],
-) -> impl Iterator<Item = (JobId, Arc<str>)> {
-    let made = move |id: JobId| {
-        let is_it = |fact: &Fact| matches!(fact, Fact::JobCreated(job) if job.id == id);
-        id.run == run && facts.iter().any(is_it)
+/// The specs of the jobs these facts create: one each, the one whose digest the job carries. Two
+/// plans for one run may stand in one batch, and only one of them is accepted.
+fn created(facts: &[Fact], specs: &[(JobId, Arc<str>)]) -> impl Iterator<Item = (JobId, Arc<str>)> {
+    let spec_of = |job: &Job| {
+        let fits = |(id, text): &&(JobId, Arc<str>)| {
+            *id == job.id && crate::events::sha256(text.as_bytes()) == job.spec
+        };
+        specs.iter().find(fits).cloned()
     };
-    specs.iter().filter(move |(id, _)| made(*id)).cloned()
+    facts.iter().filter_map(move |fact| match fact {
+        Fact::JobCreated(job) => spec_of(job),
+        _ => None,
+    })
 }
 
 /// Runs `body` in a batch and commits it, again after a conflict or a commit that was lost.

@@ -211,12 +211,7 @@ impl<'w> Work<'w> {
             return Err(Stop::Missing(Want::LiveJobs(self.run)));
         }
         let mut ids = self.world.live_jobs(self.run);
-        ids.extend(
-            self.edits
-                .jobs
-                .keys()
-                .filter(|id| !self.world.jobs.contains_key(id)),
-        );
+        ids.extend(self.edits.jobs.keys());
         ids.sort_unstable();
         ids.dedup();
         let mut live = Vec::with_capacity(ids.len());

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
-use axum::http::header;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
 use delta_core::Millis;
 use delta_store::read::Role;
 use delta_wire::ErrorCode;
@@ -55,15 +55,13 @@ impl FromRequestParts<App> for Admin {
 }
 
 async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principal, ApiError> {
-    let who = match bearer(parts) {
+    let who = match bearer(&parts.headers) {
         Some(token) => app.identity.whose(token, app.writer.now()).await?,
         // Only the admin socket puts a principal there.
         None => parts.extensions.get::<Principal>().cloned(),
     };
     let Some(who) = who else {
-        app.metrics().unauthenticated.inc();
-        let message = "a valid bearer token is needed";
-        return Err(ApiError::new(ErrorCode::Unauthenticated, message));
+        return Err(unauthenticated(app));
     };
     if !who.may(needed) {
         let message = format!(
@@ -76,8 +74,23 @@ async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principa
     Ok(who)
 }
 
-fn bearer(parts: &Parts) -> Option<&str> {
-    let text = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+/// Looks again at the token of a runner whose request was parked: it may be revoked by now.
+pub async fn still_a_runner(headers: &HeaderMap, app: &App) -> Result<(), ApiError> {
+    let token = bearer(headers).unwrap_or_default();
+    let who = app.identity.whose(token, app.writer.now()).await?;
+    if who.is_some_and(|who| who.may(Role::Runner)) {
+        return Ok(());
+    }
+    Err(unauthenticated(app))
+}
+
+fn unauthenticated(app: &App) -> ApiError {
+    app.metrics().unauthenticated.inc();
+    ApiError::new(ErrorCode::Unauthenticated, "a valid bearer token is needed")
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = text.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::requirement::Capabilities;
 use delta_core::{JobId, Text};
@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Message, Runner};
+use super::extract::{Message, Runner, still_a_runner};
 use super::runner::{hex, parse};
 use crate::writer::{Delivery, GrantedLease, NotDone, sha256};
 
@@ -39,6 +39,7 @@ pub fn routes() -> OpenApiRouter<App> {
 async fn lease(
     State(app): State<App>,
     Runner(who): Runner,
+    headers: HeaderMap,
     body: Message,
 ) -> Result<Response, ApiError> {
     let ask: Lease = parse(&app, &body.bytes)?;
@@ -51,6 +52,8 @@ async fn lease(
         .lease(body.at, who.id.clone(), runner.clone(), capabilities, wait);
     match lease.await? {
         Some(granted) => {
+            // Dropping the grant takes the lease back at once (A67).
+            still_a_runner(&headers, &app).await?;
             app.presence.works(&who.id, &runner);
             lease_granted(&app, *granted)
         }

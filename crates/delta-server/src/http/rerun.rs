@@ -61,7 +61,8 @@ async fn rerun(
     created(&app, answer).await
 }
 
-/// Numbers of the jobs to run again: those asked for, and those that need them.
+/// Numbers of the jobs to run again: those asked for, those that need them, and needs of theirs
+/// that did not end well: nothing runs on a need that was never met.
 fn choose(rows: &RunRows, request: &RerunRequest) -> Result<BTreeSet<u32>, ApiError> {
     let jobs = || rows.jobs.iter().map(|(job, _)| job);
     let wanted: Vec<u32> = if request.failed_only {
@@ -81,13 +82,15 @@ fn choose(rows: &RunRows, request: &RerunRequest) -> Result<BTreeSet<u32>, ApiEr
             "every job of the run succeeded",
         ));
     }
-    let dependents: BTreeMap<u32, &[u32]> =
-        jobs().map(|job| (job.id.n, &*job.dependents)).collect();
+    let by_number: BTreeMap<u32, &Job> = jobs().map(|job| (job.id.n, job)).collect();
+    let unmet = |n: &u32| by_number.get(n).is_some_and(|need| !need.meets_needs());
     let (mut chosen, mut open) = (BTreeSet::new(), wanted);
     while let Some(n) = open.pop() {
-        if chosen.insert(n) {
-            open.extend(dependents.get(&n).copied().unwrap_or_default());
-        }
+        let (true, Some(job)) = (chosen.insert(n), by_number.get(&n)) else {
+            continue;
+        };
+        open.extend(job.dependents.iter());
+        open.extend(job.policy.needs.iter().copied().filter(unmet));
     }
     Ok(chosen)
 }

@@ -113,13 +113,17 @@ enum Holding {
 fn holding(batch: &Batch, id: AttemptId) -> Holding {
     let lease = batch.attempt(id).and_then(Attempt::live_lease);
     match lease {
-        Some(lease) if lease.state == LeaseState::Granted => Holding::Granted,
         Some(lease) => {
-            let end = lease.expires_at.max(batch.shared.lease_floor);
-            if batch.shared.clock.now() >= end {
-                Holding::Expired
+            let granted = lease.state == LeaseState::Granted;
+            let end = if granted {
+                lease.expires_at.min(lease.ack_by)
             } else {
-                Holding::Active
+                lease.expires_at
+            };
+            match batch.shared.clock.now() >= end.max(batch.shared.lease_floor) {
+                true => Holding::Expired,
+                false if granted => Holding::Granted,
+                false => Holding::Active,
             }
         }
         None => Holding::Expired,

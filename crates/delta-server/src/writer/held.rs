@@ -88,7 +88,9 @@ impl HeldHeartbeats {
     fn of_attempt(&self, id: AttemptId) -> impl Iterator<Item = (LeaseKey, Command)> {
         let range = id.lease(0)..=id.lease(u64::MAX);
         let held = self.by_lease.range(range);
-        held.map(|(lease, held)| (*lease, held.command.clone()))
+        // A connection that is gone was not told of anything (A70).
+        held.filter(|(_, held)| !held.answer.is_closed())
+            .map(|(lease, held)| (*lease, held.command.clone()))
     }
 }
 

@@ -95,6 +95,43 @@ async fn a_token_is_made_listed_used_and_revoked() {
 }
 
 #[tokio::test]
+async fn a_token_revoked_while_its_request_is_parked_gets_no_lease() {
+    // RP-55, D14
+    let bench = Bench::patient().await;
+    let body = json!({ "role": "runner", "name": "soon gone" });
+    let made = bench.post(&bench.admin, "/api/v1/tokens", body).await;
+    let made = made.expect(201);
+    let (secret, id) = (text(&made["token"]), text(&made["view"]["token_id"]));
+    let ask = json!({
+        "type": "Lease", "runner_id": "gone", "capabilities": ["linux"], "wait_seconds": 20,
+    });
+    let parked = bench.post(&secret, "/api/v1/runner/lease", ask);
+    let revoke_and_enqueue = async {
+        let parked = "parked_slots 1";
+        delta_testkit::wait::eventually_async(PATIENCE, parked, async || {
+            let metrics = bench.get("/metrics").await.text;
+            let line = metrics.lines().find(|line| line.ends_with(parked));
+            line.map(drop).ok_or(metrics)
+        })
+        .await;
+        let url = format!("{}/api/v1/tokens/{id}", bench.base);
+        let revoked = bench.client.delete(&url).bearer_auth(&bench.admin).send();
+        assert_eq!(revoked.await.unwrap().status().as_u16(), 204);
+        bench.create_one().await
+    };
+    let (refused, (_, job)) = tokio::join!(parked, revoke_and_enqueue);
+    refused.expect(401);
+    // The attempt is free again, at no cost, for whoever may have it.
+    let lease = bench.lease().await;
+    assert_eq!(lease.job, job);
+    let attempt = bench.show_job(&job).await["attempts"][0].clone();
+    assert_eq!(
+        (&attempt["losses"], &attempt["dispatches"]),
+        (&json!(0), &json!(0))
+    );
+}
+
+#[tokio::test]
 async fn a_token_ends_at_its_time() {
     let bench = Bench::patient().await;
     let body = json!({ "role": "user", "name": "short", "expires_in_seconds": 0.3 });

@@ -204,6 +204,8 @@ async fn a_rerun_is_a_new_run_and_the_old_one_stays() {
     assert_eq!(names(&all), ["good", "bad", "last"]);
     let one = rerun(json!({ "job": "good" })).await.expect(201);
     assert_eq!(names(&one), ["good"]);
+    let unmet = rerun(json!({ "job": "last" })).await.expect(201);
+    assert_eq!(names(&unmet), ["bad", "last"], "with the need that failed");
     assert_eq!(
         rerun(json!({ "job": "nobody" })).await.expect(422)["field"],
         "job"
