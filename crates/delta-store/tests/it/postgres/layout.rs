@@ -56,9 +56,10 @@ fn heartbeats_are_hot_updates() {
         }
     });
     let hot = ask(&database.url, &format!("SELECT n_tup_hot_upd {counts}"));
-    // Grants and acknowledgements included. A vacuum that looks at the page at the wrong moment
-    // may keep it from being cleaned, and one update then goes elsewhere.
-    assert!(hot * 100 >= all * 95, "{hot} of {all} updates are HOT");
+    // Grants and acknowledgements included. With an index on a column that changes none would be
+    // HOT. Whoever else looks at a page at the wrong moment may keep it from being cleaned, and an
+    // update then goes elsewhere: with other tests on the same cluster that is a few in a hundred.
+    assert!(hot * 4 >= all * 3, "{hot} of {all} updates are HOT");
 }
 
 #[test]
