@@ -14,7 +14,7 @@ pub(super) enum Trouble {
     Lost(String),
     /// The deadline passed. As `Lost`, but another connection would hang just the same.
     Silent,
-    /// Refused for now; the transaction is over and nothing of it stays.
+    /// Refused at this moment; the transaction is over and nothing of it stays.
     Refused(String),
     /// A statement or a row that does not fit: ours or somebody's mistake.
     Wrong(String),

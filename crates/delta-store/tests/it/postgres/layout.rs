@@ -5,7 +5,7 @@ use std::thread;
 use delta_core::{Reply, Text};
 use delta_store::drive::{self, LeaseAsk};
 use delta_store::{StoreError, postgres};
-use delta_testkit::postgres::fresh_database;
+use delta_testkit::postgres::{Postgres, fresh_database};
 use delta_testkit::wait::eventually;
 
 use super::writers::{apply, create, lease};
@@ -29,8 +29,10 @@ pub fn ask(url: &str, sql: &str) -> i64 {
 
 #[test]
 fn heartbeats_are_hot_updates() {
-    // D3: no index knows a column that a renewal changes.
-    let database = fresh_database().unwrap();
+    // D3: no index knows a column that a renewal changes. A cluster of its own: other tests that
+    // look at its pages at the wrong moment would keep them from being cleaned.
+    let cluster = Postgres::start().unwrap();
+    let database = cluster.fresh_database().unwrap();
     let (mut store, _) = open(&database.url);
     let mut held = Vec::new();
     for n in 1..=10 {
@@ -56,10 +58,8 @@ fn heartbeats_are_hot_updates() {
         }
     });
     let hot = ask(&database.url, &format!("SELECT n_tup_hot_upd {counts}"));
-    // Grants and acknowledgements included. With an index on a column that changes none would be
-    // HOT. Whoever else looks at a page at the wrong moment may keep it from being cleaned, and an
-    // update then goes elsewhere: with other tests on the same cluster that is a few in a hundred.
-    assert!(hot * 4 >= all * 3, "{hot} of {all} updates are HOT");
+    // Grants and acknowledgements included; with an index on a column that changes none would be.
+    assert!(hot * 100 >= all * 95, "{hot} of {all} updates are HOT");
 }
 
 #[test]
