@@ -53,12 +53,15 @@ fn start(cli: Cli, terminal: &Terminal) -> failure::Done {
     // The only provider we build in; a second install would mean that somebody else chose one.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     signals::log_to_stderr(terminal, cli.verbose);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| {
-            Failure::new(Exit::Internal, "no threads could be started").caused_by(&error)
-        })?;
+    // The load of a bench shares the processors with the server it measures: one thread of it wakes
+    // for many sockets at once.
+    let mut builder = match cli.command {
+        args::Command::Bench { .. } => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    let runtime = builder.enable_all().build().map_err(|error| {
+        Failure::new(Exit::Internal, "no threads could be started").caused_by(&error)
+    })?;
     let done = runtime.block_on(cmd::run(cli.command, terminal));
     // Whatever still runs in the background must not hold up the exit code.
     runtime.shutdown_background();

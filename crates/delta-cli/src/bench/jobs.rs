@@ -43,7 +43,7 @@ pub fn run_of(jobs: usize, requires: Option<&str>) -> String {
 /// Submits a run, again while the server says that it is full; returns the run's hex digits.
 pub async fn submit(connection: &mut Connection, body: &str) -> Result<String> {
     loop {
-        let answer = connection.post("/api/v1/runs", body.to_owned()).await?;
+        let answer = connection.post("/api/v1/runs", body).await?;
         if answer.status == 429 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             continue;
@@ -89,7 +89,7 @@ impl Slot {
     /// Asks for work; nothing when there was none for a while.
     pub async fn lease(&mut self) -> Result<Option<Grant>> {
         let path = "/api/v1/runner/lease";
-        let answer = self.connection.post(path, self.lease.clone()).await?;
+        let answer = self.connection.post(path, &self.lease).await?;
         let at = Instant::now();
         if answer.status == 204 {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Slot {
             grant.job, grant.lease, self.runner
         );
         let path = "/api/v1/runner/ack-lease";
-        let answer = self.connection.post(path, body).await?;
+        let answer = self.connection.post(path, &body).await?;
         answer.expect(200, "acknowledging").map(drop)
     }
 
@@ -121,7 +121,7 @@ impl Slot {
             grant.lease, self.runner
         );
         let path = "/api/v1/runner/complete";
-        let answer = self.connection.post(path, body).await?;
+        let answer = self.connection.post(path, &body).await?;
         answer.expect(200, "completing").map(drop)
     }
 }
