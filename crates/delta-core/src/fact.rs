@@ -299,10 +299,14 @@ fn move_attempt<R: Rows>(
     event: AttemptEvent,
     cause: Option<Cause>,
 ) -> Result<(), Unfit> {
-    let priority = rows.edit_job(id.job)?.policy.priority;
+    // The job is only asked when it has something to say: every edit is a copy.
+    let priority = match event {
+        AttemptEvent::Published => Some(rows.edit_job(id.job)?.policy.priority),
+        _ => None,
+    };
     let attempt = rows.edit_attempt(id)?;
     attempt.state = attempt.state.next(event).map_err(illegal)?;
-    if event == AttemptEvent::Published {
+    if let Some(priority) = priority {
         attempt.queued_at = Some(at);
         // A lost attempt keeps its first place in the queue: only publishing sets it.
         attempt.order_key = crate::attempt::order_key(at, priority, id.job.n - 1);

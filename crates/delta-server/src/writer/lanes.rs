@@ -53,6 +53,8 @@ pub struct Lanes<T> {
 
 struct State<T> {
     lanes: [VecDeque<T>; 3],
+    /// The writer sleeps: a push has to wake it. Waking costs a system call, asked for or not.
+    waiting: bool,
     closed: bool,
 }
 
@@ -70,6 +72,7 @@ impl<T> Lanes<T> {
         Lanes {
             state: Mutex::new(State {
                 lanes: std::array::from_fn(|_| VecDeque::new()),
+                waiting: false,
                 closed: false,
             }),
             arrived: Condvar::new(),
@@ -106,8 +109,11 @@ impl<T> Lanes<T> {
 
     fn add(&self, mut state: MutexGuard<'_, State<T>>, lane: Lane, item: T) {
         state.lanes[lane as usize].push_back(item);
+        let wake = std::mem::take(&mut state.waiting);
         drop(state);
-        self.arrived.notify_one();
+        if wake {
+            self.arrived.notify_one();
+        }
     }
 
     /// Waits for work until `until`, then takes up to `most` items, earlier lanes first. Of lane 3
@@ -124,12 +130,14 @@ impl<T> Lanes<T> {
             if state.closed {
                 return Drained::Closed;
             }
+            state.waiting = true;
             let Some(until) = until else {
                 state = self.arrived.wait(state).unwrap_or_else(|e| e.into_inner());
                 continue;
             };
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                state.waiting = false;
                 return Drained::TimedOut;
             }
             let waited = self.arrived.wait_timeout(state, left);

@@ -28,6 +28,11 @@ use crate::watch::Watchers;
 /// nothing, and everybody in the batch waits for its last command.
 const BATCH: usize = 256;
 
+/// From this many messages in a batch on, the next one waits a moment for those who were just
+/// answered and will be back: fewer flushes carry the same work. Whoever is alone never waits.
+const BUSY: usize = 16;
+const GATHER: Duration = Duration::from_micros(400);
+
 /// How often a batch is run again because another writer was first. Conflicts on the same runs end
 /// quickly; a batch that loses this often meets a store in trouble.
 const MAX_TRIES: u32 = 8;
@@ -99,9 +104,13 @@ struct Done {
 impl Turns {
     fn run(&mut self) {
         let mut items = Vec::with_capacity(BATCH);
+        let mut busy = false;
         loop {
             let deadlines = [self.parking.next_deadline(), self.held.next_deadline()];
             let until = deadlines.into_iter().flatten().min();
+            if busy {
+                std::thread::sleep(GATHER);
+            }
             let drained = self
                 .shared
                 .lanes
@@ -109,6 +118,7 @@ impl Turns {
             if drained == Drained::Closed {
                 break;
             }
+            busy = items.len() >= BUSY;
             let mut more = self.serve(&mut items);
             while more {
                 more = self.run_batch(Vec::new(), Vec::new(), true);
