@@ -33,8 +33,17 @@ fn steps() -> u64 {
     }
 }
 
+/// Seeds of a storm, for each store: a quarter of an hour.
+const STORM_SEEDS: usize = 50;
+
 pub fn random_commands_match_the_model(make: &dyn Fn() -> Fixture) {
-    let seed = fresh_seed();
+    let storm = std::env::var_os("DELTA_STORM").is_some();
+    for _ in 0..if storm { STORM_SEEDS } else { 1 } {
+        play(make, fresh_seed());
+    }
+}
+
+fn play(make: &dyn Fn() -> Fixture, seed: u64) {
     println!("replay with DELTA_TEST_SEED={seed}");
     let mut rng = Rng::new(seed);
     let mut bench = Bench::new(make);
