@@ -1,7 +1,7 @@
 //! Rows of a batch, written once each. Runs inside the transaction of one commit.
 
 use delta_core::{Attempt, AttemptId, Job, JobId, Lease, LeaseKey, Millis, Run, RunId};
-use rusqlite::{Connection, ToSql, params};
+use rusqlite::{CachedStatement, Connection, ToSql, params};
 
 use super::connection::store_error;
 use super::rows::columns;
@@ -17,9 +17,81 @@ fn execute(connection: &Connection, sql: &str, values: &[&dyn ToSql]) -> Result<
 /// For a row that must be there.
 fn update(connection: &Connection, sql: &str, values: &[&dyn ToSql]) -> Result<(), StoreError> {
     let mut statement = connection.prepare_cached(sql).map_err(store_error)?;
-    match statement.execute(values).map_err(store_error)? {
+    one_row(statement.execute(values).map_err(store_error)?)
+}
+
+fn one_row(changed: usize) -> Result<(), StoreError> {
+    match changed {
         1 => Ok(()),
         _ => Err(corrupt("a row", "it was changed and is not there")),
+    }
+}
+
+/// Values bound one after the other, in the order of `columns!`.
+struct Values<'c> {
+    statement: CachedStatement<'c>,
+    next: usize,
+}
+
+impl<'c> Values<'c> {
+    fn of(connection: &'c Connection, sql: &str) -> Result<Values<'c>, StoreError> {
+        let statement = connection.prepare_cached(sql).map_err(store_error)?;
+        Ok(Values { statement, next: 1 })
+    }
+
+    fn put(&mut self, value: impl ToSql) -> Result<(), StoreError> {
+        let bound = self.statement.raw_bind_parameter(self.next, value);
+        self.next += 1;
+        bound.map_err(store_error)
+    }
+
+    fn execute(mut self) -> Result<usize, StoreError> {
+        self.statement.raw_execute().map_err(store_error)
+    }
+
+    fn key(&mut self, id: AttemptId) -> Result<(), StoreError> {
+        self.put(column::run_bytes(id.run()))?;
+        self.put(id.job.n)?;
+        self.put(id.index)
+    }
+
+    /// An attempt with its latest lease.
+    fn attempt(&mut self, a: &Attempt) -> Result<(), StoreError> {
+        self.key(a.id)?;
+        self.put(a.state.name())?;
+        self.put(a.created_at.0)?;
+        self.put(a.not_before.0)?;
+        self.put(millis(a.queued_at))?;
+        self.put(a.order_key)?;
+        self.put(millis(a.ended_at))?;
+        self.put(a.cause.map(|cause| cause.name()))?;
+        self.put(a.losses)?;
+        self.put(a.dispatches)?;
+        self.put(a.cancel.as_ref().map(json::encode_attempt_cancel))?;
+        self.put(a.report.as_ref().map(json::encode_report))?;
+        self.put(a.lease_number)?;
+        self.put(millis(a.cancel_told_at))?;
+        self.put(progress(a))?;
+        self.lease(a.lease.as_ref())
+    }
+
+    fn lease(&mut self, lease: Option<&Lease>) -> Result<(), StoreError> {
+        self.put(lease.map(|l| column::signed(l.epoch)))?;
+        self.put(lease.map(|l| l.number))?;
+        self.put(lease.map(|l| l.token))?;
+        self.put(lease.map(|l| l.state.name()))?;
+        self.put(lease.map(|l| &*l.principal))?;
+        self.put(lease.map(|l| &*l.runner))?;
+        self.put(lease.map(|l| l.granted_at.0))?;
+        self.put(lease.map(|l| l.ack_by.0))?;
+        self.put(lease.and_then(|l| millis(l.acknowledged_at)))?;
+        self.put(lease.and_then(|l| millis(l.ended_at)))?;
+        self.put(lease.and_then(|l| l.revocation).map(|r| r.name()))?;
+        self.put(lease.and_then(closing_kind))?;
+        self.put(lease.and_then(|l| l.closing).map(|closing| closing.digest))?;
+        self.put(lease.map(|l| l.ttl.0))?;
+        self.put(lease.map(|l| l.expires_at.0))?;
+        self.put(lease.and_then(|l| l.heartbeat_seq).map(column::signed))
     }
 }
 
@@ -122,8 +194,7 @@ pub fn update_job(c: &Connection, job: &Job) -> Result<(), StoreError> {
 }
 
 pub fn insert_attempt(c: &Connection, project: &str, a: &Attempt) -> Result<(), StoreError> {
-    let lease = a.lease.as_ref();
-    execute(
+    let mut values = Values::of(
         c,
         concat!(
             "INSERT INTO attempts (",
@@ -134,92 +205,27 @@ pub fn insert_attempt(c: &Connection, project: &str, a: &Attempt) -> Result<(), 
              ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26, ?27, ?28, ?29, ?30, ?31, ?32, \
              ?33, ?34)"
         ),
-        params![
-            column::run_bytes(a.id.run()),
-            a.id.job.n,
-            a.id.index,
-            a.state.name(),
-            a.created_at.0,
-            a.not_before.0,
-            millis(a.queued_at),
-            a.order_key,
-            millis(a.ended_at),
-            a.cause.map(|cause| cause.name()),
-            a.losses,
-            a.dispatches,
-            a.cancel.as_ref().map(json::encode_attempt_cancel),
-            a.report.as_ref().map(json::encode_report),
-            a.lease_number,
-            millis(a.cancel_told_at),
-            progress(a),
-            lease.map(|l| column::signed(l.epoch)),
-            lease.map(|l| l.number),
-            lease.map(|l| l.token),
-            lease.map(|l| l.state.name()),
-            lease.map(|l| &*l.principal),
-            lease.map(|l| &*l.runner),
-            lease.map(|l| l.granted_at.0),
-            lease.map(|l| l.ack_by.0),
-            lease.and_then(|l| millis(l.acknowledged_at)),
-            lease.and_then(|l| millis(l.ended_at)),
-            lease.and_then(|l| l.revocation).map(|r| r.name()),
-            lease.and_then(closing_kind),
-            lease.and_then(|l| l.closing).map(|closing| closing.digest),
-            lease.map(|l| l.ttl.0),
-            lease.map(|l| l.expires_at.0),
-            lease.and_then(|l| l.heartbeat_seq).map(column::signed),
-            project,
-        ],
-    )
+    )?;
+    values.attempt(a)?;
+    values.put(project)?;
+    values.execute().map(drop)
 }
 
-/// Everything of an attempt that a batch may change.
+/// Everything of an attempt that a batch may change; the numbers are those of `insert_attempt`.
 pub fn update_attempt(c: &Connection, a: &Attempt) -> Result<(), StoreError> {
-    let lease = a.lease.as_ref();
-    update(
+    let mut values = Values::of(
         c,
-        "UPDATE attempts SET state = ?4, queued_at = ?5, order_key = ?6, ended_at = ?7, \
-         cause = ?8, losses = ?9, dispatches = ?10, cancel = ?11, report = ?12, \
-         lease_number = ?13, cancel_told_at = ?14, progress = ?15, lease_epoch = ?16, \
-         lease_nth = ?17, lease_token = ?18, lease_state = ?19, lease_principal = ?20, \
-         lease_runner = ?21, granted_at = ?22, ack_by = ?23, acknowledged_at = ?24, \
-         lease_ended_at = ?25, revocation = ?26, closing_kind = ?27, closing_digest = ?28, \
-         ttl = ?29, expires_at = ?30, heartbeat_seq = ?31 \
+        "UPDATE attempts SET state = ?4, queued_at = ?7, order_key = ?8, ended_at = ?9, \
+         cause = ?10, losses = ?11, dispatches = ?12, cancel = ?13, report = ?14, \
+         lease_number = ?15, cancel_told_at = ?16, progress = ?17, lease_epoch = ?18, \
+         lease_nth = ?19, lease_token = ?20, lease_state = ?21, lease_principal = ?22, \
+         lease_runner = ?23, granted_at = ?24, ack_by = ?25, acknowledged_at = ?26, \
+         lease_ended_at = ?27, revocation = ?28, closing_kind = ?29, closing_digest = ?30, \
+         ttl = ?31, expires_at = ?32, heartbeat_seq = ?33 \
          WHERE run_id = ?1 AND job = ?2 AND attempt = ?3",
-        params![
-            column::run_bytes(a.id.run()),
-            a.id.job.n,
-            a.id.index,
-            a.state.name(),
-            millis(a.queued_at),
-            a.order_key,
-            millis(a.ended_at),
-            a.cause.map(|cause| cause.name()),
-            a.losses,
-            a.dispatches,
-            a.cancel.as_ref().map(json::encode_attempt_cancel),
-            a.report.as_ref().map(json::encode_report),
-            a.lease_number,
-            millis(a.cancel_told_at),
-            progress(a),
-            lease.map(|l| column::signed(l.epoch)),
-            lease.map(|l| l.number),
-            lease.map(|l| l.token),
-            lease.map(|l| l.state.name()),
-            lease.map(|l| &*l.principal),
-            lease.map(|l| &*l.runner),
-            lease.map(|l| l.granted_at.0),
-            lease.map(|l| l.ack_by.0),
-            lease.and_then(|l| millis(l.acknowledged_at)),
-            lease.and_then(|l| millis(l.ended_at)),
-            lease.and_then(|l| l.revocation).map(|r| r.name()),
-            lease.and_then(closing_kind),
-            lease.and_then(|l| l.closing).map(|closing| closing.digest),
-            lease.map(|l| l.ttl.0),
-            lease.map(|l| l.expires_at.0),
-            lease.and_then(|l| l.heartbeat_seq).map(column::signed),
-        ],
-    )
+    )?;
+    values.attempt(a)?;
+    one_row(values.execute()?)
 }
 
 /// What a heartbeat moves, and nothing else.
@@ -248,7 +254,7 @@ pub fn insert_past_lease(
     key: LeaseKey,
     lease: &Lease,
 ) -> Result<(), StoreError> {
-    execute(
+    let mut values = Values::of(
         c,
         concat!(
             "INSERT INTO past_leases (run_id, job, attempt, ",
@@ -256,29 +262,11 @@ pub fn insert_past_lease(
             ", project) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, \
              ?16, ?17, ?18, ?19, ?20)"
         ),
-        params![
-            column::run_bytes(key.attempt.run()),
-            key.attempt.job.n,
-            key.attempt.index,
-            column::signed(lease.epoch),
-            lease.number,
-            lease.token,
-            lease.state.name(),
-            &*lease.principal,
-            &*lease.runner,
-            lease.granted_at.0,
-            lease.ack_by.0,
-            millis(lease.acknowledged_at),
-            millis(lease.ended_at),
-            lease.revocation.map(|r| r.name()),
-            closing_kind(lease),
-            lease.closing.map(|closing| closing.digest),
-            lease.ttl.0,
-            lease.expires_at.0,
-            lease.heartbeat_seq.map(column::signed),
-            project,
-        ],
-    )
+    )?;
+    values.key(key.attempt)?;
+    values.lease(Some(lease))?;
+    values.put(project)?;
+    values.execute().map(drop)
 }
 
 pub fn insert_spec(
