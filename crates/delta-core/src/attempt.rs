@@ -6,8 +6,9 @@
 
 use crate::cause::Cause;
 use crate::id::AttemptId;
-use crate::lease::Lease;
+use crate::lease::{Lease, Revocation};
 use crate::run::Illegal;
+use crate::settings::Settings;
 use crate::time::{Millis, Span};
 use crate::{Digest, Text};
 
@@ -257,6 +258,14 @@ impl Attempt {
         let cancel = self.cancel.as_ref()?;
         let told = self.cancel_told_at.map(|at| at + cancel.grace);
         Some(told.map_or(cancel.force_at, |at| at.min(cancel.force_at)))
+    }
+
+    /// Until when the holder of a lease that a forced cancel took may still hand over the log, and
+    /// nothing else: what is known of a job that would not stop is worth keeping (A42).
+    pub fn late_log_until(&self, settings: &Settings) -> Option<Millis> {
+        let lease = self.lease.as_ref()?;
+        let forced = lease.revocation == Some(Revocation::ForcedCancel);
+        Some(lease.ended_at.filter(|_| forced)? + settings.late_log)
     }
 }
 

@@ -189,6 +189,35 @@ pub struct Lease {
     pub heartbeat_seq: Option<u64>,
 }
 
+impl Lease {
+    /// When a live lease ends unless somebody renews it: a grant nobody acknowledged ends with the
+    /// wait for the acknowledgement (RP-27).
+    pub fn ends_at(&self) -> Millis {
+        match self.state {
+            LeaseState::Granted => self.expires_at.min(self.ack_by),
+            _ => self.expires_at,
+        }
+    }
+
+    /// Until when a live lease is judged valid: never less than the operator's start-up grace,
+    /// which ends at `floor` (A40).
+    pub fn judged_until(&self, floor: Millis) -> Millis {
+        self.ends_at().max(floor)
+    }
+
+    /// Why a message that came at `now` is stale; at equality the lease has expired (A38).
+    pub fn stale(&self, now: Millis, floor: Millis) -> Option<Stale> {
+        match self.state {
+            LeaseState::Granted | LeaseState::Active => {
+                (now >= self.judged_until(floor)).then_some(Stale::Expired)
+            }
+            LeaseState::Expired => Some(Stale::Expired),
+            LeaseState::Revoked => Some(Stale::Revoked),
+            LeaseState::Completed | LeaseState::Canceled => Some(Stale::AlreadyFinal),
+        }
+    }
+}
+
 /// The epoch of the `number`-th lease of a job.
 pub fn epoch(incarnation: u32, number: u32) -> u64 {
     (u64::from(incarnation) << 32) | u64::from(number)
