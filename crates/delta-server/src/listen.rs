@@ -343,20 +343,17 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
 
     /// The other end of a connection, and what serves it.
-    fn connect(
-        stop: &CancellationToken,
-        patience: Patience,
-    ) -> (DuplexStream, tokio::task::JoinHandle<()>) {
+    fn connect(patience: Patience) -> (DuplexStream, Serving, tokio::task::JoinHandle<()>) {
         let serving = Serving {
             router: Router::new(),
-            stop: stop.clone(),
+            stop: CancellationToken::new(),
             room: Arc::new(Semaphore::new(1)),
             graceful: GracefulShutdown::new(),
             patience,
         };
         let (client, server) = tokio::io::duplex(64 * 1024);
-        let connection = serving.connection(None).unwrap();
-        (client, tokio::spawn(connection.serve(server)))
+        let served = tokio::spawn(serving.connection(None).unwrap().serve(server));
+        (client, serving, served)
     }
 
     #[tokio::test]
@@ -369,7 +366,7 @@ mod tests {
             "GET / HTTP/1.1\r\n",
             "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
         ] {
-            let (mut client, _serving) = connect(&CancellationToken::new(), SHORT);
+            let (mut client, _serving, _) = connect(SHORT);
             client.write_all(said.as_bytes()).await.unwrap();
             let mut answer = Vec::new();
             let closed = tokio::time::timeout(LONG, client.read_to_end(&mut answer));
@@ -394,7 +391,7 @@ mod tests {
                 "\0\0",
             ),
         ] {
-            let (mut client, _serving) = connect(&CancellationToken::new(), PATIENCE);
+            let (mut client, _serving, _) = connect(PATIENCE);
             for bit in bits {
                 client.write_all(bit.as_bytes()).await.unwrap();
                 tokio::task::yield_now().await;
@@ -408,14 +405,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_stop_does_not_wait_for_a_connection_that_says_nothing() {
-        let stop = CancellationToken::new();
         let endless = Patience {
             head: LONG * 2,
             ..PATIENCE
         };
-        let (_client, serving) = connect(&stop, endless);
-        stop.cancel();
-        tokio::time::timeout(LONG, serving).await.unwrap().unwrap();
+        let (_client, serving, served) = connect(endless);
+        serving.stop.cancel();
+        tokio::time::timeout(LONG, served).await.unwrap().unwrap();
     }
 
     #[test]
