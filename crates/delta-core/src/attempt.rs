@@ -326,4 +326,20 @@ mod tests {
         attempt.cancel_told_at = Some(Millis(30_000));
         assert_eq!(attempt.cancel_deadline(), Some(Millis(50_000)));
     }
+
+    #[test]
+    fn only_a_forced_cancel_leaves_time_for_the_log() {
+        // A42
+        let mut attempt = crate::world::test_support::attempt();
+        let settings = Settings::recommended();
+        assert_eq!(attempt.late_log_until(&settings), None);
+        for why in Revocation::ALL {
+            let mut lease = crate::world::test_support::lease(crate::LeaseState::Revoked);
+            (lease.revocation, lease.ended_at) = (Some(why), Some(Millis(1_000)));
+            attempt.lease = Some(lease);
+            let forced = why == Revocation::ForcedCancel;
+            let until = forced.then_some(Millis(61_000));
+            assert_eq!(attempt.late_log_until(&settings), until, "{why:?}");
+        }
+    }
 }

@@ -290,6 +290,20 @@ mod tests {
     }
 
     #[test]
+    fn a_grant_is_judged_by_the_wait_for_its_acknowledgement_too() {
+        // RP-27, A38, A40
+        let mut lease = crate::world::test_support::lease(LeaseState::Granted);
+        (lease.ack_by, lease.expires_at) = (Millis(30), Millis(120));
+        let stale = |lease: &Lease, now, floor| lease.stale(Millis(now), Millis(floor));
+        assert_eq!(stale(&lease, 29, 0), None);
+        assert_eq!(stale(&lease, 30, 0), Some(Stale::Expired));
+        assert_eq!(stale(&lease, 30, 31), None, "the start-up grace");
+        lease.state = LeaseState::Active;
+        assert_eq!(stale(&lease, 119, 0), None);
+        assert_eq!(stale(&lease, 120, 0), Some(Stale::Expired));
+    }
+
+    #[test]
     fn a_new_incarnation_never_reissues_an_epoch() {
         // A72
         assert!(epoch(2, 1) > epoch(1, u32::MAX));
