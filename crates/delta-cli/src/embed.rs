@@ -14,6 +14,8 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub struct Wanted {
     pub data: PathBuf,
+    /// Logs and artifacts; in the data folder when absent.
+    pub objects: Option<PathBuf>,
     pub listen: Option<SocketAddr>,
     /// An address of PostgreSQL; SQLite in the data folder when absent.
     pub store: Option<String>,
@@ -66,6 +68,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
     limits.waiting_requests = wanted.waiting_requests.unwrap_or(limits.waiting_requests);
     let config = Config {
         data: wanted.data,
+        objects: wanted.objects,
         listen: wanted.listen,
         store: wanted
             .store
@@ -90,6 +93,8 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
 pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, Refused> {
     start(Wanted {
         data: data.to_owned(),
+        // For a moment in a folder whose server does not run: the same variable says it.
+        objects: std::env::var_os("DELTA_OBJECTS").map(PathBuf::from),
         listen: None,
         store: store.map(str::to_owned),
         settings: Settings::recommended(),

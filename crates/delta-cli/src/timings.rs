@@ -22,6 +22,9 @@ pub struct Timings {
     /// How long a job may take to stop once it was told to [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub cancel_deadline: Option<Span>,
+    /// How long after a forced cancel the rest of the log is still taken [default: 1m]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub late_log: Option<Span>,
     /// How long an attempt may take when its job does not say [default: 30m]
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub job_timeout: Option<Span>,
@@ -59,6 +62,7 @@ impl Timings {
             (&mut base.heartbeat_interval, self.heartbeat_interval),
             (&mut base.ack_timeout, self.ack_timeout),
             (&mut base.cancel_deadline, self.cancel_deadline),
+            (&mut base.late_log, self.late_log),
             (&mut base.job_timeout, self.job_timeout),
             (&mut base.timeout_buffer, self.timeout_buffer),
             (&mut base.run_timeout, self.run_timeout),

@@ -6,8 +6,9 @@
 
 use crate::cause::Cause;
 use crate::id::AttemptId;
-use crate::lease::Lease;
+use crate::lease::{Lease, Revocation};
 use crate::run::Illegal;
+use crate::settings::Settings;
 use crate::time::{Millis, Span};
 use crate::{Digest, Text};
 
@@ -258,6 +259,14 @@ impl Attempt {
         let told = self.cancel_told_at.map(|at| at + cancel.grace);
         Some(told.map_or(cancel.force_at, |at| at.min(cancel.force_at)))
     }
+
+    /// Until when the holder of a lease that a forced cancel took may still hand over the log, and
+    /// nothing else: what is known of a job that would not stop is worth keeping (A42).
+    pub fn late_log_until(&self, settings: &Settings) -> Option<Millis> {
+        let lease = self.lease.as_ref()?;
+        let forced = lease.revocation == Some(Revocation::ForcedCancel);
+        Some(lease.ended_at.filter(|_| forced)? + settings.late_log)
+    }
 }
 
 /// The queue's order (A64): earlier first, each point of priority worth a minute, and each place
@@ -316,5 +325,21 @@ mod tests {
         assert_eq!(attempt.cancel_deadline(), Some(Millis(35_000)));
         attempt.cancel_told_at = Some(Millis(30_000));
         assert_eq!(attempt.cancel_deadline(), Some(Millis(50_000)));
+    }
+
+    #[test]
+    fn only_a_forced_cancel_leaves_time_for_the_log() {
+        // A42
+        let mut attempt = crate::world::test_support::attempt();
+        let settings = Settings::recommended();
+        assert_eq!(attempt.late_log_until(&settings), None);
+        for why in Revocation::ALL {
+            let mut lease = crate::world::test_support::lease(crate::LeaseState::Revoked);
+            (lease.revocation, lease.ended_at) = (Some(why), Some(Millis(1_000)));
+            attempt.lease = Some(lease);
+            let forced = why == Revocation::ForcedCancel;
+            let until = forced.then_some(Millis(61_000));
+            assert_eq!(attempt.late_log_until(&settings), until, "{why:?}");
+        }
     }
 }

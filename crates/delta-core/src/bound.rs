@@ -4,7 +4,6 @@
 //! shown.
 
 use crate::attempt::{Attempt, AttemptState};
-use crate::lease::LeaseState;
 use crate::run::{Run, RunState};
 use crate::settings::Settings;
 use crate::time::{Millis, Span};
@@ -16,11 +15,7 @@ pub fn attempt_due_at(attempt: &Attempt) -> Option<Millis> {
         // Only a retry waits for a moment; a first attempt waits for its needs.
         AttemptState::Created => (attempt.id.index > 1).then_some(attempt.not_before),
         state if state.is_leased() => {
-            let lease = attempt.live_lease()?;
-            let end = match lease.state {
-                LeaseState::Granted => lease.expires_at.min(lease.ack_by),
-                _ => lease.expires_at,
-            };
+            let end = attempt.live_lease()?.ends_at();
             Some(
                 attempt
                     .cancel_deadline()

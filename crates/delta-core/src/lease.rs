@@ -189,6 +189,35 @@ pub struct Lease {
     pub heartbeat_seq: Option<u64>,
 }
 
+impl Lease {
+    /// When a live lease ends unless somebody renews it: a grant nobody acknowledged ends with the
+    /// wait for the acknowledgement (RP-27).
+    pub fn ends_at(&self) -> Millis {
+        match self.state {
+            LeaseState::Granted => self.expires_at.min(self.ack_by),
+            _ => self.expires_at,
+        }
+    }
+
+    /// Until when a live lease is judged valid: never less than the operator's start-up grace,
+    /// which ends at `floor` (A40).
+    pub fn judged_until(&self, floor: Millis) -> Millis {
+        self.ends_at().max(floor)
+    }
+
+    /// Why a message that came at `now` is stale; at equality the lease has expired (A38).
+    pub fn stale(&self, now: Millis, floor: Millis) -> Option<Stale> {
+        match self.state {
+            LeaseState::Granted | LeaseState::Active => {
+                (now >= self.judged_until(floor)).then_some(Stale::Expired)
+            }
+            LeaseState::Expired => Some(Stale::Expired),
+            LeaseState::Revoked => Some(Stale::Revoked),
+            LeaseState::Completed | LeaseState::Canceled => Some(Stale::AlreadyFinal),
+        }
+    }
+}
+
 /// The epoch of the `number`-th lease of a job.
 pub fn epoch(incarnation: u32, number: u32) -> u64 {
     (u64::from(incarnation) << 32) | u64::from(number)
@@ -258,6 +287,20 @@ mod tests {
                 assert!(state.next(event).is_err(), "{state:?} {event:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_grant_is_judged_by_the_wait_for_its_acknowledgement_too() {
+        // RP-27, A38, A40
+        let mut lease = crate::world::test_support::lease(LeaseState::Granted);
+        (lease.ack_by, lease.expires_at) = (Millis(30), Millis(120));
+        let stale = |lease: &Lease, now, floor| lease.stale(Millis(now), Millis(floor));
+        assert_eq!(stale(&lease, 29, 0), None);
+        assert_eq!(stale(&lease, 30, 0), Some(Stale::Expired));
+        assert_eq!(stale(&lease, 30, 31), None, "the start-up grace");
+        lease.state = LeaseState::Active;
+        assert_eq!(stale(&lease, 119, 0), None);
+        assert_eq!(stale(&lease, 120, 0), Some(Stale::Expired));
     }
 
     #[test]

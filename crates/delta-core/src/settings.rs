@@ -15,6 +15,8 @@ pub struct Settings {
     pub ack_timeout: Span,
     /// How long a holder has to stop after a cancel reached it (RP-49).
     pub cancel_deadline: Span,
+    /// How long after a cancel was forced its holder may still hand over the log (A42).
+    pub late_log: Span,
     /// Job timeout where the job names none (A33).
     pub job_timeout: Span,
     /// What is added to a job's timeout before the server ends it itself (A54).
@@ -47,6 +49,7 @@ impl Settings {
             heartbeat_interval: Span::secs(20),
             ack_timeout: Span::secs(30),
             cancel_deadline: Span::secs(30),
+            late_log: Span::secs(60),
             job_timeout: Span::minutes(30),
             timeout_buffer: Span::secs(30),
             run_timeout: Span::hours(6),
@@ -129,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_defaults_are_those_of_the_specification() {
-        // RP-46, RP-47, RP-48, RP-49, A33
+        // RP-46, RP-47, RP-48, RP-49, A33, A42
         let s = Settings::recommended();
         assert_eq!(s.check(), Ok(()));
         let shown = format!(
@@ -148,6 +151,7 @@ mod tests {
             shown,
             "ttl 2m heartbeat 20s ack 30s cancel 30s job 30m run 6h wait 24h plan 1m sweep 1s"
         );
+        assert_eq!(s.late_log, Span::secs(60));
     }
 
     #[test]

@@ -173,6 +173,7 @@ impl Rows for World {
 pub(crate) mod test_support {
     use super::*;
     use crate::attempt::{AttemptState, Progress};
+    use crate::lease::LeaseState;
     use crate::policy::Policy;
     use crate::time::{Millis, Span};
 
@@ -209,17 +210,9 @@ pub(crate) mod test_support {
             progress: Progress::default(),
         }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::attempt::AttemptState;
-    use crate::lease::LeaseState;
-    use crate::time::{Millis, Span};
-
-    fn held(n: u32, state: LeaseState) -> Attempt {
-        let lease = Lease {
+    pub fn lease(state: LeaseState) -> Lease {
+        Lease {
             epoch: 1,
             number: 1,
             token: [0; 32],
@@ -235,7 +228,18 @@ mod tests {
             ttl: Span(0),
             expires_at: Millis(0),
             heartbeat_seq: None,
-        };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attempt::AttemptState;
+    use crate::lease::LeaseState;
+
+    fn held(n: u32, state: LeaseState) -> Attempt {
+        let lease = test_support::lease(state);
         let id = RunId(1).job(n).attempt(1);
         let state = AttemptState::Queued;
         Attempt {

@@ -1,13 +1,15 @@
-//! The data folder: made private, and locked by the one server that uses it.
+//! The data folder: made private, and locked by the one server that uses it. Beside it, the folder
+//! of logs and artifacts, which servers may share.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::StartError;
+use crate::objects::Objects;
+use crate::{Config, StartError, StoreChoice};
 
 /// Holds the folder for as long as it lives.
 #[derive(Debug)]
@@ -51,9 +53,18 @@ pub fn lock(data: &Path) -> Result<DataLock, StartError> {
     Ok(DataLock { _file: file })
 }
 
-/// Where logs and artifacts are kept.
-pub fn objects(data: &Path) -> PathBuf {
-    data.join("objects")
+/// Opens the folder of logs and artifacts. It may be shared, so it is outside the lock.
+pub fn objects(config: &Config) -> Result<Objects, StartError> {
+    let several = matches!(config.store, StoreChoice::Postgres(_)) && config.listen.is_some();
+    if several && config.objects.is_none() {
+        tracing::warn!(
+            "logs and artifacts are kept in this server's own folder: another server on the same \
+             database cannot show or continue them; give all of them one shared folder (--objects)"
+        );
+    }
+    let folder = config.objects.clone();
+    let folder = folder.unwrap_or_else(|| config.data.join("objects"));
+    Objects::open(folder.clone()).map_err(|source| bad(&folder, source))
 }
 
 fn bad(path: &Path, source: io::Error) -> StartError {

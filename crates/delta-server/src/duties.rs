@@ -3,13 +3,16 @@
 //!
 //! Duties go through the writer like everybody else, in lane 2, with stamps of their own (A38).
 
-use std::path::PathBuf;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use delta_core::{Command, Reply, RunId, Span};
 use delta_store::Due;
+use delta_store::read::Reader;
 use tokio_util::sync::CancellationToken;
 
+use crate::objects::{DEAD_PART, Objects};
 use crate::writer::{NotDone, Writer};
 
 /// Due things looked for in one pass: four batches. What is beyond comes in the next pass at once.
@@ -20,6 +23,10 @@ const PRUNE_LIMIT: usize = 100;
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 /// When to look again after a pass that failed: whatever was in the way is usually gone by then.
 const PRUNE_AGAIN: Duration = Duration::from_secs(1);
+/// How often left-over files are looked for: they harm nobody, and looking reads a whole folder.
+const TIDY_EVERY: Duration = Duration::from_secs(3600);
+/// Runs asked about in one read.
+const TIDY_LIMIT: usize = 500;
 
 /// Expire, time out, force cancels, publish retries, and look for work for parked slots.
 pub struct Sweep {
@@ -136,7 +143,7 @@ pub async fn clamp_leases(writer: &Writer) -> Result<usize, NotDone> {
 pub struct Retention {
     pub writer: Writer,
     pub keep: Span,
-    pub objects: PathBuf,
+    pub objects: Arc<Objects>,
 }
 
 impl Retention {
@@ -167,24 +174,70 @@ impl Retention {
                 .with_store(move |store| store.prune(before, PRUNE_LIMIT));
             let runs = prune.await?;
             deleted += runs.len();
-            for run in &runs {
-                self.delete_objects(*run).await;
-            }
-            if runs.len() < PRUNE_LIMIT {
+            let (objects, gone) = (self.objects.clone(), runs.len());
+            off_the_async_threads(move || Ok(delete_all(&objects, &runs))).await;
+            if gone < PRUNE_LIMIT {
                 return Ok(deleted);
             }
         }
     }
+}
 
-    async fn delete_objects(&self, run: RunId) {
-        let folder = self.objects.join(run.to_string());
-        match tokio::fs::remove_dir_all(&folder).await {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(%error, %run, "the objects of a deleted run stay behind");
+/// Delete files that a server which died left behind: parts nobody sends any more, and what
+/// belongs to runs that were deleted, by this server or by another on the same store.
+pub struct Tidy {
+    pub reader: Arc<dyn Reader>,
+    pub objects: Arc<Objects>,
+}
+
+impl Tidy {
+    pub async fn run(self, stop: CancellationToken) {
+        let mut pause = Duration::ZERO;
+        while slept(pause, &stop).await {
+            let (parts, runs) = self.run_once().await;
+            if parts + runs > 0 {
+                tracing::info!(parts, runs, "left-over files were deleted");
             }
-            _ => {}
+            pause = TIDY_EVERY;
         }
     }
+
+    /// Returns how many parts, and the files of how many runs.
+    pub async fn run_once(&self) -> (usize, usize) {
+        let (reader, objects) = (self.reader.clone(), self.objects.clone());
+        let tidied = off_the_async_threads(move || {
+            let parts = objects.delete_parts(DEAD_PART)?;
+            let mut runs = 0;
+            for some in objects.runs()?.chunks(TIDY_LIMIT) {
+                let gone = reader.pruned(some).map_err(io::Error::other)?;
+                runs += delete_all(&objects, &gone);
+            }
+            Ok((parts, runs))
+        });
+        tidied.await.unwrap_or_default()
+    }
+}
+
+/// Returns how many were deleted; what stays is found again by [`Tidy`].
+fn delete_all(objects: &Objects, runs: &[RunId]) -> usize {
+    let deleted = |run: &&RunId| match objects.delete_run(**run) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, %run, "the objects of a deleted run stay behind");
+            false
+        }
+    };
+    runs.iter().filter(deleted).count()
+}
+
+async fn off_the_async_threads<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Option<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(io::Error::other)
+        .flatten()
+        .inspect_err(|error| tracing::warn!(%error, "old files could not be deleted"))
+        .ok()
 }
 
 fn ticks(every: Duration) -> tokio::time::Interval {

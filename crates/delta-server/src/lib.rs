@@ -32,6 +32,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use delta_store::read::Role;
+pub use listen::raise_file_limit;
 
 use clock::Clock;
 use http::App;
@@ -40,8 +41,11 @@ use writer::{NotDone, Thread, Writer};
 /// How a server is run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Folder of the lock, the admin socket, logs, artifacts and (with SQLite) the database.
+    /// Folder of the lock, the admin socket and (with SQLite) the database: one server's own.
     pub data: PathBuf,
+    /// Folder of logs and artifacts, which all servers on one PostgreSQL must share, on a mount
+    /// with file locks; `DATA/objects` when absent.
+    pub objects: Option<PathBuf>,
     /// Where to serve beside the admin socket; port 0 takes a free one.
     pub listen: Option<SocketAddr>,
     pub store: StoreChoice,
@@ -94,6 +98,7 @@ impl Config {
     pub fn recommended(data: PathBuf) -> Config {
         Config {
             data,
+            objects: None,
             listen: None,
             store: StoreChoice::Sqlite,
             settings: Settings::recommended(),
@@ -162,6 +167,7 @@ pub struct TokenError(String);
 pub async fn start(config: Config) -> Result<Server, StartError> {
     config.settings.check()?;
     let lock = data::lock(&config.data)?;
+    let objects = Arc::new(data::objects(&config)?);
     // Ask for the port before anything is changed: a wrong address should cost nothing.
     let tcp = match config.listen {
         Some(addr) => Some(listen::tcp(addr, config.tls.as_ref(), config.behind_tls_proxy).await?),
@@ -174,14 +180,13 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     if clamped > 0 {
         tracing::warn!(clamped, "the clock went back while the server was away");
     }
-    let objects = objects::Objects::new(data::objects(&config.data));
     let app = App::new(writer.clone(), reader, objects, stop.clone());
     let admin = listen::admin(&config.data)?;
     let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
     let router = http::router(app.clone());
     let serving = tokio::spawn(listen::serve(router, tcp, admin, stop.clone()));
     Ok(Server {
-        duties: start_duties(&config, &writer, &stop),
+        duties: start_duties(&config, &app, &stop),
         app,
         writer,
         addr,
@@ -258,20 +263,27 @@ fn open(config: &Config) -> Result<Opened, StoreError> {
     }
 }
 
-fn start_duties(config: &Config, writer: &Writer, stop: &CancellationToken) -> Vec<JoinHandle<()>> {
+fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<JoinHandle<()>> {
     if !config.duties {
         return Vec::new();
     }
     let sweep = duties::Sweep {
-        writer: writer.clone(),
+        writer: app.writer.clone(),
         every: config.settings.sweep,
     };
-    let mut started = vec![tokio::spawn(sweep.run(stop.clone()))];
+    let tidy = duties::Tidy {
+        reader: app.reader.clone(),
+        objects: app.objects.clone(),
+    };
+    let mut started = vec![
+        tokio::spawn(sweep.run(stop.clone())),
+        tokio::spawn(tidy.run(stop.clone())),
+    ];
     if let Some(keep) = config.retention {
         let retention = duties::Retention {
-            writer: writer.clone(),
+            writer: app.writer.clone(),
             keep,
-            objects: data::objects(&config.data),
+            objects: app.objects.clone(),
         };
         started.push(tokio::spawn(retention.run(stop.clone())));
     }

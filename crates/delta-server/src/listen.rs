@@ -1,7 +1,10 @@
 //! Sockets: TCP with or without TLS, and the admin socket.
 //!
 //! Owns accepting, and the rule that nothing beyond loopback is served in the clear by accident
-//! (D14). A connection that does not finish its handshake or its headers in time is closed.
+//! (D14). A connection that does not finish its handshake or its headers in time is closed, and so
+//! is one that says nothing at all.
+
+mod opening;
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +20,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -29,16 +33,34 @@ use crate::{StartError, Tls};
 
 /// Open connections of one server: parked runners hold one each.
 const MAX_CONNECTIONS: usize = 60_000;
+/// File descriptors that no connection gets: the store, logs and artifacts need some, and without
+/// them nothing that comes over a connection could be done.
+const OWN_FILES: u64 = 256;
 /// How long a TLS handshake may take: a few round trips on a bad line.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-/// How long a request's head may take, so that a slow sender holds nothing for long.
-const HEADER_TIME: Duration = Duration::from_secs(15);
 /// How long requests in flight have at shutdown.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: out of file descriptors is no reason to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of a request's head that are buffered.
 const HEAD_BYTES: usize = 64 * 1024;
+
+/// How long the other end of a connection may be silent.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// A request's head may take this long, so that a slow sender holds nothing for long.
+    head: Duration,
+    /// How often the other end of an HTTP/2 connection is asked whether it is there, and how long
+    /// it has to answer: a peer that vanished holds its place for less than a minute.
+    ping_every: Duration,
+    ping: Duration,
+}
+
+const PATIENCE: Patience = Patience {
+    head: Duration::from_secs(15),
+    ping_every: Duration::from_secs(20),
+    ping: Duration::from_secs(20),
+};
 
 /// A TCP listener, checked and bound.
 pub struct Tcp {
@@ -117,21 +139,52 @@ pub fn admin(data: &Path) -> Result<Admin, StartError> {
     Ok(Admin { listener, path })
 }
 
+/// Lifts the limit on open files of this process as far as it may; many systems begin low.
+pub fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
+}
+
+/// How many connections fit a limit on open files; `None` is no limit.
+fn connections(open_files: Option<u64>) -> usize {
+    let Some(limit) = open_files else {
+        return MAX_CONNECTIONS;
+    };
+    // Where the limit is very low both must make do with half.
+    let left = limit.saturating_sub(OWN_FILES).max(limit / 2);
+    usize::try_from(left).map_or(MAX_CONNECTIONS, |left| left.min(MAX_CONNECTIONS))
+}
+
 /// What every accept loop serves with.
 struct Serving {
     router: Router,
     stop: CancellationToken,
     room: Arc<Semaphore>,
     graceful: GracefulShutdown,
+    patience: Patience,
 }
 
 /// Serves until told to stop, then gives requests in flight their time.
 pub async fn serve(router: Router, tcp: Option<Tcp>, admin: Admin, stop: CancellationToken) {
+    let most = connections(getrlimit(Resource::Nofile).current);
+    if most < MAX_CONNECTIONS {
+        tracing::info!(
+            most,
+            "the limit on open files bounds how many connections are served"
+        );
+    }
     let serving = Serving {
         router,
         stop,
-        room: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
+        room: Arc::new(Semaphore::new(most)),
         graceful: GracefulShutdown::new(),
+        patience: PATIENCE,
     };
     let remote = async {
         if let Some(tcp) = tcp {
@@ -167,10 +220,12 @@ async fn accept_tcp(tcp: Tcp, serving: &Serving) {
             let Some(tls) = tls else {
                 return connection.serve(stream).await;
             };
-            match tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream)).await {
-                Ok(Ok(stream)) => connection.serve(stream).await,
-                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
-                Err(_) => tracing::debug!("a TLS handshake took too long"),
+            let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream));
+            match connection.unless_stopped(handshake).await {
+                Some(Ok(Ok(stream))) => connection.serve(stream).await,
+                Some(Ok(Err(error))) => tracing::debug!(%error, "a TLS handshake failed"),
+                Some(Err(_)) => tracing::debug!("a TLS handshake took too long"),
+                None => {}
             }
         });
     }
@@ -203,6 +258,8 @@ struct Connection {
     router: Router,
     who: Option<Principal>,
     watcher: Watcher,
+    stop: CancellationToken,
+    patience: Patience,
     _room: OwnedSemaphorePermit,
 }
 
@@ -216,16 +273,34 @@ impl Serving {
             router: self.router.clone(),
             who,
             watcher: self.graceful.watcher(),
+            stop: self.stop.clone(),
+            patience: self.patience,
             _room: room,
         })
     }
 }
 
 impl Connection {
+    /// Waits for something no request depends on yet; `None` when the server stops first.
+    async fn unless_stopped<T>(&self, waiting: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = waiting => Some(done),
+            () = self.stop.cancelled() => None,
+        }
+    }
+
     async fn serve<S>(self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        // What tells HTTP/1 from HTTP/2 has no timer of its own.
+        let opened = tokio::time::timeout(self.patience.head, opening::read(stream));
+        let stream = match self.unless_stopped(opened).await {
+            Some(Ok(Ok(stream))) => stream,
+            Some(Ok(Err(error))) => return tracing::debug!(%error, "a connection said nothing"),
+            Some(Err(_)) => return tracing::debug!("a connection said nothing for too long"),
+            None => return,
+        };
         let (router, who) = (self.router, self.who);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
@@ -238,12 +313,123 @@ impl Connection {
         builder
             .http1()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIME)
+            .header_read_timeout(self.patience.head)
             .max_buf_size(HEAD_BYTES);
-        builder.http2().timer(TokioTimer::new());
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(self.patience.ping_every)
+            .keep_alive_timeout(self.patience.ping);
         let served = builder.serve_connection(TokioIo::new(stream), service);
         if let Err(error) = self.watcher.watch(served.into_owned()).await {
             tracing::debug!(error, "a connection ended early");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+    use super::*;
+
+    /// Little enough to wait for, and more than a loaded machine needs to go on.
+    const SHORT: Patience = Patience {
+        head: Duration::from_millis(700),
+        ping_every: Duration::from_millis(700),
+        ping: Duration::from_millis(700),
+    };
+    /// What would never end.
+    const LONG: Duration = Duration::from_secs(20);
+
+    /// The other end of a connection, and what serves it.
+    fn connect(patience: Patience) -> (DuplexStream, Serving, tokio::task::JoinHandle<()>) {
+        let serving = Serving {
+            router: Router::new(),
+            stop: CancellationToken::new(),
+            room: Arc::new(Semaphore::new(1)),
+            graceful: GracefulShutdown::new(),
+            patience,
+        };
+        let (client, server) = tokio::io::duplex(64 * 1024);
+        let served = tokio::spawn(serving.connection(None).unwrap().serve(server));
+        (client, serving, served)
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_says_nothing_is_closed() {
+        // The last is an HTTP/2 client that is gone: it answers no ping.
+        for said in [
+            "",
+            "G",
+            "PRI * HTTP/2",
+            "GET / HTTP/1.1\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+        ] {
+            let (mut client, _serving, _) = connect(SHORT);
+            client.write_all(said.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            let closed = tokio::time::timeout(LONG, client.read_to_end(&mut answer));
+            assert!(closed.await.is_ok(), "{said:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_comes_in_bits_is_answered() {
+        for (bits, begins) in [
+            (
+                ["P", "U", "T / HTTP/1.1\r\nhost: x\r\n\r\n"],
+                "HTTP/1.1 404",
+            ),
+            (
+                [
+                    "PRI * HT",
+                    "TP/2.0\r\n\r\nSM\r\n\r\n\0",
+                    "\0\0\x04\0\0\0\0\0",
+                ],
+                // SETTINGS, whatever they are.
+                "\0\0",
+            ),
+        ] {
+            let (mut client, _serving, _) = connect(PATIENCE);
+            for bit in bits {
+                client.write_all(bit.as_bytes()).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+            let mut answer = vec![0; begins.len()];
+            let read = tokio::time::timeout(LONG, client.read_exact(&mut answer));
+            read.await.unwrap().unwrap();
+            assert_eq!(String::from_utf8_lossy(&answer), begins);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_does_not_wait_for_a_connection_that_says_nothing() {
+        let endless = Patience {
+            head: LONG * 2,
+            ..PATIENCE
+        };
+        let (_client, serving, served) = connect(endless);
+        serving.stop.cancel();
+        tokio::time::timeout(LONG, served).await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn connections_leave_some_files_to_the_server_itself() {
+        for (open_files, most) in [
+            (None, MAX_CONNECTIONS),
+            (Some(1_048_576), MAX_CONNECTIONS),
+            (Some(1024), 768),
+            (Some(64), 32),
+        ] {
+            assert_eq!(connections(open_files), most, "{open_files:?}");
+        }
+    }
+
+    #[test]
+    fn the_limit_on_open_files_is_lifted() {
+        raise_file_limit();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
     }
 }

@@ -24,6 +24,8 @@ pub trait Reader: Send + Sync {
     fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError>;
     /// Runs in id order after `after`, ended or not: for the doctor.
     fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError>;
+    /// Those of these runs that retention deleted. A run the store never had is not among them.
+    fn pruned(&self, among: &[RunId]) -> Result<Vec<RunId>, StoreError>;
 
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError>;
     fn credentials(&self) -> Result<Vec<Credential>, StoreError>;

@@ -146,6 +146,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
     settings.heartbeat_interval = HEARTBEAT;
     settings.cancel_deadline = CANCEL_DEADLINE;
     let wanted = embed::Wanted {
+        objects: None,
         data: data.to_owned(),
         listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
         store: None,

@@ -17,7 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   delta-ci server --data ./data --listen 127.0.0.1:7878
   delta-ci server --data ./data --listen 0.0.0.0:7878 --tls-cert ci.pem --tls-key ci.key
-  DELTA_STORE=postgres://ci@db/ci delta-ci server --data ./data --listen 127.0.0.1:7878
+  DELTA_STORE=postgres://ci@db/ci delta-ci server --data ./data --objects /mnt/ci-objects
   delta-ci server --data ./data --listen 127.0.0.1:0 --json   the address as JSON, port chosen
 
 Then, on the same machine:
@@ -30,10 +30,16 @@ pub struct Args {
     /// The folder with everything it keeps; made when it does not exist
     #[arg(long, value_name = "DIR", env = "DELTA_DATA")]
     data: PathBuf,
+    /// The folder of logs and artifacts [default: objects in the data folder]
+    ///
+    /// Several servers on one PostgreSQL must share it, on a mount with file locks, and run as the
+    /// same user: each message of a job may reach another of them.
+    #[arg(long, value_name = "DIR", env = "DELTA_OBJECTS")]
+    objects: Option<PathBuf>,
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7878")]
     listen: SocketAddr,
-    /// A PostgreSQL database instead of the SQLite file in the data folder
+    /// A PostgreSQL database instead of the SQLite file in the data folder; see --objects
     #[arg(long, value_name = "URL", env = "DELTA_STORE", hide_env_values = true)]
     store: Option<String>,
     /// Certificate chain, in PEM
@@ -60,10 +66,13 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let settings = args.timings.over(Settings::recommended())?;
+    // Each parked runner holds a connection. Only here: an agent's jobs would inherit the limit.
+    delta_server::raise_file_limit();
     let mut stop = Stop::listen()?;
     let data = args.data.clone();
     let wanted = Wanted {
         data: args.data,
+        objects: args.objects,
         listen: Some(args.listen),
         store: args.store,
         settings,

@@ -47,6 +47,9 @@ pub struct Args {
     /// The folder with everything it keeps; made when it does not exist
     #[arg(long, value_name = "DIR", env = "DELTA_DATA", default_value = connect::DEFAULT_DATA)]
     data: PathBuf,
+    /// The folder of logs and artifacts [default: objects in the data folder]
+    #[arg(long, value_name = "DIR", env = "DELTA_OBJECTS")]
+    objects: Option<PathBuf>,
     /// Where to listen, on loopback; port 0 takes a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7878")]
     listen: SocketAddr,
@@ -73,6 +76,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
     let wanted = embed::Wanted {
         data: args.data.clone(),
+        objects: args.objects,
         listen: Some(args.listen),
         store: args.store,
         settings: args.timings.over(Settings::recommended())?,

@@ -34,6 +34,21 @@ fn two_servers_on_one_database_show_the_same_runs() {
 }
 
 #[test]
+fn a_server_on_a_database_says_that_others_need_the_same_folder() {
+    let database = fresh_database().expect("PostgreSQL");
+    let url = database.url.as_str();
+    let (place, other) = (Place::new(), Place::new());
+    let alone = place.server(&["--store", url]);
+    let said = alone.process.stderr();
+    assert!(said.contains("--objects"), "{said}");
+    let sharing = other.server(&["--store", url, "--objects", "shared"]);
+    let said = sharing.process.stderr();
+    assert!(!said.contains("--objects"), "{said}");
+    assert!(other.path().join("shared/parts").is_dir());
+    assert!(!sharing.data.join("objects").exists());
+}
+
+#[test]
 fn a_database_that_is_not_there_is_unreachable() {
     let place = Place::new();
     let url = "postgres://nobody@127.0.0.1:1/none";

@@ -3,7 +3,7 @@
 //! A timer is a question, never an order: it finds something due and yields one record with the
 //! reason, or finds nothing and changes nothing. Also here: leases the server takes back.
 
-use super::hold::{job_deadline, judged_until, stale};
+use super::hold::{job_deadline, stale};
 use super::{Stop, Work, cancel, create, settle};
 use crate::attempt::{AttemptEvent, AttemptState};
 use crate::cause::Cause;
@@ -41,7 +41,7 @@ pub(super) fn attempt(work: &mut Work, id: AttemptId) -> Result<Reply, Stop> {
     };
     let (deadline, end) = (
         job_deadline(attempt, work.timeout(id)?, work.context.settings),
-        judged_until(work, lease),
+        lease.judged_until(work.context.lease_floor),
     );
     // A lease that ended before the deadline was lost then, however late we look; one that ends at
     // the deadline ran out of time.

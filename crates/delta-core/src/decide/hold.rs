@@ -250,25 +250,9 @@ fn job_span(timeout: Span, s: &Settings) -> Span {
     timeout.plus(s.cancel_deadline).plus(s.timeout_buffer)
 }
 
-/// Whether a lease that is the caller's own is past its time; at equality it is (A38).
+/// Whether a lease that is the caller's own is past its time.
 pub(super) fn stale(work: &Work, lease: &Lease) -> Option<Stale> {
-    match lease.state {
-        LeaseState::Granted | LeaseState::Active => {
-            (work.now() >= judged_until(work, lease)).then_some(Stale::Expired)
-        }
-        LeaseState::Expired => Some(Stale::Expired),
-        LeaseState::Revoked => Some(Stale::Revoked),
-        LeaseState::Completed | LeaseState::Canceled => Some(Stale::AlreadyFinal),
-    }
-}
-
-/// The end of a live lease, never before the operator's start-up grace (A40).
-pub(super) fn judged_until(work: &Work, lease: &Lease) -> Millis {
-    let until = match lease.state {
-        LeaseState::Granted => lease.expires_at.min(lease.ack_by),
-        _ => lease.expires_at,
-    };
-    until.max(work.context.lease_floor)
+    lease.stale(work.now(), work.context.lease_floor)
 }
 
 impl Work<'_> {

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Attempt, LeaseKey};
 use delta_store::read::JobRows;
-use delta_wire::api::{ArtifactView, LogView};
+use delta_wire::api::LogView;
 use delta_wire::{ErrorBody, Invalid};
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
@@ -19,8 +19,8 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::User;
 use super::views::Left;
-use super::{App, internal};
-use crate::objects::{Objects, UploadId};
+use super::{App, artifacts, internal};
+use crate::objects::Objects;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(show_log))
@@ -154,7 +154,7 @@ fn log_of(objects: &Objects, rows: &JobRows, attempt: &Attempt) -> Option<(Lease
 pub fn left(objects: &Objects, rows: &JobRows, attempt: &Attempt) -> Left {
     Left {
         log: log_view(objects, rows, attempt),
-        artifacts: artifacts(objects, attempt),
+        artifacts: artifacts::views(objects, attempt),
     }
 }
 
@@ -176,7 +176,8 @@ fn log_view(objects: &Objects, rows: &JobRows, attempt: &Attempt) -> Option<LogV
     let own = stored.map(|(lease, _)| lease) == winner;
     let complete = match declared {
         Some((length_said, hash)) => {
-            let hash_fits = || winner.is_some_and(|lease| objects.log_has_hash(lease, &hash));
+            let hash_fits =
+                || winner.is_some_and(|lease| objects.log_has_hash(lease, length, &hash));
             own && length == length_said && hash_fits()
         }
         // A22: without a word about it, what heartbeats said was handed over must be there.
@@ -187,48 +188,6 @@ fn log_view(objects: &Objects, rows: &JobRows, attempt: &Attempt) -> Option<LogV
         complete,
         missing: (said > length).then(|| said - length),
     })
-}
-
-/// References as the runner gave them. Ours are shown with what is known of the bytes, and only
-/// when all of them are there; others are text (A49).
-fn artifacts(objects: &Objects, attempt: &Attempt) -> Vec<ArtifactView> {
-    #[derive(serde::Deserialize)]
-    struct Named {
-        r#type: String,
-        uri: String,
-    }
-    let text = attempt
-        .report
-        .as_ref()
-        .and_then(|report| report.artifacts.as_ref());
-    let named: Vec<Named> = text
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
-    let winner = attempt
-        .lease
-        .as_ref()
-        .map(|lease| attempt.id.lease(lease.epoch));
-    let view = |named: Named| {
-        let id: Option<UploadId> = named
-            .uri
-            .strip_prefix("delta:")
-            .and_then(|id| id.parse().ok());
-        let own = id.filter(|id| Some(id.lease) == winner);
-        let file = own.filter(|id| id.artifact.is_some());
-        let meta = file.and_then(|id| objects.artifact(id));
-        if file.is_some() && meta.is_none() {
-            return None;
-        }
-        Some(ArtifactView {
-            kind: named.r#type,
-            uri: named.uri,
-            external: own.is_none(),
-            name: meta.as_ref().map(|meta| meta.name.clone()),
-            size: meta.as_ref().and_then(|meta| meta.size),
-            sha256: meta.and_then(|meta| meta.sha256),
-        })
-    };
-    named.into_iter().filter_map(view).collect()
 }
 
 #[cfg(test)]

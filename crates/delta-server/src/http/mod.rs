@@ -3,6 +3,7 @@
 //!
 //! One file per group of endpoints. The same router serves TCP (bearer token) and the admin socket.
 
+mod artifacts;
 mod error;
 mod events;
 mod extract;
@@ -65,7 +66,7 @@ impl App {
     pub fn new(
         writer: Writer,
         reader: Arc<dyn Reader>,
-        objects: Objects,
+        objects: Arc<Objects>,
         stop: CancellationToken,
     ) -> App {
         let (_, openapi) = routes().split_for_parts();
@@ -74,7 +75,7 @@ impl App {
             writer,
             reader,
             presence: Presence::default(),
-            objects: Arc::new(objects),
+            objects,
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: openapi.to_json().unwrap_or_default(),
@@ -134,6 +135,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(events::routes())
         .merge(jobs::routes())
         .merge(log::routes())
+        .merge(artifacts::routes())
         .merge(tokens::routes())
         .merge(system::routes())
 }

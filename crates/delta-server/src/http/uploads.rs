@@ -1,5 +1,6 @@
 //! Bytes of a lease: where to put them, and putting them (A49). Fenced like everything else: the
-//! lease is in the `Delta-Lease` header, and one that is over stores nothing more (LM-13).
+//! lease is in the `Delta-Lease` header, and one that is over stores nothing more (LM-13), but for
+//! the log of a cancel that was just forced (A42).
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::body::Body;
@@ -7,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::lease::Stale;
-use delta_core::{JobId, LeaseKey, LeaseState, Millis};
+use delta_core::{JobId, Lease, LeaseKey, LeaseState};
 use delta_store::read::JobRows;
 use delta_wire::runner::{
     CreateUpload, LeaseToken, Reason, UploadCreated, UploadKind, UploadMethod,
@@ -23,10 +24,15 @@ use super::extract::{Message, Runner, next_piece, read};
 use super::runner::{hex, parse, proof, stale};
 use super::{App, internal};
 use crate::identity::Principal;
-use crate::objects::{AppendError, ArtifactMeta, MAX_ARTIFACT_BYTES, MAX_LOG_BYTES, UploadId};
+use crate::objects::{
+    AppendError, ArtifactMeta, MAX_ARTIFACT_BYTES, MAX_LOG_BYTES, Part, Sealed, UploadId,
+};
 
 /// Log bytes of one request: a few seconds of a talkative job, held in memory while it is written.
 const MAX_CHUNK_BYTES: usize = 4 * 1024 * 1024;
+/// What is reserved at a time where nobody said how many bytes will come: each time the lease's
+/// files are counted, so it is worth some megabytes.
+const RESERVED_AHEAD: u64 = 16 * 1024 * 1024;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -48,12 +54,18 @@ async fn create_upload(
     body: Message,
 ) -> Result<Response, ApiError> {
     let wanted: CreateUpload = parse(&app, &body.bytes)?;
-    let held = match held(&app, &wanted.lease_id, &who, Some(&wanted.runner_id)).await? {
+    let right = match wanted.kind {
+        UploadKind::Log => Right::Log,
+        UploadKind::Artifact => Right::Artifact,
+    };
+    let runner = Some(wanted.runner_id.as_str());
+    let held = match held(&app, &wanted.lease_id, &who, runner, right).await? {
         Ok(held) => held,
         Err(answer) => return Ok(answer),
     };
     let (id, max_bytes) = match wanted.kind {
         UploadKind::Log => {
+            app.files(move |objects| objects.make_log(held)).await?;
             let log = UploadId {
                 lease: held,
                 artifact: None,
@@ -109,16 +121,27 @@ async fn put_upload(
     if token.locator().map(LeaseKey::from) != Some(id.lease) {
         return Ok(stale(token, Stale::Unknown));
     }
+    let right = match id.artifact {
+        None => Right::Log,
+        Some(_) => Right::Artifact,
+    };
     // Before the bytes are taken, and again after: they may take long.
-    if let Err(answer) = held(&app, &token, &who, None).await? {
+    if let Err(answer) = held(&app, &token, &who, None, right).await? {
         return Ok(answer);
     }
-    if id.artifact.is_some() {
-        return put_artifact(&app, id, &token, &who, body).await;
+    if right == Right::Artifact {
+        let (part, whole) = match receive(&app, id, &headers, body).await? {
+            Some(received) => received,
+            None => return Err(ApiError::not_found("upload")),
+        };
+        if let Err(answer) = held(&app, &token, &who, None, right).await? {
+            return Ok(answer);
+        }
+        return seal(&app, part, whole).await;
     }
     let offset = offset(&headers)?;
     let bytes = read(body, MAX_CHUNK_BYTES).await?;
-    if let Err(answer) = held(&app, &token, &who, None).await? {
+    if let Err(answer) = held(&app, &token, &who, None, right).await? {
         return Ok(answer);
     }
     let appended = app.objects.clone();
@@ -126,6 +149,7 @@ async fn put_upload(
         tokio::task::spawn_blocking(move || appended.append_log(id.lease, offset, &bytes)).await;
     match appended.map_err(|error| internal("a log could not be written", &error))? {
         Ok(received) => Ok(axum::Json(json!({ "received": received })).into_response()),
+        Err(AppendError::Unknown) => Err(ApiError::not_found("upload")),
         Err(AppendError::Io(error)) => Err(internal("a log could not be written", &error)),
         Err(error @ AppendError::Full) => {
             Err(ApiError::new(ErrorCode::TooLarge, error.to_string()))
@@ -149,65 +173,71 @@ fn mismatch(code: &str, error: &AppendError, expected: u64) -> Response {
     (StatusCode::CONFLICT, header, axum::Json(body)).into_response()
 }
 
-async fn put_artifact(
+/// Receives an artifact into a part of its own, as far as the lease has room, and says what it is;
+/// `None` when it was never announced. A part that is not kept goes when it is dropped.
+async fn receive(
     app: &App,
     id: UploadId,
-    token: &LeaseToken,
-    who: &Principal,
-    body: Body,
-) -> Result<Response, ApiError> {
-    let found =
-        app.files(move |objects| Ok((objects.artifact_meta(id), objects.artifact_bytes(id.lease))));
-    let (Some(meta), used) = found.await? else {
-        return Err(ApiError::not_found("upload"));
-    };
-    let room = MAX_ARTIFACT_BYTES.saturating_sub(used);
-    let part = app.objects.part(id);
-    let received = receive(body, &part, room).await;
-    let checked = match received {
-        Ok((size, hash)) => matches(&meta, size, &hash).map(|()| (size, hash)),
-        Err(error) => Err(error),
-    };
-    let lease = held(app, token, who, None).await;
-    match (checked, lease) {
-        (Ok((size, hash)), Ok(Ok(_))) => {
-            let whole = ArtifactMeta {
-                name: meta.name,
-                size: Some(size),
-                sha256: Some(hash),
-            };
-            app.files(move |objects| objects.seal(id, &part, &whole))
-                .await?;
-            Ok(axum::Json(json!({ "received": size })).into_response())
-        }
-        (checked, lease) => {
-            let _ = tokio::fs::remove_file(&part).await;
-            checked?;
-            lease.map(|it| it.err().unwrap_or_else(|| StatusCode::OK.into_response()))
-        }
-    }
-}
-
-/// Writes a body to a file, at most `room` bytes, and says its size and hash.
-async fn receive(
+    headers: &HeaderMap,
     mut body: Body,
-    part: &std::path::Path,
-    room: u64,
-) -> Result<(u64, String), ApiError> {
+) -> Result<Option<(Part, ArtifactMeta)>, ApiError> {
     let bad = |error: std::io::Error| internal("an artifact could not be written", &error);
-    let mut file = tokio::fs::File::create(part).await.map_err(bad)?;
+    let begun = app.files(move |objects| match objects.announced(id) {
+        Some(meta) => Ok(Some((meta, objects.part(id)?))),
+        None => Ok(None),
+    });
+    let Some((meta, mut part)) = begun.await? else {
+        return Ok(None);
+    };
+    if let Some(size) = meta.size.or_else(|| content_length(headers)) {
+        part = reserve(app, part, size, size).await?;
+    }
+    let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(bad)?);
     let mut context = Context::new(&SHA256);
     let mut size = 0;
     while let Some(data) = next_piece(&mut body).await? {
         size += data.len() as u64;
-        if size > room {
-            return Err(too_large(MAX_ARTIFACT_BYTES));
+        if size > part.reserved {
+            part = reserve(app, part, size, size + RESERVED_AHEAD).await?;
         }
         context.update(&data);
         file.write_all(&data).await.map_err(bad)?;
     }
-    file.sync_all().await.map_err(bad)?;
-    Ok((size, hex(context.finish().as_ref())))
+    file.flush().await.map_err(bad)?;
+    let hash = hex(context.finish().as_ref());
+    matches(&meta, size, &hash)?;
+    let whole = ArtifactMeta {
+        name: meta.name,
+        size: Some(size),
+        sha256: Some(hash),
+    };
+    Ok(Some((part, whole)))
+}
+
+async fn reserve(app: &App, mut part: Part, least: u64, most: u64) -> Result<Part, ApiError> {
+    let reserved = app.files(move |objects| {
+        let fits = objects.reserve(&mut part, least, most)?;
+        Ok(fits.then_some(part))
+    });
+    reserved.await?.ok_or_else(|| too_large(MAX_ARTIFACT_BYTES))
+}
+
+/// Makes what was received the artifact; answered when it is on disk.
+async fn seal(app: &App, part: Part, whole: ArtifactMeta) -> Result<Response, ApiError> {
+    let size = whole.size;
+    let sealed = app.files(move |objects| objects.seal(part, &whole));
+    match sealed.await? {
+        Sealed::Done => Ok(axum::Json(json!({ "received": size })).into_response()),
+        Sealed::Differs => {
+            let message = "this upload has other bytes already";
+            Err(ApiError::new(ErrorCode::Conflict, message))
+        }
+    }
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    let text = headers.get(header::CONTENT_LENGTH)?;
+    text.to_str().ok()?.parse().ok()
 }
 
 fn matches(meta: &ArtifactMeta, size: u64, hash: &str) -> Result<(), ApiError> {
@@ -238,7 +268,7 @@ async fn job_spec(
     if token.locator().map(|it| LeaseKey::from(it).attempt.job) != Some(job) {
         return Ok(stale(token, Stale::Unknown));
     }
-    if let Err(answer) = live(&app, &token, &who, None, Taken::OrGranted).await? {
+    if let Err(answer) = held(&app, &token, &who, None, Right::Spec).await? {
         return Ok(answer);
     }
     let spec = app.read(move |reader| reader.spec(job)).await?;
@@ -247,47 +277,40 @@ async fn job_spec(
     Ok((json, spec.to_string()).into_response())
 }
 
-/// Whether a grant that was not acknowledged yet will do.
+/// What a lease is shown for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    Acknowledged,
-    OrGranted,
+enum Right {
+    /// To read the work; a grant that was not acknowledged yet will do.
+    Spec,
+    Artifact,
+    /// The one right that outlives a forced cancel for a moment.
+    Log,
 }
 
+/// The lease of a token, if it is the caller's and gives this right; otherwise the answer to give.
+/// Judged on committed rows, by the core's own rules (A25, A37, A38).
 async fn held(
     app: &App,
     token: &LeaseToken,
     who: &Principal,
     runner: Option<&str>,
-) -> Result<Result<LeaseKey, Response>, ApiError> {
-    live(app, token, who, runner, Taken::Acknowledged).await
-}
-
-/// The lease of a token, if it is alive and the caller's; otherwise the answer to give. Judged on
-/// committed rows: they say what the core would (A25, A37, A38).
-async fn live(
-    app: &App,
-    token: &LeaseToken,
-    who: &Principal,
-    runner: Option<&str>,
-    taken: Taken,
+    right: Right,
 ) -> Result<Result<LeaseKey, Response>, ApiError> {
     let Some(proof) = proof(token, who, String::new()) else {
         return Ok(Err(stale(token.clone(), Stale::Unknown)));
     };
     let key = proof.key;
     let rows = app.read(move |reader| reader.job(key.attempt.job)).await?;
-    let shared = app.writer.shared();
-    let judged = rows.as_ref().map_or(Err(Stale::Unknown), |rows| {
-        judge(rows, &proof, app.writer.now(), shared.lease_floor)
-    });
+    let judged = rows
+        .as_ref()
+        .map_or(Err(Stale::Unknown), |rows| judge(app, rows, &proof, right));
     match judged {
         Err(why) => Ok(Err(stale(token.clone(), why))),
-        Ok((state, holder)) => {
-            if runner.is_some_and(|runner| runner != holder) {
+        Ok(lease) => {
+            if runner.is_some_and(|runner| runner != &*lease.runner) {
                 return Err(delta_core::Refusal::RunnerMismatch.into());
             }
-            if state == LeaseState::Granted && taken == Taken::Acknowledged {
+            if lease.state == LeaseState::Granted && right != Right::Spec {
                 let message = format!("{}: acknowledge the lease first", Reason::NotAcked);
                 return Err(ApiError::new(ErrorCode::Conflict, message));
             }
@@ -297,18 +320,19 @@ async fn live(
 }
 
 fn judge<'a>(
+    app: &App,
     rows: &'a JobRows,
     proof: &delta_core::command::LeaseProof,
-    now: Millis,
-    floor: Millis,
-) -> Result<(LeaseState, &'a str), Stale> {
-    let own = |lease: &&delta_core::Lease| {
+    right: Right,
+) -> Result<&'a Lease, Stale> {
+    let own = |lease: &&Lease| {
         lease.epoch == proof.key.epoch
             && lease.token == proof.token
             && lease.principal == proof.principal
     };
     let attempt = rows.attempts.iter().find(|it| it.id == proof.key.attempt);
-    let Some(lease) = attempt.and_then(|it| it.lease.as_ref()).filter(own) else {
+    let current = attempt.and_then(|attempt| Some((attempt, attempt.lease.as_ref().filter(own)?)));
+    let Some((attempt, lease)) = current else {
         let past = rows
             .past_leases
             .iter()
@@ -320,13 +344,12 @@ fn judge<'a>(
             Stale::Unknown
         });
     };
-    match lease.state {
-        LeaseState::Granted | LeaseState::Active if now < lease.expires_at.max(floor) => {
-            Ok((lease.state, &lease.runner))
-        }
-        LeaseState::Granted | LeaseState::Active | LeaseState::Expired => Err(Stale::Expired),
-        LeaseState::Revoked => Err(Stale::Revoked),
-        LeaseState::Completed | LeaseState::Canceled => Err(Stale::AlreadyFinal),
+    let (now, shared) = (app.writer.now(), app.writer.shared());
+    let late = attempt.late_log_until(&shared.settings);
+    match lease.stale(now, shared.lease_floor) {
+        Some(_) if right == Right::Log && late.is_some_and(|until| now < until) => Ok(lease),
+        Some(why) => Err(why),
+        None => Ok(lease),
     }
 }
 

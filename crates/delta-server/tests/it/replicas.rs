@@ -5,34 +5,55 @@ use delta_server::{Config, StoreChoice};
 use delta_testkit::postgres::{PgDatabase, fresh_database};
 use serde_json::json;
 
-use crate::bench::{Bench, Lease, config, job, patient_settings};
+use crate::bench::{Bench, Lease, PATIENCE, config, job, patient_settings};
+use crate::uploads::{complete_with, log_url, put, put_artifact};
 
-async fn server(url: &str, settings: Settings) -> Bench {
-    let data = tempfile::tempdir().unwrap();
-    let config = Config {
-        store: StoreChoice::Postgres(url.to_owned()),
-        ..config(&data, settings)
-    };
-    Bench::start(data, config).await
+/// What servers share for as long as they live: a database, and a folder of logs and artifacts.
+struct Shared {
+    database: PgDatabase,
+    objects: tempfile::TempDir,
 }
 
-/// Two servers, and the database they share for as long as they live.
-async fn pair(settings: Settings) -> (Bench, Bench, PgDatabase) {
-    let database = tokio::task::spawn_blocking(fresh_database)
-        .await
-        .unwrap()
-        .unwrap();
-    let url = database.url.clone();
-    let one = server(&url, settings.clone()).await;
-    let mut two = server(&url, settings).await;
+impl Shared {
+    async fn new() -> Shared {
+        let database = tokio::task::spawn_blocking(fresh_database).await;
+        Shared {
+            database: database.unwrap().unwrap(),
+            objects: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn config(&self, data: &tempfile::TempDir, settings: Settings) -> Config {
+        Config {
+            store: StoreChoice::Postgres(self.database.url.clone()),
+            objects: Some(self.objects.path().to_owned()),
+            ..config(data, settings)
+        }
+    }
+
+    async fn server(&self, settings: Settings, retention: Option<Span>) -> Bench {
+        let data = tempfile::tempdir().unwrap();
+        let config = Config {
+            retention,
+            ..self.config(&data, settings)
+        };
+        Bench::start(data, config).await
+    }
+}
+
+/// Two servers, and what they share.
+async fn pair(settings: Settings) -> (Bench, Bench, Shared) {
+    let shared = Shared::new().await;
+    let one = shared.server(settings.clone(), None).await;
+    let mut two = shared.server(settings, None).await;
     // A token made by one is good at the other.
     (two.user, two.runner, two.admin) = (one.user.clone(), one.runner.clone(), one.admin.clone());
-    (one, two, database)
+    (one, two, shared)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_message_of_a_job_may_go_to_another_server() {
-    let (one, two, _database) = pair(patient_settings()).await;
+    let (one, two, _shared) = pair(patient_settings()).await;
     let (run, _) = one.create_one().await;
     let lease = two.lease().await;
     one.say("/ack-lease", lease.ack()).await.expect(200);
@@ -57,9 +78,9 @@ async fn work_queued_at_one_server_wakes_a_slot_parked_at_the_other() {
         sweep: Span::hours(1),
         ..patient_settings()
     };
-    let (one, two, _database) = pair(slow).await;
+    let (one, two, _shared) = pair(slow).await;
     let (granted, ()) = tokio::join!(two.lease_as("r1", 25.0), async {
-        delta_testkit::wait::eventually_async(crate::bench::PATIENCE, "parked", async || {
+        delta_testkit::wait::eventually_async(PATIENCE, "parked", async || {
             let text = two.get("/metrics").await.text;
             if text.contains("delta_parked_slots 1") {
                 Ok(())
@@ -76,7 +97,7 @@ async fn work_queued_at_one_server_wakes_a_slot_parked_at_the_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_of_two_servers_never_get_the_same_job() {
     // SM-45, LM-8
-    let (one, two, _database) = pair(patient_settings()).await;
+    let (one, two, _shared) = pair(patient_settings()).await;
     let jobs: Vec<_> = (0..30).map(|n| job(&format!("j{n}"))).collect();
     one.create(json!(jobs)).await;
     let benches = [std::sync::Arc::new(one), std::sync::Arc::new(two)];
@@ -104,4 +125,79 @@ async fn slots_of_two_servers_never_get_the_same_job() {
     }
     let run = &leases[0].run;
     assert_eq!(benches[0].show(run).await["outcome"], "SUCCESS");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_given_to_one_server_are_there_at_the_other() {
+    // A27, A49
+    let (one, two, shared) = pair(patient_settings()).await;
+    let (_, job) = one.create_one().await;
+    let lease = one.acked().await;
+    let url = log_url(&one, &lease).await;
+    put(&two, &url, &lease.id, 0, "first ").await.expect(200);
+    put(&one, &url, &lease.id, 6, "second ").await.expect(200);
+    let gap = put(&two, &url, &lease.id, 99, "x").await.expect(409);
+    assert_eq!(gap["expected"], 13);
+    put(&two, &url, &lease.id, 13, "third").await.expect(200);
+    let artifact = put_artifact(&two, &lease, "out.txt", "kept").await;
+    let done = complete_with(&lease, "SUCCEEDED", 0, &[artifact]);
+    one.say("/complete", done).await.expect(200);
+    for server in [&one, &two] {
+        let log = server.get(&format!("/api/v1/jobs/{job}/log")).await;
+        assert_eq!(log.text, "first second third");
+        let path = format!("/api/v1/jobs/{job}/artifacts/out.txt");
+        assert_eq!(server.get(&path).await.text, "kept");
+    }
+    let own = one.data.path().join("objects");
+    assert!(!own.exists(), "nothing is kept in a server's own folder");
+    assert!(shared.objects.path().join(&lease.run).exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_delete_old_runs_together_leave_nothing_and_take_nothing_else() {
+    let shared = Shared::new().await;
+    let one = shared.server(patient_settings(), None).await;
+    let mut old = Vec::new();
+    for _ in 0..5 {
+        one.create_one().await;
+        let lease = one.acked().await;
+        let url = log_url(&one, &lease).await;
+        put(&one, &url, &lease.id, 0, "old").await.expect(200);
+        one.say("/complete", lease.complete("SUCCEEDED", 0))
+            .await
+            .expect(200);
+        old.push(shared.objects.path().join(&lease.run));
+    }
+    one.create_one().await;
+    let lease = one.acked().await;
+    let url = log_url(&one, &lease).await;
+    let foreign = shared.objects.path().join(delta_core::RunId(7).to_string());
+    std::fs::create_dir(&foreign).unwrap();
+    // One that died between deleting the runs and deleting what they left is made up for by any
+    // other: the folders come back as such a server leaves them.
+    let keep = Some(Span(1));
+    let (two, three) = tokio::join!(
+        shared.server(patient_settings(), keep),
+        shared.server(patient_settings(), keep)
+    );
+    let gone = async |what: &str| {
+        delta_testkit::wait::eventually_async(PATIENCE, what, async || {
+            let left: Vec<_> = old.iter().filter(|it| it.exists()).collect();
+            left.is_empty().then_some(()).ok_or(format!("{left:?}"))
+        })
+        .await;
+    };
+    gone("deletion").await;
+    drop((two, three));
+    for folder in &old {
+        std::fs::create_dir_all(folder.join("1/1/1")).unwrap();
+        std::fs::write(folder.join("1/1/1/log"), b"left over").unwrap();
+    }
+    let _four = shared.server(patient_settings(), None).await;
+    gone("tidying").await;
+    assert!(
+        foreign.exists(),
+        "a run this store never had is not its own"
+    );
+    put(&one, &url, &lease.id, 0, "alive").await.expect(200);
 }

@@ -25,6 +25,8 @@ async fn the_description_lists_exactly_the_paths_that_exist() {
     let expected: BTreeSet<(String, String)> = [
         ("get", "/api/v1/doctor"),
         ("get", "/api/v1/jobs/{id}"),
+        ("get", "/api/v1/jobs/{id}/artifacts"),
+        ("get", "/api/v1/jobs/{id}/artifacts/{name}"),
         ("post", "/api/v1/jobs/{id}/cancel"),
         ("get", "/api/v1/jobs/{id}/log"),
         ("get", "/api/v1/openapi.json"),

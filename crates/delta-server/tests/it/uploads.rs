@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::{Answer, Bench, Lease, job, quick_settings};
+use crate::bench::{Answer, Bench, Lease, PATIENCE, job, quick_settings, text};
 
 const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-async fn upload(bench: &Bench, lease: &Lease, kind: &str, more: Value) -> Answer {
+/// Asks where to put something.
+pub async fn create(bench: &Bench, lease: &Lease, kind: &str, more: Value) -> Answer {
     let mut message = json!({ "type": "CreateUpload", "lease_id": lease.id,
         "runner_id": lease.runner, "name": "out.txt", "kind": kind });
     for (name, value) in more.as_object().unwrap() {
@@ -15,7 +16,12 @@ async fn upload(bench: &Bench, lease: &Lease, kind: &str, more: Value) -> Answer
     bench.say("/uploads", message).await
 }
 
-async fn put(bench: &Bench, url: &str, lease: &str, offset: u64, bytes: &str) -> Answer {
+/// Where to put the log of a lease.
+pub async fn log_url(bench: &Bench, lease: &Lease) -> String {
+    text(&create(bench, lease, "log", json!({})).await.expect(201)["url"])
+}
+
+pub async fn put(bench: &Bench, url: &str, lease: &str, offset: u64, bytes: &str) -> Answer {
     let request = bench
         .client
         .put(format!("{}{url}", bench.base))
@@ -26,27 +32,50 @@ async fn put(bench: &Bench, url: &str, lease: &str, offset: u64, bytes: &str) ->
     Answer::of(request.body(bytes.to_owned()).send().await.unwrap()).await
 }
 
+/// Stores the whole log of a lease.
+async fn put_log(bench: &Bench, lease: &Lease, bytes: &str) -> String {
+    let url = log_url(bench, lease).await;
+    put(bench, &url, &lease.id, 0, bytes).await.expect(200);
+    url
+}
+
+/// Stores an artifact, and returns the reference to name in Complete.
+pub async fn put_artifact(bench: &Bench, lease: &Lease, name: &str, bytes: &str) -> Value {
+    let created = create(bench, lease, "artifact", json!({ "name": name })).await;
+    let created = created.expect(201);
+    let url = text(&created["url"]);
+    put(bench, &url, &lease.id, 0, bytes).await.expect(200);
+    json!({ "type": "report", "uri": created["uri"] })
+}
+
+/// A completion that names these artifacts.
+pub fn complete_with(lease: &Lease, status: &str, code: i64, artifacts: &[Value]) -> Value {
+    let mut done = lease.complete(status, code);
+    done["artifacts"] = json!(artifacts);
+    done
+}
+
+async fn log_text(bench: &Bench, job: &str) -> String {
+    bench.get(&format!("/api/v1/jobs/{job}/log")).await.text
+}
+
+/// What is said about the log of a job's first attempt.
+async fn log_view(bench: &Bench, job: &str) -> Value {
+    bench.show_job(job).await["attempts"][0]["log"].clone()
+}
+
 #[tokio::test]
 async fn a_log_is_stored_byte_for_byte_and_shown_as_plain_text() {
     // A27, A49, RP-56
     let bench = Bench::patient().await;
     bench.create_one().await;
     let lease = bench.acked().await;
-    let created = upload(&bench, &lease, "log", json!({})).await.expect(201);
-    let url = created["url"].as_str().unwrap().to_owned();
+    let url = log_url(&bench, &lease).await;
     assert!(!url.contains(&lease.id), "no token in a URL (A24)");
-    assert_eq!(
-        put(&bench, &url, &lease.id, 0, "a").await.expect(200)["received"],
-        1
-    );
-    assert_eq!(
-        put(&bench, &url, &lease.id, 1, "bc").await.expect(200)["received"],
-        3
-    );
-    assert_eq!(
-        put(&bench, &url, &lease.id, 1, "bc").await.expect(200)["received"],
-        3
-    );
+    for (offset, bytes, received) in [(0, "a", 1), (1, "bc", 3), (1, "bc", 3)] {
+        let stored = put(&bench, &url, &lease.id, offset, bytes).await;
+        assert_eq!(stored.expect(200)["received"], received);
+    }
     let gap = put(&bench, &url, &lease.id, 9, "x").await;
     let body = gap.expect(409);
     assert_eq!(
@@ -60,18 +89,13 @@ async fn a_log_is_stored_byte_for_byte_and_shown_as_plain_text() {
     let log = bench.get(&path).await;
     assert_eq!((log.status.as_u16(), log.text.as_str()), (200, "abc"));
     assert_eq!(log.headers["x-content-type-options"], "nosniff");
-    assert!(
-        log.headers["content-type"]
-            .to_str()
-            .unwrap()
-            .starts_with("text/plain")
-    );
-    assert!(
-        log.headers["content-disposition"]
-            .to_str()
-            .unwrap()
-            .starts_with("attachment")
-    );
+    for (name, begins) in [
+        ("content-type", "text/plain"),
+        ("content-disposition", "attachment"),
+    ] {
+        let value = log.headers[name].to_str().unwrap();
+        assert!(value.starts_with(begins), "{name}: {value}");
+    }
     assert_eq!(bench.get(&format!("{path}?offset=1")).await.text, "bc");
     assert_eq!(bench.get(&format!("{path}?offset=99")).await.text, "");
     let request = bench
@@ -94,47 +118,70 @@ async fn the_view_says_whether_the_log_is_complete() {
     ] {
         bench.create(json!([job("a")])).await;
         let lease = bench.acked().await;
-        let created = upload(&bench, &lease, "log", json!({})).await.expect(201);
-        put(
-            &bench,
-            created["url"].as_str().unwrap(),
-            &lease.id,
-            0,
-            "abc",
-        )
-        .await
-        .expect(200);
+        put_log(&bench, &lease, "abc").await;
         let mut done = lease.complete("SUCCEEDED", 0);
         done["log"] = json!({ "length": length, "sha256": sha256 });
         bench.say("/complete", done).await.expect(200);
-        let log = bench.show_job(&lease.job).await["attempts"][0]["log"].clone();
+        let log = log_view(&bench, &lease.job).await;
         assert_eq!(log["length"], 3);
         assert_eq!(log["complete"], complete, "{log}");
         assert_eq!(log.get("missing").cloned().unwrap_or_default(), missing);
     }
 }
 
-#[tokio::test]
-async fn a_forced_cancel_keeps_what_was_uploaded() {
-    // SM-52, A42: the runner is gone; what it sent stays readable and is not called complete.
-    let bench = Bench::quick().await;
-    let (run, job) = bench.create_one().await;
+/// A job whose cancel was forced after half of its log had come, and the log's URL.
+async fn forced(bench: &Bench) -> (Lease, String) {
+    let (run, _) = bench.create_one().await;
     let lease = bench.acked().await;
-    let created = upload(&bench, &lease, "log", json!({})).await.expect(201);
-    let url = created["url"].as_str().unwrap();
-    put(&bench, url, &lease.id, 0, "half a").await.expect(200);
+    let url = put_log(bench, &lease, "half a").await;
     let path = format!("/api/v1/runs/{run}/cancel");
     bench.post(&bench.user, &path, "{}").await.expect(200);
     bench
         .until(&format!("/runs/{run}"), "/outcome", "CANCELED")
         .await;
-    let log = bench.get(&format!("/api/v1/jobs/{job}/log")).await;
-    assert_eq!(log.text, "half a");
-    let view = bench.show_job(&job).await["attempts"][0]["log"].clone();
+    (lease, url)
+}
+
+#[tokio::test]
+async fn a_forced_cancel_keeps_what_was_uploaded() {
+    // SM-52, A42: what the runner sent, before and after, stays readable and is not called complete.
+    let bench = Bench::quick().await;
+    let (lease, url) = forced(&bench).await;
+    assert_eq!(log_text(&bench, &lease.job).await, "half a");
+    assert_eq!(log_url(&bench, &lease).await, url);
+    put(&bench, &url, &lease.id, 6, " log").await.expect(200);
+    assert_eq!(log_text(&bench, &lease.job).await, "half a log");
+    let view = log_view(&bench, &lease.job).await;
     assert_eq!(
         (&view["length"], &view["complete"]),
-        (&json!(6), &json!(false))
+        (&json!(10), &json!(false))
     );
+    // The log and nothing else.
+    let artifact = create(&bench, &lease, "artifact", json!({})).await;
+    assert_eq!(artifact.expect(409)["reason"], "LEASE_REVOKED");
+    let late = bench.say("/complete", lease.complete("SUCCEEDED", 0)).await;
+    assert_eq!(late.expect(409)["reason"], "LEASE_REVOKED");
+}
+
+#[tokio::test]
+async fn some_time_after_a_forced_cancel_nothing_more_is_stored() {
+    // A42
+    let bench = Bench::memory(delta_core::Settings {
+        late_log: delta_core::Span(300),
+        ..quick_settings()
+    })
+    .await;
+    let (lease, url) = forced(&bench).await;
+    let refused = delta_testkit::wait::eventually_async(PATIENCE, "a refusal", async || {
+        let answer = put(&bench, &url, &lease.id, 6, "").await;
+        match answer.status.as_u16() {
+            200 => Err(answer.text),
+            _ => Ok(answer.expect(409)),
+        }
+    })
+    .await;
+    assert_eq!(refused["reason"], "LEASE_REVOKED");
+    assert_eq!(log_text(&bench, &lease.job).await, "half a");
 }
 
 #[tokio::test]
@@ -143,39 +190,27 @@ async fn an_artifact_comes_whole_is_checked_and_shown_with_the_result() {
     let bench = Bench::patient().await;
     bench.create_one().await;
     let lease = bench.acked().await;
-    let wrong = upload(
-        &bench,
-        &lease,
-        "artifact",
-        json!({ "sha256": "0".repeat(64) }),
-    )
-    .await;
-    let wrong = wrong.expect(201);
-    let refused = put(&bench, wrong["url"].as_str().unwrap(), &lease.id, 0, "abc").await;
+    let announced = json!({ "sha256": "0".repeat(64) });
+    let wrong = create(&bench, &lease, "artifact", announced)
+        .await
+        .expect(201);
+    let refused = put(&bench, &text(&wrong["url"]), &lease.id, 0, "abc").await;
     assert_eq!(refused.expect(422)["field"], "sha256");
-    let created = upload(
-        &bench,
-        &lease,
-        "artifact",
-        json!({ "sha256": ABC, "size": 3 }),
-    )
-    .await;
-    let created = created.expect(201);
-    put(
-        &bench,
-        created["url"].as_str().unwrap(),
-        &lease.id,
-        0,
-        "abc",
-    )
-    .await
-    .expect(200);
-    let mut done = lease.complete("SUCCEEDED", 0);
-    done["artifacts"] = json!([
-        { "type": "report", "uri": created["uri"] },
-        { "type": "report", "uri": wrong["uri"] },
-        { "type": "link", "uri": "https://elsewhere.example/x" },
-    ]);
+    let announced = json!({ "sha256": ABC, "size": 3 });
+    let created = create(&bench, &lease, "artifact", announced)
+        .await
+        .expect(201);
+    let url = text(&created["url"]);
+    // The second time is an answer that was lost.
+    for _ in 0..2 {
+        put(&bench, &url, &lease.id, 0, "abc").await.expect(200);
+    }
+    let named = [
+        json!({ "type": "report", "uri": created["uri"] }),
+        json!({ "type": "report", "uri": wrong["uri"] }),
+        json!({ "type": "link", "uri": "https://elsewhere.example/x" }),
+    ];
+    let done = complete_with(&lease, "SUCCEEDED", 0, &named);
     bench.say("/complete", done).await.expect(200);
     let artifacts = bench.show_job(&lease.job).await["attempts"][0]["artifacts"].clone();
     assert_eq!(
@@ -186,6 +221,119 @@ async fn an_artifact_comes_whole_is_checked_and_shown_with_the_result() {
             { "type": "link", "uri": "https://elsewhere.example/x", "external": true },
         ])
     );
+    assert_eq!(parts(&bench), 0);
+}
+
+/// Files that are being received.
+fn parts(bench: &Bench) -> usize {
+    let folder = bench.data.path().join("objects/parts");
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+#[tokio::test]
+async fn an_artifact_that_breaks_off_leaves_nothing() {
+    use tokio::io::AsyncWriteExt;
+    let bench = Bench::patient().await;
+    bench.create_one().await;
+    let lease = bench.acked().await;
+    let created = create(&bench, &lease, "artifact", json!({}))
+        .await
+        .expect(201);
+    let url = text(&created["url"]);
+    let address = bench.base.strip_prefix("http://").unwrap();
+    let mut socket = tokio::net::TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "PUT {url} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\ndelta-lease: {}\r\n\
+         content-length: 100\r\n\r\nhalf",
+        bench.runner, lease.id
+    );
+    socket.write_all(head.as_bytes()).await.unwrap();
+    let count = async |wanted: usize| {
+        delta_testkit::wait::eventually_async(PATIENCE, "parts", async || {
+            let found = parts(&bench);
+            (found == wanted).then_some(()).ok_or(found)
+        })
+        .await;
+    };
+    count(1).await;
+    // Another sender of the same upload is not in its way.
+    put(&bench, &url, &lease.id, 0, "abc").await.expect(200);
+    drop(socket);
+    count(0).await;
+    let other = put(&bench, &url, &lease.id, 0, "xyz").await.expect(409);
+    assert_eq!(other["code"], "CONFLICT");
+}
+
+#[tokio::test]
+async fn artifacts_are_listed_and_fetched_as_files_to_keep() {
+    // A49, RP-56
+    let bench = Bench::patient().await;
+    let again = json!({ "name": "a", "max_attempts": 2, "retry_on": ["user_exit"],
+        "job_spec": { "steps": ["true"] } });
+    bench.create(json!([again])).await;
+    let lease = bench.acked().await;
+    let old = put_artifact(&bench, &lease, "site/index.html", "<old>").await;
+    let only = put_artifact(&bench, &lease, "once.txt", "once").await;
+    let done = complete_with(&lease, "FAILED", 1, &[old, only]);
+    bench.say("/complete", done).await.expect(200);
+    let lease = bench.acked().await;
+    let new = put_artifact(&bench, &lease, "site/index.html", "abc").await;
+    put_artifact(&bench, &lease, "unnamed.txt", "x").await;
+    let elsewhere = json!({ "type": "link", "uri": "https://elsewhere.example/x" });
+    let done = complete_with(&lease, "SUCCEEDED", 0, &[new, elsewhere]);
+    bench.say("/complete", done).await.expect(200);
+
+    let path = format!("/api/v1/jobs/{}/artifacts", lease.job);
+    let list = bench.get(&path).await.expect(200);
+    let short = |it: &Value| json!([it["attempt"], it["name"], it["size"]]);
+    let shown: Vec<Value> = list["artifacts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(short)
+        .collect();
+    let wanted = [
+        json!([1, "site/index.html", 5]),
+        json!([1, "once.txt", 4]),
+        json!([2, "site/index.html", 3]),
+    ];
+    assert_eq!(shown, wanted);
+    assert_eq!(list["artifacts"][2]["sha256"], ABC);
+
+    let latest = bench.get(&format!("{path}/site%2Findex.html")).await;
+    assert_eq!((latest.status.as_u16(), latest.text.as_str()), (200, "abc"));
+    for (name, value) in [
+        ("content-type", "application/octet-stream"),
+        ("x-content-type-options", "nosniff"),
+        (
+            "content-disposition",
+            "attachment; filename*=UTF-8''index.html",
+        ),
+        ("content-security-policy", "default-src 'none'; sandbox"),
+        ("content-length", "3"),
+    ] {
+        assert_eq!(latest.headers[name], value, "{name}");
+    }
+    let former = bench
+        .get(&format!("{path}/site%2Findex.html?attempt=1"))
+        .await;
+    assert_eq!(former.text, "<old>");
+    assert_eq!(bench.get(&format!("{path}/once.txt")).await.text, "once");
+
+    for strange in [
+        "unnamed.txt",
+        "once.txt?attempt=2",
+        "..%2F..%2F..%2Flock",
+        "%2Fetc%2Fpasswd",
+        "once.txt%00",
+    ] {
+        bench.get(&format!("{path}/{strange}")).await.expect(404);
+    }
+    bench.get(&format!("{path}/once.txt?n=1")).await.expect(422);
+    for path in [path.clone(), format!("{path}/once.txt")] {
+        bench.get_as(&bench.runner, &path).await.expect(403);
+        bench.get_as("nobody", &path).await.expect(401);
+    }
 }
 
 #[tokio::test]
@@ -194,9 +342,7 @@ async fn a_lease_that_is_over_or_foreign_stores_nothing() {
     let bench = Bench::memory(quick_settings()).await;
     bench.create_one().await;
     let lease = bench.acked().await;
-    let created = upload(&bench, &lease, "log", json!({})).await.expect(201);
-    let url = created["url"].as_str().unwrap().to_owned();
-    put(&bench, &url, &lease.id, 0, "first").await.expect(200);
+    let url = put_log(&bench, &lease, "first").await;
     bench
         .until(&format!("/jobs/{}", lease.job), "/state", "QUEUED")
         .await;
@@ -209,20 +355,43 @@ async fn a_lease_that_is_over_or_foreign_stores_nothing() {
     bench.say("/ack-lease", next.ack()).await.expect(200);
     let foreign = put(&bench, &url, &next.id, 5, "foreign").await.expect(409);
     assert_eq!(foreign["reason"], "UNKNOWN_LEASE");
-    let log = bench.get(&format!("/api/v1/jobs/{}/log", lease.job)).await;
-    assert_eq!(log.text, "first", "what the lost lease streamed is kept");
-    let created = upload(&bench, &next, "log", json!({})).await.expect(201);
-    put(
-        &bench,
-        created["url"].as_str().unwrap(),
-        &next.id,
-        0,
-        "second",
-    )
-    .await
-    .expect(200);
-    let log = bench.get(&format!("/api/v1/jobs/{}/log", lease.job)).await;
-    assert_eq!(log.text, "second", "the latest lease with bytes is shown");
+    let shown = log_text(&bench, &lease.job).await;
+    assert_eq!(shown, "first", "what the lost lease streamed is kept");
+    put_log(&bench, &next, "second").await;
+    let shown = log_text(&bench, &lease.job).await;
+    assert_eq!(shown, "second", "the latest lease with bytes is shown");
+}
+
+#[tokio::test]
+async fn a_grant_nobody_acknowledged_in_time_reads_nothing_more() {
+    // RP-27, LM-13: no sweep helps, the endpoint itself must say so.
+    let bench = Bench::memory(delta_core::Settings {
+        lease_ttl: delta_core::Span::secs(120),
+        ack_timeout: delta_core::Span(300),
+        sweep: delta_core::Span::hours(1),
+        ..quick_settings()
+    })
+    .await;
+    bench.create_one().await;
+    let lease = bench.lease().await;
+    let path = format!("/api/v1/runner/jobs/{}/spec", lease.job);
+    let refused = delta_testkit::wait::eventually_async(PATIENCE, "a refusal", async || {
+        let answer = fetch_spec(&bench, &path, &lease.id).await;
+        match answer.status.as_u16() {
+            200 => Err(answer.text),
+            _ => Ok(answer.expect(409)),
+        }
+    })
+    .await;
+    assert_eq!(refused["reason"], "LEASE_EXPIRED");
+}
+
+async fn fetch_spec(bench: &Bench, path: &str, token: &str) -> Answer {
+    let request = bench
+        .client
+        .get(format!("{}{path}", bench.base))
+        .bearer_auth(&bench.runner);
+    Answer::of(request.header("Delta-Lease", token).send().await.unwrap()).await
 }
 
 #[tokio::test]
@@ -231,22 +400,22 @@ async fn nothing_is_stored_under_a_strange_name_or_without_a_lease() {
     bench.create_one().await;
     let lease = bench.acked().await;
     for name in ["../x", "/etc/passwd", "a//b", "a\\b"] {
-        let answer = upload(&bench, &lease, "artifact", json!({ "name": name })).await;
+        let answer = create(&bench, &lease, "artifact", json!({ "name": name })).await;
         assert_eq!(answer.expect(422)["field"], "name", "{name}");
     }
-    let created = upload(&bench, &lease, "log", json!({})).await.expect(201);
-    let url = created["url"].as_str().unwrap();
+    let url = log_url(&bench, &lease).await;
     let request = bench
         .client
         .put(format!("{}{url}", bench.base))
         .bearer_auth(&bench.runner);
     let bare = Answer::of(request.body("x").send().await.unwrap()).await;
     assert_eq!(bare.expect(422)["field"], "Delta-Lease");
-    put(&bench, "/api/v1/runner/uploads/nothing", &lease.id, 0, "x")
-        .await
-        .expect(404);
+    let artifact = url.replace("-log", "-0000000000000001");
+    for unknown in ["/api/v1/runner/uploads/nothing", &artifact] {
+        put(&bench, unknown, &lease.id, 0, "x").await.expect(404);
+    }
     let big = "x".repeat(5 * 1024 * 1024);
-    put(&bench, url, &lease.id, 0, &big).await.expect(413);
+    put(&bench, &url, &lease.id, 0, &big).await.expect(413);
 }
 
 #[tokio::test]
@@ -260,15 +429,8 @@ async fn a_large_spec_goes_by_reference_and_only_to_its_lease() {
         .await;
     let lease = bench.lease().await;
     assert!(lease.granted.get("job_spec").is_none());
-    let uri = lease.granted["job_spec_ref"]["uri"].as_str().unwrap();
-    let fetch = |token: String| {
-        let request = bench
-            .client
-            .get(format!("{}{uri}", bench.base))
-            .bearer_auth(&bench.runner);
-        async move { Answer::of(request.header("Delta-Lease", token).send().await.unwrap()).await }
-    };
-    assert_eq!(fetch(lease.id.clone()).await.expect(200), spec);
-    let refused = fetch("lease_abc".into()).await.expect(409);
+    let uri = text(&lease.granted["job_spec_ref"]["uri"]);
+    assert_eq!(fetch_spec(&bench, &uri, &lease.id).await.expect(200), spec);
+    let refused = fetch_spec(&bench, &uri, "lease_abc").await.expect(409);
     assert_eq!(refused["reason"], "UNKNOWN_LEASE");
 }

@@ -105,6 +105,12 @@ impl Reader for MemoryReader {
         Ok(later.take(limit).copied().collect())
     }
 
+    fn pruned(&self, among: &[RunId]) -> Result<Vec<RunId>, StoreError> {
+        let tables = self.tables();
+        let gone = among.iter().filter(|id| tables.tombstones.contains_key(id));
+        Ok(gone.copied().collect())
+    }
+
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
         let tables = self.tables();
         let found = tables.credentials.values().find(|c| c.hash == *hash);

@@ -242,6 +242,12 @@ impl Reader for PgReader {
         found.iter().map(|row| Fields::of(row).run()).collect()
     }
 
+    fn pruned(&self, among: &[RunId]) -> Result<Vec<RunId>, StoreError> {
+        let among: Vec<uuid::Uuid> = among.iter().map(|id| uuid(*id)).collect();
+        let found = self.rows(Sql::Pruned, &[&among])?;
+        found.iter().map(|row| Fields::of(row).run()).collect()
+    }
+
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
         let found = self.rows(Sql::Credential, &[&hash.as_slice()])?;
         found.first().map(read_credential).transpose()

@@ -28,8 +28,8 @@ statements! {
     DueRuns, DueLeases, DueDelayed, Leased, Specs, NewestMoment, EventIsThere,
     XactStatus, EndXact,
     ReadRun, ReadRunJobs, ReadJobRun, ReadJob, ReadJobAttempts, ReadJobLeases, ListRuns, Events,
-    Spec, QueueDepths, Ahead, RunIds, Credential, Credentials, PutCredential, RevokeCredential,
-    Ping, Stats,
+    Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
+    RevokeCredential, Ping, Stats,
 }
 
 impl Sql {

@@ -52,6 +52,7 @@ fn short(sql: Sql) -> &'static str {
         }
         Sql::Ahead => "SELECT count(*) FROM queue WHERE match_key = $1 AND order_key < $2",
         Sql::RunIds => "SELECT id FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2",
+        Sql::Pruned => "SELECT run_id FROM tombstones WHERE run_id = ANY ($1)",
         Sql::Credential => {
             "SELECT id, name, role, hash, created_at, expires_at, revoked_at \
              FROM credentials WHERE hash = $1"

@@ -161,6 +161,14 @@ impl Reader for SqliteReader {
         rows::all(&self.reader(), sql, key, rows::read_run_id)
     }
 
+    fn pruned(&self, among: &[RunId]) -> Result<Vec<RunId>, StoreError> {
+        let sql = "SELECT run_id FROM tombstones WHERE run_id = ?1";
+        let reader = self.reader();
+        let find =
+            |id: &RunId| rows::one(&reader, sql, [column::run_bytes(*id)], rows::read_run_id);
+        among.iter().filter_map(|id| find(id).transpose()).collect()
+    }
+
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
         let sql = "SELECT credential_id, name, role, hash, created_at, expires_at, revoked_at \
                    FROM credentials WHERE hash = ?1";

@@ -181,6 +181,23 @@ pub struct ArtifactView {
     pub sha256: Option<String>,
 }
 
+/// An artifact of a job that is stored here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobArtifact {
+    pub attempt: u32,
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub name: String,
+    pub size: u64,
+    pub sha256: String,
+}
+
+/// What can be fetched of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ArtifactList {
+    pub artifacts: Vec<JobArtifact>,
+}
+
 /// One lease of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseView {

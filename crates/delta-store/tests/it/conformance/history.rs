@@ -121,6 +121,11 @@ pub fn pruning_removes_whole_runs(make: &dyn Fn() -> Fixture) {
         assert!(bench.reader.events(run_id(n), 0, 9).unwrap().is_empty());
     }
     assert_eq!(bench.reader.run_ids(None, 9).unwrap(), [run_id(4)]);
+    // Neither a run that is there nor one that never was counts as deleted.
+    let asked: Vec<_> = (2..=5).map(run_id).collect();
+    let mut gone = bench.reader.pruned(&asked).unwrap();
+    gone.sort_unstable();
+    assert_eq!(gone, [run_id(2), run_id(3)]);
     let mut world = World::default();
     let wants = BTreeSet::from([Want::Run(run_id(1)), Want::Job(run_id(1).job(1))]);
     bench.store.begin().unwrap();

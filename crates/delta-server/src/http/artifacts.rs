@@ -1,0 +1,211 @@
+//! Artifacts for people: which there are, and their bytes, as a file to keep and never as anything
+//! a browser would act on (RP-56).
+//!
+//! A name is compared with those the server stored, and is no part of any path.
+
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use delta_core::Attempt;
+use delta_store::read::JobRows;
+use delta_wire::api::{ArtifactList, ArtifactView, JobArtifact};
+use delta_wire::{ErrorBody, Invalid};
+use tokio_util::io::ReaderStream;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::error::ApiError;
+use super::extract::User;
+use super::{App, internal};
+use crate::objects::{Objects, UploadId};
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list_artifacts))
+        .routes(routes!(show_artifact))
+}
+
+/// The artifacts of a job that are stored here, attempt by attempt.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/artifacts", tag = "jobs",
+    params(("id" = String, Path)),
+    responses((status = 200, body = ArtifactList), (status = 404, body = ErrorBody)))]
+async fn list_artifacts(
+    State(app): State<App>,
+    _who: User,
+    Path(id): Path<String>,
+) -> Result<axum::Json<ArtifactList>, ApiError> {
+    let found = stored(&app, &id).await?;
+    let artifacts = found.into_iter().map(|(_, artifact)| artifact).collect();
+    Ok(axum::Json(ArtifactList { artifacts }))
+}
+
+/// The bytes of an artifact: of the latest attempt with one of that name, or of the attempt named.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/artifacts/{name}", tag = "jobs",
+    params(("id" = String, Path),
+        ("name" = String, Path, description = "with each `/` written as `%2F`"),
+        ("attempt" = Option<u32>, Query)),
+    responses(
+        (status = 200, content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 404, body = ErrorBody)))]
+async fn show_artifact(
+    State(app): State<App>,
+    _who: User,
+    Path((id, name)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let only = attempt_asked(query.as_deref())?;
+    let fits =
+        |it: &JobArtifact| it.name == name && only.is_none_or(|attempt| it.attempt == attempt);
+    let found = stored(&app, &id).await?.into_iter().rev();
+    let found = found.into_iter().find(|(_, artifact)| fits(artifact));
+    let (upload, artifact) = found.ok_or_else(|| ApiError::not_found("artifact"))?;
+    let file = tokio::fs::File::open(app.objects.artifact_path(upload)).await;
+    let file = file.map_err(|error| internal("an artifact could not be read", &error))?;
+    let mut response = (KEPT, Body::from_stream(ReaderStream::new(file))).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_LENGTH, artifact.size.into());
+    headers.insert(header::CONTENT_DISPOSITION, attachment(&artifact.name));
+    Ok(response)
+}
+
+/// Untrusted bytes stay bytes: no type, no sniffing, no rendering, no scripts.
+const KEPT: [(header::HeaderName, &str); 3] = [
+    (header::CONTENT_TYPE, "application/octet-stream"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; sandbox",
+    ),
+];
+
+/// A file to be saved under the last part of the artifact's name (RFC 6266, RFC 8187).
+fn attachment(name: &str) -> HeaderValue {
+    let last = name.rsplit('/').next().unwrap_or_default();
+    let mut encoded = String::from("attachment; filename*=UTF-8''");
+    for byte in last.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    HeaderValue::try_from(encoded).unwrap_or(HeaderValue::from_static("attachment"))
+}
+
+fn attempt_asked(query: Option<&str>) -> Result<Option<u32>, ApiError> {
+    let mut asked = None;
+    for (name, value) in super::query_pairs(query)? {
+        if name != "attempt" {
+            return Err(Invalid::field(name, "is not known; known here: attempt").into());
+        }
+        let number = value.parse();
+        asked = Some(number.map_err(|_| Invalid::field(name, "is not a number"))?);
+    }
+    Ok(asked)
+}
+
+/// What can be fetched of a job, in the order in which it was named. Of several with one name in
+/// one attempt the last counts.
+async fn stored(app: &App, id: &str) -> Result<Vec<(UploadId, JobArtifact)>, ApiError> {
+    let id = super::jobs::job_id(id)?;
+    let rows = app.read(move |reader| reader.job(id)).await?;
+    let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
+    app.files(move |objects| Ok(of_job(objects, &rows))).await
+}
+
+fn of_job(objects: &Objects, rows: &JobRows) -> Vec<(UploadId, JobArtifact)> {
+    let mut found: Vec<(UploadId, JobArtifact)> = Vec::new();
+    for attempt in &rows.attempts {
+        for (upload, view) in named(objects, attempt) {
+            let (Some(upload), Some(name), Some(size), Some(sha256)) =
+                (upload, view.name, view.size, view.sha256)
+            else {
+                continue;
+            };
+            let attempt = attempt.id.index;
+            found.retain(|(_, it)| (it.attempt, &it.name) != (attempt, &name));
+            let kind = view.kind;
+            found.push((
+                upload,
+                JobArtifact {
+                    attempt,
+                    kind,
+                    name,
+                    size,
+                    sha256,
+                },
+            ));
+        }
+    }
+    found
+}
+
+/// What is shown of the artifacts of an attempt.
+pub fn views(objects: &Objects, attempt: &Attempt) -> Vec<ArtifactView> {
+    let named = named(objects, attempt).into_iter();
+    named.map(|(_, view)| view).collect()
+}
+
+/// References as the runner gave them. Ours are shown with what is known of the bytes, and only
+/// when all of them are there; others are text (A49).
+fn named(objects: &Objects, attempt: &Attempt) -> Vec<(Option<UploadId>, ArtifactView)> {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        r#type: String,
+        uri: String,
+    }
+    let text = attempt
+        .report
+        .as_ref()
+        .and_then(|report| report.artifacts.as_ref());
+    let named: Vec<Named> = text
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let winner = attempt
+        .lease
+        .as_ref()
+        .map(|lease| attempt.id.lease(lease.epoch));
+    let view = |named: Named| {
+        let id: Option<UploadId> = named
+            .uri
+            .strip_prefix("delta:")
+            .and_then(|id| id.parse().ok());
+        let own = id.filter(|id| Some(id.lease) == winner);
+        let file = own.filter(|id| id.artifact.is_some());
+        let meta = file.and_then(|id| objects.artifact(id));
+        if file.is_some() && meta.is_none() {
+            return None;
+        }
+        let view = ArtifactView {
+            kind: named.r#type,
+            uri: named.uri,
+            external: own.is_none(),
+            name: meta.as_ref().map(|meta| meta.name.clone()),
+            size: meta.as_ref().and_then(|meta| meta.size),
+            sha256: meta.and_then(|meta| meta.sha256),
+        };
+        Some((file, view))
+    };
+    named.into_iter().filter_map(view).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_saved_under_the_last_part_of_its_name_whatever_it_is() {
+        // RP-56
+        for (name, saved) in [
+            ("a.txt", "a.txt"),
+            ("site/index.html", "index.html"),
+            ("x/\"; filename=evil.sh", "%22%3B%20filename%3Devil.sh"),
+            ("größe", "gr%C3%B6%C3%9Fe"),
+        ] {
+            let wanted = format!("attachment; filename*=UTF-8''{saved}");
+            assert_eq!(attachment(name), wanted, "{name}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Artifacts: announced, received into a part that nobody sees, and sealed once.
+//!
+//! A part is as long as what is reserved for it, so that servers that share the folder count each
+//! other's bytes before they have come.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use delta_core::LeaseKey;
+use serde::{Deserialize, Serialize};
+
+use super::{Objects, UploadId, create, fresh, id, make_folder};
+use crate::writer::random;
+
+/// Artifact bytes of one lease.
+pub const MAX_ARTIFACT_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+/// Artifacts of one lease: what one Complete may name.
+const MAX_ARTIFACTS: usize = 1000;
+
+/// What is known of an artifact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArtifactMeta {
+    pub name: String,
+    pub size: Option<u64>,
+    pub sha256: Option<String>,
+}
+
+/// A file that receives an artifact's bytes. Deleted when it is dropped before it was sealed.
+#[derive(Debug)]
+pub struct Part {
+    pub id: UploadId,
+    pub file: File,
+    pub reserved: u64,
+    path: PathBuf,
+    sealed: bool,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.sealed {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What became of a part that was to be sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sealed {
+    /// It is the artifact, or it equals what was.
+    Done,
+    /// Other bytes were there first.
+    Differs,
+}
+
+impl Objects {
+    /// Makes room for an artifact; `None` when the lease has too many.
+    pub fn new_artifact(
+        &self,
+        lease: LeaseKey,
+        meta: &ArtifactMeta,
+    ) -> io::Result<Option<UploadId>> {
+        let id = UploadId {
+            lease,
+            artifact: Some(u64::from_be_bytes(random())),
+        };
+        make_folder(&self.folder(lease))?;
+        self.alone(lease, |folder| {
+            if lengths(folder, "meta-")?.count() >= MAX_ARTIFACTS {
+                return Ok(None);
+            }
+            self.write_whole(&file_of(folder, "meta", id), &serde_json::to_vec(meta)?)?;
+            self.sync(folder)?;
+            Ok(Some(id))
+        })
+    }
+
+    /// The artifact as it was announced.
+    pub fn announced(&self, id: UploadId) -> Option<ArtifactMeta> {
+        read_meta(&file_of(&self.folder(id.lease), "meta", id))
+    }
+
+    /// The artifact as it was received, if all of it is there.
+    pub fn artifact(&self, id: UploadId) -> Option<ArtifactMeta> {
+        let there = self.artifact_path(id).exists();
+        there.then(|| read_meta(&file_of(&self.folder(id.lease), "sealed", id)))?
+    }
+
+    pub fn artifact_path(&self, id: UploadId) -> PathBuf {
+        file_of(&self.folder(id.lease), "artifact", id)
+    }
+
+    /// A file of one's own to receive an artifact's bytes into.
+    pub fn part(&self, id: UploadId) -> io::Result<Part> {
+        let path = self.parts().join(format!("{id}.{}.part", fresh()));
+        Ok(Part {
+            id,
+            file: create(&path)?,
+            reserved: 0,
+            path,
+            sealed: false,
+        })
+    }
+
+    /// Reserves room for `least` bytes of a part, and for `most` as far as there is room; false
+    /// when the lease would have too many, those still being received counted.
+    pub fn reserve(&self, part: &mut Part, least: u64, most: u64) -> io::Result<bool> {
+        let lease = part.id.lease;
+        self.alone(lease, |folder| {
+            let stored: u64 = lengths(folder, "artifact-")?.sum();
+            let receiving: u64 = lengths(&self.parts(), &id::prefix(lease))?.sum();
+            let others = (stored + receiving).saturating_sub(part.reserved);
+            let room = self.quota.saturating_sub(others);
+            if least > room {
+                return Ok(false);
+            }
+            let reserved = most.min(room);
+            part.file.set_len(reserved)?;
+            part.reserved = reserved;
+            Ok(true)
+        })
+    }
+
+    /// The part is whole and right, and is `meta`: make it the artifact. When this returns it is on
+    /// disk. The first to be sealed stays.
+    pub fn seal(&self, mut part: Part, meta: &ArtifactMeta) -> io::Result<Sealed> {
+        let id = part.id;
+        part.file.set_len(meta.size.unwrap_or(0))?;
+        part.file.sync_all()?;
+        self.alone(id.lease, |folder| {
+            if let Some(there) = self.artifact(id) {
+                let equal = (there.size, &there.sha256) == (meta.size, &meta.sha256);
+                // Whoever sealed it may have died before it was on disk.
+                self.sync(folder)?;
+                return Ok(if equal { Sealed::Done } else { Sealed::Differs });
+            }
+            let bytes = serde_json::to_vec(meta)?;
+            self.write_whole(&file_of(folder, "sealed", id), &bytes)?;
+            std::fs::rename(&part.path, self.artifact_path(id))?;
+            part.sealed = true;
+            self.sync(folder)?;
+            Ok(Sealed::Done)
+        })
+    }
+}
+
+fn file_of(folder: &Path, what: &str, id: UploadId) -> PathBuf {
+    folder.join(format!("{what}-{:016x}", id.artifact.unwrap_or(0)))
+}
+
+fn read_meta(path: &Path) -> Option<ArtifactMeta> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+/// The lengths of the files whose names begin so. One that is deleted meanwhile counts nothing.
+fn lengths(folder: &Path, prefix: &str) -> io::Result<impl Iterator<Item = u64>> {
+    let entries = std::fs::read_dir(folder)?;
+    Ok(entries.filter_map(move |entry| {
+        let entry = entry.ok()?;
+        let counts = entry.file_name().to_str()?.starts_with(prefix);
+        counts.then(|| entry.metadata().map_or(0, |it| it.len()))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::super::tests::{lease, names, pair};
+    use super::*;
+
+    fn announced() -> ArtifactMeta {
+        ArtifactMeta {
+            name: "a.txt".into(),
+            size: None,
+            sha256: None,
+        }
+    }
+
+    fn received(text: &str) -> ArtifactMeta {
+        ArtifactMeta {
+            size: Some(text.len() as u64),
+            sha256: Some(format!("hash of {text}")),
+            ..announced()
+        }
+    }
+
+    fn send(objects: &Objects, id: UploadId, text: &str) -> Part {
+        let mut part = objects.part(id).unwrap();
+        let size = text.len() as u64;
+        assert!(objects.reserve(&mut part, size, size).unwrap());
+        part.file.write_all(text.as_bytes()).unwrap();
+        part
+    }
+
+    #[test]
+    fn an_artifact_is_seen_when_it_is_sealed_and_by_every_server() {
+        // A49
+        let (_folder, one, two) = pair();
+        let id = one.new_artifact(lease(), &announced()).unwrap().unwrap();
+        assert_eq!(two.announced(id), Some(announced()));
+        let part = send(&two, id, "bytes");
+        assert_eq!(one.artifact(id), None);
+        assert_eq!(two.seal(part, &received("bytes")).unwrap(), Sealed::Done);
+        assert_eq!(one.artifact(id), Some(received("bytes")));
+        assert_eq!(std::fs::read(one.artifact_path(id)).unwrap(), b"bytes");
+        assert_eq!(names(&one.parts()), [""; 0]);
+    }
+
+    #[test]
+    fn two_senders_of_one_artifact_never_mix_their_bytes() {
+        let (_folder, one, two) = pair();
+        let id = one.new_artifact(lease(), &announced()).unwrap().unwrap();
+        let (mut left, mut right) = (send(&one, id, "le"), send(&two, id, "right"));
+        left.file.write_all(b"ft").unwrap();
+        right.file.write_all(b"!").unwrap();
+        let again = send(&one, id, "right!");
+        assert_eq!(two.seal(right, &received("right!")).unwrap(), Sealed::Done);
+        assert_eq!(one.seal(left, &received("left")).unwrap(), Sealed::Differs);
+        assert_eq!(one.seal(again, &received("right!")).unwrap(), Sealed::Done);
+        assert_eq!(one.artifact(id), Some(received("right!")));
+        assert_eq!(std::fs::read(one.artifact_path(id)).unwrap(), b"right!");
+    }
+
+    #[test]
+    fn a_part_that_is_not_sealed_is_gone_when_its_sender_is() {
+        let (_folder, one, _two) = pair();
+        let id = one.new_artifact(lease(), &announced()).unwrap().unwrap();
+        let part = send(&one, id, "half");
+        assert_eq!(names(&one.parts()).len(), 1);
+        drop(part);
+        assert_eq!(names(&one.parts()), [""; 0]);
+        assert_eq!(one.artifact(id), None);
+    }
+
+    #[test]
+    fn bytes_on_their_way_count_against_the_quota_at_every_server() {
+        let (_folder, mut one, mut two) = pair();
+        (one.quota, two.quota) = (10, 10);
+        let id = one.new_artifact(lease(), &announced()).unwrap().unwrap();
+        let other = two.new_artifact(lease(), &announced()).unwrap().unwrap();
+        let mut first = one.part(id).unwrap();
+        assert!(one.reserve(&mut first, 6, 20).unwrap());
+        assert_eq!(first.reserved, 10, "some more, as far as there is room");
+        let mut second = two.part(other).unwrap();
+        assert!(!two.reserve(&mut second, 5, 5).unwrap());
+        assert_eq!(one.seal(first, &received("sixsix")).unwrap(), Sealed::Done);
+        assert!(!two.reserve(&mut second, 5, 5).unwrap());
+        assert!(two.reserve(&mut second, 4, 4).unwrap());
+        assert!(!two.reserve(&mut second, 5, 5).unwrap());
+        // Another lease has its own.
+        let free = one.new_artifact(lease().attempt.lease(9), &announced());
+        let mut free = one.part(free.unwrap().unwrap()).unwrap();
+        assert!(one.reserve(&mut free, 10, 10).unwrap());
+    }
+}
