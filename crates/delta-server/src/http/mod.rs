@@ -3,6 +3,7 @@
 //!
 //! One file per group of endpoints. The same router serves TCP (bearer token) and the admin socket.
 
+mod described;
 mod error;
 mod events;
 mod extract;
@@ -77,7 +78,7 @@ impl App {
             objects: Arc::new(objects),
             stop,
             ids: Mutex::new(ContextV7::new()),
-            openapi: openapi.to_json().unwrap_or_default(),
+            openapi: described::complete(openapi).to_json().unwrap_or_default(),
         }))
     }
 

@@ -16,6 +16,6 @@ pub use cursor::Cursor;
 pub use list::ListRuns;
 pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};
 pub use views::{
-    ArtifactView, AttemptView, EventList, EventView, JobSummary, JobView, LeaseView, LogView,
-    ProgressView, RunList, RunView, Why,
+    ArtifactView, AttemptView, CancelView, EventList, EventView, JobSummary, JobView, LeaseView,
+    LogView, ProgressView, RunList, RunSummary, RunView, Why,
 };
