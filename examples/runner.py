@@ -3,10 +3,10 @@
 
 It leases a job, acknowledges, heartbeats from a thread, runs the steps with `sh -e`, uploads the
 log and completes; it obeys a cancel, and it stops without a word when its lease is stale.
-    python3 examples/runner.py --server http://127.0.0.1:7878 --token-file runner.token
-"""
-import argparse, json, os, random, signal, subprocess, sys, tempfile, threading, time
-from urllib import error, parse, request
+    python3 examples/runner.py --server http://127.0.0.1:7878 --token-file runner.token"""
+import argparse, contextlib, hashlib, itertools, json, os, random, signal, subprocess, sys
+import tempfile, threading, time
+from urllib import error, request
 LEASE_WAIT, TIMEOUT, CHUNK = 20, 10, 1 << 20  # seconds, seconds, bytes of a log in one request
 
 class Api:
@@ -14,7 +14,8 @@ class Api:
     def __init__(self, server, token):
         self.base, self.credential = server.rstrip("/"), {"Authorization": "Bearer " + token}
 
-    def send(self, method, url, body, headers, timeout):
+    def send(self, method, path, body, headers, timeout):
+        url = self.base + "/" + path.removeprefix(self.base).lstrip("/")  # our own server alone
         message = request.Request(url, body, {**self.credential, **headers}, method=method)
         try:
             with request.urlopen(message, timeout=timeout) as answer:
@@ -25,19 +26,17 @@ class Api:
             return 503, json.dumps({"message": str(away)}).encode()
 
     def post(self, action, message, timeout=TIMEOUT):
-        url, kind = f"{self.base}/api/v1/runner/{action}", {"Content-Type": "application/json"}
-        status, answer = self.send("POST", url, json.dumps(message).encode(), kind, timeout)
+        body, kind = json.dumps(message).encode(), {"Content-Type": "application/json"}
+        status, answer = self.send("POST", "/api/v1/runner/" + action, body, kind, timeout)
         return status, json.loads(answer or b"{}")
 
     def insist(self, action, message, until):
         """Repeats a message until it is judged: each of them may safely arrive twice."""
-        pause = 0.1
-        while True:
-            status, answer = self.post(action, message)
+        for tries in itertools.count():
+            pause, (status, answer) = min(0.1 * 2**tries, 5), self.post(action, message)
             if (status != 429 and status < 500) or time.monotonic() + pause > until:
                 return status, answer
             time.sleep(pause * random.uniform(0.5, 1))
-            pause = min(pause * 2, 5)
 
 class Attempt:
     """One lease: the work, and a thread that keeps the lease alive meanwhile."""
@@ -56,15 +55,24 @@ class Attempt:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
             try:
                 outcome, code = self.execute(folder, log)
-            except (KeyError, OSError):  # work of another kind, or a folder that is not there
+            except (KeyError, OSError):  # work of another kind, or a folder or spec not there
                 outcome, code = "FAILED", None
             if self.stop != "stale":  # nobody waits for the result of a stale lease
                 outcome = self.report(outcome, code, self.upload(log))
         self.over.set()
         return "stale" if self.stop == "stale" else outcome
 
+    def spec(self):
+        """Inside the grant, or, when it is too large for one, where the grant says."""
+        if "job_spec" in self.grant: return self.grant["job_spec"]
+        place, lease = self.grant["job_spec_ref"], {"Delta-Lease": self.mine["lease_id"]}
+        status, text = self.api.send("GET", place["uri"], None, lease, 60)
+        if status == 200 and hashlib.sha256(text).hexdigest() == place["sha256"]:
+            return json.loads(text)
+        raise OSError(f"the spec was not fetched: {status}")
+
     def execute(self, folder, log):
-        spec = self.grant["job_spec"]
+        spec = self.spec()
         env = {**os.environ, **spec.get("env", {}), "DELTA_ATTEMPT": str(self.grant.get("attempt")),
                "DELTA_LEASE_EPOCH": str(self.grant.get("lease_epoch"))}
         options = dict(cwd=os.path.join(folder, spec.get("workdir", ".")), env=env, stdout=log,
@@ -72,16 +80,14 @@ class Attempt:
         deadline = time.monotonic() + self.grant["max_runtime_seconds"]
         for self.step, step in enumerate(spec["steps"]):
             with self.lock:  # a stop must not slip in between the look and the start
-                if self.stop:
-                    return "FAILED", None
+                if self.stop: return "FAILED", None
                 self.process = subprocess.Popen(["sh", "-ec", step], **options)
             try:
                 code = self.process.wait(max(0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self.halt(None, grace=5)
                 return "TIMED_OUT", None
-            if code:
-                return "FAILED", code if code > 0 else 128 - code  # as a shell spells signals
+            if code: return "FAILED", code if code > 0 else 128 - code  # as a shell spells signals
         return "SUCCEEDED", 0
 
     def heartbeat(self):
@@ -102,20 +108,17 @@ class Attempt:
             self.stop = why or self.stop
         rounds = ((signal.SIGTERM, grace), (signal.SIGKILL, 5)) if self.process else ()
         for number, patience in rounds:
-            try:
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 os.killpg(self.process.pid, number)
                 self.process.wait(patience)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                pass
 
     def upload(self, log):
         want = {"type": "CreateUpload", "name": "log.txt", "kind": "log", **self.mine}
         status, place = self.api.post("uploads", want)
         size, _ = log.seek(0, os.SEEK_END), log.seek(0)
         for offset in range(0, size, CHUNK) if status < 300 else ():
-            headers = {"Delta-Lease": self.mine["lease_id"], "Upload-Offset": str(offset)}
-            url = parse.urljoin(self.api.base, place["url"])
-            status = max(status, self.api.send("PUT", url, log.read(CHUNK), headers, 60)[0])
+            fence = {"Delta-Lease": self.mine["lease_id"], "Upload-Offset": str(offset)}
+            status = max(status, self.api.send("PUT", place["url"], log.read(CHUNK), fence, 60)[0])
         return [{"type": "log", "uri": place["uri"]}] if status < 300 else []
 
     def report(self, outcome, code, artifacts):
@@ -130,20 +133,17 @@ class Attempt:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in "--server", "--token-file":
-        parser.add_argument(name, required=True)
+    for name in "--server", "--token-file": parser.add_argument(name, required=True)
     parser.add_argument("--runner-id", default=f"{os.uname().nodename}-{os.getpid()}")
     parser.add_argument("--capability", action="append", default=[], help="such as linux")
     parser.add_argument("--once", action="store_true", help="end after one job")
     args, status = parser.parse_args(), None
     api = Api(args.server, open(args.token_file).read().strip())
-    want = {"type": "Lease", "runner_id": args.runner_id, "capabilities": args.capability}
+    ask = {"type": "Lease", "runner_id": args.runner_id, "capabilities": args.capability,
+           "wait_seconds": LEASE_WAIT}
     while not (args.once and status == 200):
-        ask = {**want, "wait_seconds": LEASE_WAIT}
         status, answer = api.post("lease", ask, LEASE_WAIT + TIMEOUT)
         if status == 200:
             print(answer["job_id"], Attempt(api, args.runner_id, answer).run(), flush=True)
-        elif status in (401, 403, 422):
-            sys.exit(f"the server refuses this runner: {answer.get('message')}")
-        elif status != 204:  # busy, overloaded or away
-            time.sleep(random.uniform(0.5, 2))
+        elif status in (401, 403, 422): sys.exit(f"this runner is refused: {answer.get('message')}")
+        elif status != 204: time.sleep(random.uniform(0.5, 2))  # busy, overloaded or away

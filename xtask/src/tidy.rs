@@ -3,6 +3,8 @@
 //! Owns the limits. Each is a number with its reason; a file that breaks one is named with the
 //! line. Prints median and ninetieth percentile of file lengths, so that growth is seen early.
 
+use std::path::Path;
+
 use anyhow::Result;
 
 use crate::scan;
@@ -50,6 +52,9 @@ pub fn run() -> Result<()> {
     let mut lengths = Vec::new();
     for file in source::files(&TEXT_FILES)? {
         leftovers_in_text(&file, &mut findings);
+        if file.path.ends_with(".md") {
+            dead_links(&file, |path| path.exists(), &mut findings);
+        }
         if file.path.ends_with(".rs") {
             lengths.push(rust_file(&file, &mut findings));
         }
@@ -80,6 +85,32 @@ fn leftovers_in_text(file: &File, findings: &mut Vec<String>) {
             findings.push(format!("{}:{}: `{found}`", file.path, number + 1));
         }
     }
+}
+
+/// A relative link of a document must lead to something in the tree.
+fn dead_links(file: &File, exists: impl Fn(&Path) -> bool, findings: &mut Vec<String>) {
+    let folder = Path::new(&file.path).parent().unwrap_or(Path::new(""));
+    let mut in_code = false;
+    for (number, line) in file.text.lines().enumerate() {
+        in_code ^= line.trim_start().starts_with("```");
+        if in_code {
+            continue;
+        }
+        for target in links(line) {
+            let path = target.split('#').next().unwrap_or_default();
+            let elsewhere = path.is_empty() || path.contains(':');
+            if !elsewhere && !exists(&folder.join(path)) {
+                let place = format!("{}:{}", file.path, number + 1);
+                findings.push(format!("{place}: the link to `{target}` leads nowhere"));
+            }
+        }
+    }
+}
+
+/// What stands between `](` and `)`.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    let after = line.split("](").skip(1);
+    after.filter_map(|rest| rest.split([')', ' ']).next())
 }
 
 /// `/x/` counts when a path begins there, not in the middle of one such as `/api/x/`.
@@ -189,6 +220,25 @@ mod tests {
             0
         );
         assert_eq!(check(&format!("//! A.\n{}", "// x\n".repeat(600))).len(), 1);
+    }
+
+    #[test]
+    fn a_link_that_leads_nowhere_is_found() {
+        let file = File {
+            path: "docs/a.md".into(),
+            text: "[b](b.md#top) [c](../c.md) [d](https://d.example) [e](#e)\n[f](f.md \"F\")\n\
+                   ```\n[g](g.md)\n```\n"
+                .into(),
+        };
+        let mut findings = Vec::new();
+        dead_links(&file, |path| path == Path::new("docs/b.md"), &mut findings);
+        assert_eq!(
+            findings,
+            [
+                "docs/a.md:1: the link to `../c.md` leads nowhere",
+                "docs/a.md:2: the link to `f.md` leads nowhere",
+            ]
+        );
     }
 
     #[test]

@@ -130,13 +130,13 @@ impl Session {
 
     async fn run(&mut self) -> SessionEnd {
         loop {
-            let now = clock::now();
-            self.obey_shutdown();
+            let (now, looked_at) = (clock::now(), Instant::now());
+            self.obey_shutdown(looked_at);
             let Some(wake) = self.act(now) else { break };
             if self.too_late_to_report() {
                 return SessionEnd::Lost;
             }
-            let pause = self.pause(wake.since(now));
+            let pause = self.pause(wake.since(now), looked_at);
             tokio::select! {
                 Some(reply) = self.calls.join_next() => self.hear(reply),
                 ended = finished(&mut self.working) => self.work_ended(ended),
@@ -170,11 +170,11 @@ impl Session {
                 }
                 Todo::Heartbeat => self.send_heartbeat(now, None),
                 Todo::StopWork(why) => {
-                    self.order(reason(why), UNTIL_TOLD);
+                    self.order(reason(why), Instant::now() + UNTIL_TOLD);
                     self.holder.stop_asked();
                 }
                 Todo::KillWork(why) => {
-                    self.order(reason(why), Duration::ZERO);
+                    self.order(reason(why), Instant::now());
                     self.holder.kill_sent();
                 }
                 todo @ (Todo::Complete | Todo::CancelAck) => {
@@ -261,17 +261,11 @@ impl Session {
         self.working = Some(AbortOnDropHandle::new(tokio::spawn(work)));
     }
 
-    fn order(&mut self, reason: StopReason, grace: Duration) {
-        tracing::info!(
-            job_id = self.identity.job_id,
-            ?reason,
-            ?grace,
-            "stopping the work"
-        );
-        self.stop.send_replace(Some(StopOrder {
-            reason,
-            kill_at: Instant::now() + grace,
-        }));
+    fn order(&mut self, reason: StopReason, kill_at: Instant) {
+        let job_id = &self.identity.job_id;
+        let grace = kill_at.duration_since(Instant::now());
+        tracing::info!(job_id, ?reason, ?grace, "stopping the work");
+        self.stop.send_replace(Some(StopOrder { reason, kill_at }));
     }
 
     fn work_ended(&mut self, ended: Result<WorkEnd, JoinError>) {
@@ -283,24 +277,27 @@ impl Session {
         self.holder.work_ended();
     }
 
-    /// From the moment of shutdown on, running work is stopped; what it came to is still reported.
-    fn obey_shutdown(&mut self) {
-        let due = self
-            .shutdown
-            .borrow()
-            .is_some_and(|at| Instant::now() >= at);
-        if due && self.working.is_some() && self.stop.borrow().is_none() {
-            self.order(StopReason::Shutdown, self.context.settings.stop_grace);
+    /// From the moment of shutdown on, running work is stopped, and work that is being stopped
+    /// already has no longer than that; what it came to is still reported.
+    fn obey_shutdown(&mut self, now: Instant) {
+        let due = self.shutdown.borrow().filter(|at| now >= *at);
+        let (Some(at), true) = (due, self.working.is_some()) else {
+            return;
+        };
+        let kill_at = at + self.context.settings.stop_grace;
+        let standing = *self.stop.borrow();
+        match standing {
+            None => self.order(StopReason::Shutdown, kill_at),
+            Some(order) if order.kill_at > kill_at => self.order(order.reason, kill_at),
+            Some(_) => {}
         }
     }
 
     /// How long nothing is due: until the machine's next moment, the shutdown, or a look around.
-    fn pause(&self, until_wake: Span) -> Duration {
+    /// A shutdown that was due at the last look has been obeyed.
+    fn pause(&self, until_wake: Span, looked_at: Instant) -> Duration {
         let wake = Duration::from_millis(u64::try_from(until_wake.0).unwrap_or(0));
-        let shutdown = self
-            .shutdown
-            .borrow()
-            .filter(|_| self.stop.borrow().is_none());
+        let shutdown = self.shutdown.borrow().filter(|at| *at > looked_at);
         let shutdown = shutdown.map_or(MAX_SLEEP, |at| at.duration_since(Instant::now()));
         wake.min(MAX_SLEEP).min(shutdown)
     }

@@ -1,9 +1,11 @@
 //! The command line as a whole: which commands there are, what they share, how help is shown.
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use crate::cmd;
 use crate::exit::Exit;
+use crate::failure::Failure;
 use crate::terminal::When;
 
 const EXAMPLES: &str = "\
@@ -43,7 +45,7 @@ pub enum Command {
     /// Run the jobs of a pipeline file here, shown live
     Run(cmd::run::Args),
     /// Start a server and an agent on this machine
-    Up(cmd::up::Args),
+    Up(Box<cmd::up::Args>),
     /// Start a server
     Server(Box<cmd::server::Args>),
     /// Start an agent: it asks a server for jobs and executes them
@@ -76,12 +78,36 @@ pub enum Command {
 
 /// Shows help, the version, or what is wrong with the command line.
 pub fn show(error: &clap::Error) -> Exit {
-    // Nothing to be done when even this cannot be printed.
-    let _ = error.print();
-    if error.use_stderr() {
-        Exit::Usage
+    if !error.use_stderr() {
+        // Nothing to be done when even this cannot be printed.
+        let _ = error.print();
+        return Exit::Ok;
+    }
+    // The command line could not be read, so this is looked for by hand.
+    let words = std::env::args_os().skip(1).take_while(|word| word != "--");
+    if words.into_iter().any(|word| word == "--json") {
+        eprintln!("{}", failure(error).json());
     } else {
-        Exit::Ok
+        let _ = error.print();
+    }
+    Exit::Usage
+}
+
+/// What clap says, cut into what is wrong, its hints, and what to type.
+fn failure(error: &clap::Error) -> Failure {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Failure::new(Exit::Usage, "a command is missing").next("delta-ci --help");
+    }
+    let text = error.render().to_string();
+    let mut parts = text.split("\n\n").map(str::trim);
+    let what = parts.next().unwrap_or_default();
+    let what = what.strip_prefix("error: ").unwrap_or(what);
+    let last = "For more information";
+    let hints: Vec<&str> = parts.filter(|part| !part.starts_with(last)).collect();
+    let failure = Failure::new(Exit::Usage, what).next("add --help to see what is known");
+    match hints.is_empty() {
+        true => failure,
+        false => failure.because(hints.join("\n")),
     }
 }
 

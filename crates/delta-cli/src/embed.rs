@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use delta_core::{Settings, Span};
 use delta_server::{Config, Limits, Server, StartError, StoreChoice, Tls};
+use delta_store::StoreError;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -36,10 +37,18 @@ pub enum Duties {
     Off,
 }
 
+/// The SQLite store inside a data folder.
+pub const STORE_FILE: &str = delta_store::sqlite::FILE;
+
+/// Made by a server before anything else.
+pub const LOCK_FILE: &str = "lock";
+
 /// Why there is no server.
 pub enum Refused {
     /// Another process holds the folder.
     InUse(StartError),
+    /// A flag cannot be used, and which one is known.
+    Flag(Failure),
     Other(StartError),
 }
 
@@ -53,6 +62,7 @@ impl Refused {
                     .caused_by(&error)
                     .next("stop the server that uses it, or name another folder with --data")
             }
+            Refused::Flag(failure) => failure,
             Refused::Other(error) => explain(error, data),
         }
     }
@@ -64,6 +74,10 @@ pub fn admin_socket(data: &Path) -> PathBuf {
 }
 
 pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
+    if let Some(url) = &wanted.store {
+        check_store(url).map_err(Refused::Flag)?;
+    }
+    let tls = wanted.tls.clone();
     let mut limits = Limits::recommended();
     limits.waiting_requests = wanted.waiting_requests.unwrap_or(limits.waiting_requests);
     let config = Config {
@@ -85,6 +99,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         .await
         .map_err(|error| match error {
             StartError::Locked { .. } => Refused::InUse(error),
+            StartError::Tls { path, why } => Refused::Flag(bad_tls(tls, &path, why)),
             other => Refused::Other(other),
         })
 }
@@ -108,13 +123,50 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
     .await
 }
 
+/// Whether this can be the address of a store. It may hold a password, so it is not repeated.
+pub fn check_store(url: &str) -> Result<(), Failure> {
+    let scheme = url.split_once("://").map(|(scheme, _)| scheme);
+    // Beside addresses, PostgreSQL's own `host=… dbname=…` is understood.
+    let pairs = scheme.is_none() && url.contains('=');
+    if pairs || matches!(scheme, Some("postgres" | "postgresql")) {
+        return Ok(());
+    }
+    let what = match scheme {
+        Some(scheme) => format!("--store (or DELTA_STORE) cannot be a {scheme}:// address"),
+        None => "--store (or DELTA_STORE) is not the address of a database".into(),
+    };
+    Err(Failure::new(Exit::Usage, what).next(
+        "postgres://USER@HOST/DATABASE; without --store everything is in SQLite, in the data folder",
+    ))
+}
+
+fn bad_tls(tls: Option<(PathBuf, PathBuf)>, path: &Path, why: String) -> Failure {
+    let flag = match tls {
+        Some((_, key)) if key == path => "--tls-key",
+        _ => "--tls-cert",
+    };
+    Failure::new(Exit::Usage, format!("cannot use {flag} {}", path.display()))
+        .because(why)
+        .next("both are files in PEM: a certificate chain, and its private key")
+}
+
 /// What to type depends on what is in the way.
 fn explain(error: StartError, data: &Path) -> Failure {
-    let what = format!("the server on {} cannot start", data.display());
+    let what = match &error {
+        StartError::Store(StoreError::Corrupt(_)) => {
+            format!("the database of {} is damaged", data.display())
+        }
+        _ => format!("the server on {} cannot start", data.display()),
+    };
     let (exit, next) = match &error {
         StartError::Setting(_) | StartError::InTheClear(_) | StartError::Tls { .. } => {
             (Exit::Usage, None)
         }
+        StartError::Store(StoreError::Corrupt(_)) => (
+            Exit::Internal,
+            Some("keep the folder as it is, and go on with a copy from before"),
+        ),
+        StartError::Store(StoreError::TooNew { .. }) => (Exit::Refused, None),
         StartError::Bind { .. } => (
             Exit::Internal,
             Some("name another address: --listen ADDR:PORT; port 0 takes a free one"),
@@ -129,5 +181,22 @@ fn explain(error: StartError, data: &Path) -> Failure {
     match next {
         Some(next) => failure.next(next),
         None => failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_kind_of_database_is_refused_without_repeating_its_address() {
+        for good in ["postgres://h/d", "postgresql://u:p@h/d", "host=h dbname=d"] {
+            assert!(check_store(good).is_ok(), "{good}");
+        }
+        for bad in ["mysql://u:secret@h/d", "sqlite", "/var/lib/x.db"] {
+            let text = check_store(bad).unwrap_err().text();
+            assert!(text.contains("postgres://"), "{text}");
+            assert!(!text.contains("secret"), "{text}");
+        }
     }
 }

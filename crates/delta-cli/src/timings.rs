@@ -52,6 +52,12 @@ pub struct Timings {
     /// Longest delay before a failed job is tried again [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub retry_cap: Option<Span>,
+    /// Expire no lease for this long after a start: agents were cut off, not dead [default: 0]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub startup_grace: Option<Span>,
+    /// Delete runs that ended longer ago than this [default: keep everything]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub retention: Option<Span>,
 }
 
 impl Timings {

@@ -1,22 +1,22 @@
 //! States as people read them: a tone for each, and one line about how something stands.
 
-use delta_wire::api::{JobSummary, RunView};
-use delta_wire::states::{AttemptState, JobState, RunOutcome, RunState};
+use delta_wire::api::{CancelView, JobSummary, LeaseView};
+use delta_wire::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
 
 use crate::table::Cell;
 use crate::terminal::Tone;
 
 /// A run's outcome once it has one, else its state.
-pub fn run(view: &RunView) -> Cell {
-    match view.outcome {
+pub fn run(state: RunState, outcome: Option<RunOutcome>) -> Cell {
+    match outcome {
         Some(outcome) => Cell::toned(outcome.as_str(), outcome_tone(outcome)),
         None => {
-            let tone = match view.state {
+            let tone = match state {
                 RunState::Running => Tone::Busy,
                 RunState::CancelRequested | RunState::PlanFailed => Tone::Warn,
                 _ => Tone::Quiet,
             };
-            Cell::toned(view.state.as_str(), tone)
+            Cell::toned(state.as_str(), tone)
         }
     }
 }
@@ -75,4 +75,51 @@ pub fn note(job: &JobSummary) -> String {
         parts.push(format!("needed {} attempts", job.attempts));
     }
     parts.join(", ")
+}
+
+/// `1 run`, `2 runs`.
+pub fn count(number: impl Into<u64>, thing: &str) -> String {
+    match number.into() {
+        1 => format!("1 {thing}"),
+        number => format!("{number} {thing}s"),
+    }
+}
+
+/// Who asked for the cancel, and why.
+pub fn cancel(cancel: &CancelView) -> String {
+    let text = match &cancel.reason {
+        Some(reason) => format!("{}: {reason}", cancel.by),
+        None => cancel.by.clone(),
+    };
+    crate::clean::text(&text)
+}
+
+/// Why a lease was lost, in words where this build knows them.
+pub fn lease_reason(lease: &LeaseView) -> String {
+    let known = match lease.reason.as_deref() {
+        Some("LEASE_EXPIRED") => "no heartbeat came before it expired",
+        Some("ACK_TIMEOUT") => "it was not acknowledged in time",
+        Some("REJECTED") => "the runner declined it",
+        Some("REPLACED") => "the same runner asked for work again",
+        Some("DISOWNED") => "the runner no longer knew it",
+        Some("JOB_TIMEOUT") => "the job took longer than it may",
+        Some("CANCELED_UNACKNOWLEDGED") => "a cancel came before it was acknowledged",
+        Some("FORCED_CANCEL") => "the runner did not answer the cancel in time",
+        Some("OPERATOR") => "an operator took it away",
+        Some(other) => return crate::clean::text(other),
+        None if lease.state == LeaseState::Expired => "no heartbeat came before it expired",
+        None => "the server gave no reason",
+    };
+    known.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!(count(1_u32, "run"), "1 run");
+        assert_eq!(count(0_u32, "run"), "0 runs");
+    }
 }

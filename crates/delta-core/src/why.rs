@@ -158,16 +158,24 @@ impl std::fmt::Display for Why {
                 nearest,
                 missing,
                 seen,
-            } => write!(
-                f,
-                "none of {seen} agents fits; the nearest, {nearest}, lacks {}",
-                missing.join(", ")
-            ),
+            } => {
+                let missing = missing.join(", ");
+                match seen {
+                    1 => write!(f, "the only agent, {nearest}, lacks {missing}"),
+                    _ => write!(
+                        f,
+                        "none of {seen} agents fits; the nearest, {nearest}, lacks {missing}"
+                    ),
+                }
+            }
+            Why::AllBusy { fit: 1, ahead } => {
+                write!(f, "the only fit agent is busy; {}", Turn(*ahead))
+            }
             Why::AllBusy { fit, ahead } => {
-                write!(f, "all {fit} fit agents are busy; {ahead} jobs come first")
+                write!(f, "all {fit} fit agents are busy; {}", Turn(*ahead))
             }
             Why::NextInLine { ahead: 0 } => f.write_str("next in line for a free agent"),
-            Why::NextInLine { ahead } => write!(f, "{ahead} jobs come first"),
+            Why::NextInLine { ahead } => write!(f, "{}", Turn(*ahead)),
             Why::WaitingForAcknowledgement { runner } => {
                 write!(f, "granted to {runner}, which has not acknowledged yet")
             }
@@ -176,5 +184,38 @@ impl std::fmt::Display for Why {
             Why::Planning => f.write_str("its run is being planned"),
             Why::Ended => f.write_str("it has ended"),
         }
+    }
+}
+
+/// How many jobs come before this one.
+struct Turn(u64);
+
+impl std::fmt::Display for Turn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            0 => f.write_str("this job is next"),
+            1 => f.write_str("1 job comes first"),
+            ahead => write!(f, "{ahead} jobs come first"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_and_many_read_differently() {
+        let busy = |fit, ahead| Why::AllBusy { fit, ahead }.to_string();
+        assert_eq!(busy(1, 0), "the only fit agent is busy; this job is next");
+        assert_eq!(busy(2, 1), "all 2 fit agents are busy; 1 job comes first");
+        assert_eq!(busy(2, 3), "all 2 fit agents are busy; 3 jobs come first");
+        let lacking = |seen| Why::NoFitAgent {
+            nearest: "a1".into(),
+            missing: vec!["gpu".into()],
+            seen,
+        };
+        assert_eq!(lacking(1).to_string(), "the only agent, a1, lacks gpu");
+        assert!(lacking(2).to_string().starts_with("none of 2 agents fits"));
     }
 }

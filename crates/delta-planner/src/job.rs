@@ -187,17 +187,18 @@ fn read_env(node: &Node, what: &str, out: &mut Collector<'_>) -> Vec<(String, St
 
 fn read_retry(node: &Node, once: bool, out: &mut Collector<'_>) -> Option<Retry> {
     let map = fields::fields(node, &RETRY_KEYS, "`retry`", out)?;
-    let Some(attempts) = map.get("attempts") else {
-        let rule = "write `retry: {attempts: 3}`: the first try counts as one";
-        out.push(node.place, "`retry` has no `attempts`", Some(rule.into()));
-        return None;
+    let attempts = match map.get("attempts") {
+        Some(node) => {
+            let range = 1..=i64::from(MAX_ATTEMPTS);
+            let number = fields::integer(node, "`attempts`", range, out)?;
+            if once && number > 1 {
+                let rule = "a job marked `once` is never repeated; remove `retry` or `once`";
+                out.push(node.place, "`retry` contradicts `once`", Some(rule.into()));
+            }
+            u32::try_from(number).ok()
+        }
+        None => None,
     };
-    let place = attempts.place;
-    let attempts = fields::integer(attempts, "`attempts`", 1..=i64::from(MAX_ATTEMPTS), out)?;
-    if once && attempts > 1 {
-        let rule = "a job marked `once` is never repeated; remove `retry` or `once`";
-        out.push(place, "`retry` contradicts `once`", Some(rule.into()));
-    }
     let mut on = Vec::new();
     if let Some(node) = map.get("on") {
         for (cause, place) in fields::texts(node, "`on`", MAX_RETRY_ON, out) {
@@ -208,10 +209,7 @@ fn read_retry(node: &Node, once: bool, out: &mut Collector<'_>) -> Option<Retry>
             on.push(cause);
         }
     }
-    Some(Retry {
-        attempts: u32::try_from(attempts).unwrap_or(1),
-        on,
-    })
+    Some(Retry { attempts, on })
 }
 
 /// What `retry.on` is usually about: two families, and whatever an agent may report.

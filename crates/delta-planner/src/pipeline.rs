@@ -39,7 +39,8 @@ pub struct PlannedJob {
 /// How often a job is tried, and after which causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retry {
-    pub attempts: u32,
+    /// Tries in all, the first one counted; absent when the file does not say.
+    pub attempts: Option<u32>,
     /// Empty when the file does not say: the server's default list applies.
     pub on: Vec<String>,
 }
@@ -81,7 +82,9 @@ impl PlannedJob {
             fields.insert("timeout_seconds".into(), seconds(timeout));
         }
         if let Some(retry) = &self.retry {
-            fields.insert("max_attempts".into(), json!(retry.attempts));
+            if let Some(attempts) = retry.attempts {
+                fields.insert("max_attempts".into(), json!(attempts));
+            }
             if !retry.on.is_empty() {
                 fields.insert("retry_on".into(), json!(retry.on));
             }

@@ -158,7 +158,9 @@ fn check_needs(jobs: &[Needs], out: &mut Collector<'_>) {
                     shown(&job.name),
                     shown(need)
                 );
-                let near = nearest(need, jobs.iter().map(|job| job.name.as_str()));
+                // Not the job itself: that would only be the next fault.
+                let others = jobs.iter().map(|other| other.name.as_str());
+                let near = nearest(need, others.filter(|name| *name != job.name));
                 let suggestion = near.map_or_else(
                     || "name a job of this file, or remove the need".to_owned(),
                     |near| format!("did you mean `{}`?", shown(near)),

@@ -9,25 +9,14 @@ use delta_core::policy::RetryOn;
 use delta_core::requirement::{Requirement, normalise};
 use delta_core::run::RunHeader;
 use delta_core::{Cause, Digest, Policy, RunId, Settings, Span, Text};
+use delta_wire::Invalid;
 use delta_wire::api::{CreateJob, CreateRun, Trust};
 use delta_wire::job_spec::WorkKind;
-use delta_wire::{Invalid, Problems};
 
 use crate::writer::sha256;
 
 /// Everything belongs to one project until there are more.
 const PROJECT: &str = "default";
-
-/// Reads a request and lists everything that is wrong with it.
-pub fn parse(body: &[u8]) -> Result<CreateRun, Problems> {
-    let request = CreateRun::parse(body)?;
-    if !request.labels.is_empty() {
-        let mut problems = Problems::new();
-        problems.push(Invalid::field("labels", "are not kept by this server"));
-        return Err(problems);
-    }
-    Ok(request)
-}
 
 /// Who asks, and under which idempotency key.
 pub struct Asked {
@@ -139,7 +128,7 @@ mod tests {
     use super::*;
 
     fn made(body: &str) -> NewRun {
-        let request = parse(body.as_bytes()).unwrap();
+        let request = CreateRun::parse(body.as_bytes()).unwrap();
         let asked = Asked {
             by: "u".into(),
             idempotency: None,
@@ -172,7 +161,7 @@ mod tests {
     fn what_only_the_core_can_judge_is_refused_with_its_place() {
         let body = r#"{"jobs":[{"name":"a","job_spec":{"steps":["x"]},"requires":["=1"],
             "retry_on":["luck"]}]}"#;
-        let problems = parse(body.as_bytes()).unwrap_err().to_string();
+        let problems = CreateRun::parse(body.as_bytes()).unwrap_err().to_string();
         assert!(problems.contains("jobs[0].requires[0]"), "{problems}");
         assert!(problems.contains("jobs[0].retry_on[0]"), "{problems}");
     }

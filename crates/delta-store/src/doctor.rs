@@ -17,6 +17,9 @@ const PAGE: usize = 500;
 /// is left for another time, and counted.
 const LOOKS: usize = 20;
 
+/// Characters of a differing value that are told: a row is a page of text at most.
+const SHOWN_CHARACTERS: usize = 300;
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub runs: u64,
@@ -225,7 +228,13 @@ fn compare_job(fold: &Fold, id: JobId, stored: &JobRows) -> Result<(), Trouble> 
         .collect();
     let found = stored.past_leases.iter().cloned();
     let found: Vec<(AttemptId, Lease)> = found.map(|(id, lease)| (id, ended(lease))).collect();
-    row(run, &format!("{id}: past leases"), &told, &found)
+    let count = format!("{id}: past leases");
+    row(run, &count, &told.len(), &found.len())?;
+    for (told, found) in told.iter().zip(&found) {
+        let what = format!("{}: past lease {}", told.0, told.1.number);
+        row(run, &what, told, found)?;
+    }
+    Ok(())
 }
 
 /// Renewals leave no event, so they are not compared.
@@ -243,7 +252,7 @@ fn ended(mut lease: Lease) -> Lease {
     lease
 }
 
-/// Compares two rows, and names the field by which they differ.
+/// Compares two rows, and names the field by which they differ, from the outermost to the innermost.
 fn row<T: PartialEq + std::fmt::Debug>(
     run: RunId,
     what: &str,
@@ -254,11 +263,12 @@ fn row<T: PartialEq + std::fmt::Debug>(
         return Ok(());
     }
     let (expected, found) = (format!("{expected:#?}"), format!("{found:#?}"));
-    let pairs = expected.lines().zip(found.lines());
-    let differing = pairs.clone().find(|(a, b)| a != b);
-    let (ours, theirs) = differing.unwrap_or((&expected, &found));
-    let field = ours.trim().split_once(": ").map_or("", |(field, _)| field);
-    let what = match field {
+    let expected: Vec<&str> = expected.lines().collect();
+    let found: Vec<&str> = found.lines().collect();
+    let pairs = expected.iter().zip(&found);
+    let at = pairs.take_while(|(a, b)| a == b).count();
+    let field = field(&expected[..expected.len().min(at + 1)]);
+    let what = match field.as_str() {
         "" => what.to_string(),
         field => format!("{what}: {field}"),
     };
@@ -266,11 +276,109 @@ fn row<T: PartialEq + std::fmt::Debug>(
         run,
         version: None,
         what,
-        expected: ours.trim().trim_end_matches(',').to_string(),
-        found: theirs.trim().trim_end_matches(',').to_string(),
+        expected: value(&expected, at),
+        found: value(&found, at),
     })))
+}
+
+/// The names that lead to the last of these lines of a pretty-printed value, such as `lease.state`.
+fn field(lines: &[&str]) -> String {
+    let mut path: Vec<(usize, &str)> = Vec::new();
+    for line in lines {
+        let depth = indent(line);
+        path.retain(|(outer, _)| *outer < depth);
+        path.push((depth, named(line).0));
+    }
+    let names = path.into_iter().map(|(_, name)| name);
+    let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+    names.join(".")
+}
+
+/// The value that begins on a line of a pretty-printed value, on one line of its own.
+fn value(lines: &[&str], at: usize) -> String {
+    let Some(first) = lines.get(at) else {
+        return "nothing".into();
+    };
+    let depth = indent(first);
+    let mut text = named(first).1.to_string();
+    for line in &lines[at + 1..] {
+        let part = line.trim();
+        let closing = part.starts_with([')', ']', '}']);
+        if indent(line) < depth || indent(line) == depth && !closing {
+            break;
+        }
+        if closing {
+            text.truncate(text.trim_end_matches(',').len());
+        } else if !text.ends_with(['(', '[']) {
+            text.push(' ');
+        }
+        text.push_str(part);
+        if indent(line) == depth {
+            break;
+        }
+    }
+    let text = text.trim_end_matches(',');
+    text.chars().take(SHOWN_CHARACTERS).collect()
+}
+
+/// The name of a field, if the line has one, and what stands behind it.
+fn named(line: &str) -> (&str, &str) {
+    let line = line.trim();
+    let plain = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    let pair = line.split_once(": ").filter(|(name, _)| plain(name));
+    pair.unwrap_or(("", line))
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
 }
 
 fn hex(digest: &delta_core::Digest) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Outer {
+        id: u32,
+        inner: Option<Inner>,
+    }
+
+    #[derive(Clone, Debug, PartialEq)]
+    struct Inner {
+        at: Millis,
+        cause: Option<delta_core::Cause>,
+    }
+
+    fn told(expected: &Outer, found: &Outer) -> [String; 3] {
+        match row(RunId(1), "row", expected, found) {
+            Err(Trouble::Differs(it)) => [it.what, it.expected, it.found],
+            _ => panic!("no difference was found"),
+        }
+    }
+
+    #[test]
+    fn a_difference_is_named_down_to_the_innermost_field() {
+        let inner = Inner {
+            at: Millis(5),
+            cause: None,
+        };
+        let one = Outer {
+            id: 1,
+            inner: Some(inner.clone()),
+        };
+        let mut other = one.clone();
+        other.inner.as_mut().unwrap().at = Millis(6);
+        assert_eq!(told(&one, &other), ["row: inner.at", "5", "6"]);
+        let cause = Some(delta_core::Cause::UserExit);
+        let at = inner.at;
+        other.inner = Some(Inner { at, cause });
+        let found = "Some(UserExit)";
+        assert_eq!(told(&one, &other), ["row: inner.cause", "None", found]);
+        other.inner = None;
+        assert_eq!(told(&other, &one)[..2], ["row: inner", "None"]);
+    }
 }

@@ -1,5 +1,6 @@
 //! The job spec: what an agent is to do. The server checks it once, when a job is created, and
-//! from then on carries its text unread, byte for byte, to the agent that gets the lease.
+//! from then on carries its text unread, byte for byte, to the agent that gets the lease. (Only a
+//! missing `name` is added there.)
 //!
 //! Exactly one kind of work is in it: `steps`, `tests` or `function` (A68). Empty work is refused
 //! here, so that it can never count as a success.
@@ -58,6 +59,23 @@ impl RawJobSpec {
 
     pub fn parse(&self) -> Result<JobSpec, Invalid> {
         JobSpec::parse(self.as_text().as_bytes())
+    }
+
+    /// The same spec with this name in front, for one that has none. Every other byte stays, but
+    /// for a `null` that stood for the name.
+    pub(crate) fn named(&self, name: &str) -> Result<Self, Invalid> {
+        let text = self.as_text();
+        let (has_null, _) = read_text(text.as_bytes(), |node| {
+            let fields = node.object()?;
+            Ok(fields.entries().any(|(key, _)| key == "name"))
+        })?;
+        if has_null {
+            let mut spec = self.parse()?;
+            spec.name = Some(name.to_owned());
+            return RawJobSpec::from_spec(&spec);
+        }
+        let name = serde_json::Value::from(name);
+        RawJobSpec::from_text(format!("{{\"name\":{name},{}", &text[1..]))
     }
 
     pub(crate) fn from_node(node: Node<'_>) -> Result<Self, Invalid> {

@@ -328,7 +328,10 @@ impl Run<'_> {
             StepEnd::AllDone => (
                 Outcome::Succeeded,
                 None,
-                format!("{} steps succeeded", self.work.steps.len()),
+                match self.work.steps.len() {
+                    1 => "1 step succeeded".into(),
+                    count => format!("{count} steps succeeded"),
+                },
             ),
             StepEnd::Exited(status) => exited(status, number),
             StepEnd::NotStarted(cause, summary) => {

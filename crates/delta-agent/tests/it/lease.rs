@@ -314,6 +314,19 @@ async fn a_shutdown_stops_running_work_at_its_moment_and_reports_it() {
 }
 
 #[tokio::test]
+async fn a_shutdown_does_not_wait_for_the_deadline_of_a_cancel() {
+    let stubborn = "trap 'echo heard' TERM; echo up; while :; do sleep 0.05; done";
+    let server = FakeServer::start(&[steps(&[stubborn])]).await;
+    server.change(|state| state.cancel_deadline = Some(600.0));
+    let agent = Agent::start(&server);
+    agent.seen.wait_for("out heard").await;
+    agent.shut_down_in(Duration::ZERO);
+    agent.ended().await.expect("a clean end");
+    let ack = server.bodies("cancel-ack").remove(0);
+    assert_eq!(ack["final_status"], "CANCELED");
+}
+
+#[tokio::test]
 async fn a_shutdown_lets_work_finish_inside_its_grace() {
     let server = FakeServer::start(&[steps(&["echo up; sleep 0.5; echo done"])]).await;
     let agent = Agent::start(&server);

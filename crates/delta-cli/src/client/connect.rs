@@ -21,6 +21,9 @@ pub const DEFAULT_DATA: &str = ".delta-ci";
 /// stopping, which takes a moment.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a server that starts may take from its lock to its store.
+const START_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Between two looks.
 const SOCKET_PAUSE: Duration = Duration::from_millis(50);
 
@@ -28,16 +31,11 @@ const SOCKET_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Which server")]
 pub struct Target {
-    /// A server by its address, such as https://ci.example:7878
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "DELTA_SERVER",
-        conflicts_with = "data"
-    )]
+    /// A server by its address, such as https://ci.example:7878 [env: DELTA_SERVER]
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
     pub server: Option<String>,
-    /// A server by its data folder, on its own machine [default: ./.delta-ci]
-    #[arg(long, value_name = "DIR", env = "DELTA_DATA")]
+    /// A server by its data folder, on its own machine [env: DELTA_DATA] [default: ./.delta-ci]
+    #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
     /// The store, where the folder's server uses PostgreSQL and is not running
     #[arg(long, value_name = "URL", env = "DELTA_STORE", hide_env_values = true)]
@@ -50,47 +48,114 @@ pub struct Target {
     pub ca_cert: Option<PathBuf>,
 }
 
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    Address(String),
+    Folder {
+        path: PathBuf,
+        /// Somebody named it; otherwise it is the usual one.
+        named: bool,
+    },
+}
+
+/// What to do about a folder without a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoStore {
+    Refuse,
+    /// Make one, but only where nothing else is.
+    Make,
+}
+
 impl Target {
-    /// The data folder that is meant, unless a server is named by address.
-    pub fn folder(&self) -> Option<PathBuf> {
-        match &self.server {
-            Some(_) => None,
-            None => Some(
-                self.data
-                    .clone()
-                    .unwrap_or_else(|| PathBuf::from(DEFAULT_DATA)),
-            ),
+    /// What was typed wins over what the environment says.
+    pub fn place(&self) -> Result<Place, Failure> {
+        let named = |path: &Path| Place::Folder {
+            path: path.to_owned(),
+            named: true,
+        };
+        match (&self.server, &self.data) {
+            (Some(url), _) => return Ok(Place::Address(url.clone())),
+            (None, Some(path)) => return Ok(named(path)),
+            (None, None) => {}
+        }
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        match (variable("DELTA_SERVER"), variable("DELTA_DATA")) {
+            (Some(_), Some(_)) => Err(Failure::new(
+                Exit::Usage,
+                "both DELTA_SERVER and DELTA_DATA are set",
+            )
+            .next("say which one is meant: --server URL or --data DIR")),
+            (Some(url), None) => Ok(Place::Address(url.to_string_lossy().into_owned())),
+            (None, Some(path)) => Ok(named(Path::new(&path))),
+            (None, None) => Ok(Place::Folder {
+                path: DEFAULT_DATA.into(),
+                named: false,
+            }),
         }
     }
 }
 
 /// Does something with a client, and closes what was opened for it.
 pub async fn with(target: &Target, act: impl AsyncFnOnce(&Client) -> Done) -> Done {
-    match &target.server {
-        Some(url) => act(&remote(target, url)?).await,
-        None => {
-            let data = target.folder().unwrap_or_default();
-            if !data.is_dir() && target.store.is_none() {
-                return Err(no_folder(target, &data));
-            }
-            local(target, act).await
-        }
-    }
+    reach(target, NoStore::Refuse, act).await
 }
 
-/// The same for a folder that may not exist yet.
-pub async fn local(target: &Target, act: impl AsyncFnOnce(&Client) -> Done) -> Done {
-    let folder = target.folder().unwrap_or_default();
+/// The same, where `missing` says what becomes of a folder without a store.
+pub async fn reach(
+    target: &Target,
+    missing: NoStore,
+    act: impl AsyncFnOnce(&Client) -> Done,
+) -> Done {
+    let (path, named) = match target.place()? {
+        Place::Address(url) => return act(&remote(target, &url)?).await,
+        Place::Folder { path, named } => (path, named),
+    };
     match &target.store {
         // Everything is in the database: the folder is only a place for the socket.
-        Some(_) if target.data.is_none() && !folder.is_dir() => {
+        Some(_) if !named && !path.is_dir() => {
             let temporary = tempfile::Builder::new()
                 .prefix("delta-ci-")
                 .tempdir()
                 .map_err(internal("there is no temporary folder"))?;
             in_folder(&temporary.path().join("data"), target, act).await
         }
-        _ => in_folder(&folder, target, act).await,
+        Some(_) => in_folder(&path, target, act).await,
+        None => {
+            if !has_store(&path).await {
+                match missing {
+                    NoStore::Make if is_empty(&path) => {}
+                    NoStore::Make => return Err(not_ours(&path)),
+                    NoStore::Refuse => return Err(no_store(&path, named)),
+                }
+            }
+            in_folder(&path, target, act).await
+        }
+    }
+}
+
+/// Whether the folder has a store, or a server that knows where its store is. A server that starts
+/// makes its lock first and the store a moment later.
+pub async fn has_store(data: &Path) -> bool {
+    let started = Instant::now();
+    loop {
+        if data.join(embed::STORE_FILE).exists() || knock(data).await {
+            return true;
+        }
+        if !data.join(embed::LOCK_FILE).exists() || started.elapsed() > START_PATIENCE {
+            return false;
+        }
+        tokio::time::sleep(SOCKET_PAUSE).await;
+    }
+}
+
+/// Nothing is there yet, but perhaps the lock of a server that failed to start.
+fn is_empty(data: &Path) -> bool {
+    match std::fs::read_dir(data) {
+        Ok(entries) => entries
+            .flatten()
+            .all(|entry| entry.file_name() == embed::LOCK_FILE),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
 
@@ -121,11 +186,15 @@ async fn in_folder(data: &Path, target: &Target, act: impl AsyncFnOnce(&Client) 
 
 /// A client of the server that runs on this folder, if one does.
 pub async fn beside(data: &Path) -> Result<Option<Client>, Failure> {
-    let socket = embed::admin_socket(data);
-    match tokio::net::UnixStream::connect(&socket).await {
-        Ok(_) => over_socket(data, &socket).map(Some),
-        Err(_) => Ok(None),
+    match knock(data).await {
+        true => over_socket(data, &embed::admin_socket(data)).map(Some),
+        false => Ok(None),
     }
+}
+
+async fn knock(data: &Path) -> bool {
+    let socket = embed::admin_socket(data);
+    tokio::net::UnixStream::connect(&socket).await.is_ok()
 }
 
 fn over_socket(data: &Path, socket: &Path) -> Result<Client, Failure> {
@@ -205,11 +274,44 @@ pub fn read_token(file: &Path) -> Result<String, Failure> {
     Ok(token.to_owned())
 }
 
-fn no_folder(target: &Target, data: &Path) -> Failure {
-    let what = format!("there is no data folder {}", data.display());
-    let failure = Failure::new(Exit::NotFound, what);
-    match target.data {
-        Some(_) => failure.next("give the folder that `delta-ci server --data DIR` uses"),
-        None => failure.next("say which server: --data DIR on its machine, or --server URL"),
+fn no_store(data: &Path, named: bool) -> Failure {
+    let place = data.display();
+    let failure = match data.is_dir() {
+        false => Failure::new(Exit::NotFound, format!("there is no data folder {place}")),
+        true => Failure::new(Exit::NotFound, format!("{place} holds no store")),
+    };
+    match named {
+        true => failure.next(
+            "give the folder that `delta-ci server --data DIR` uses; for one on PostgreSQL that \
+             is not running, --store URL too",
+        ),
+        false => failure.next("say which server: --data DIR on its machine, or --server URL"),
+    }
+}
+
+fn not_ours(data: &Path) -> Failure {
+    let what = format!("{} holds other things and no store", data.display());
+    Failure::new(Exit::Refused, what)
+        .because("a new store is made in a folder that is empty or does not exist yet")
+        .next(
+            "give the folder of the server; for one on PostgreSQL that is not running, \
+             --store URL too",
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_store_is_made_only_where_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(is_empty(folder.path()));
+        assert!(is_empty(&folder.path().join("new")));
+        std::fs::write(folder.path().join(embed::LOCK_FILE), "7").unwrap();
+        assert!(is_empty(folder.path()));
+        std::fs::write(folder.path().join("notes"), "mine").unwrap();
+        assert!(!is_empty(folder.path()));
+        assert!(!is_empty(&folder.path().join("notes")));
     }
 }

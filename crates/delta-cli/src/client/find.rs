@@ -39,7 +39,7 @@ pub async fn job(client: &Client, typed: &str) -> Result<String, Failure> {
                 [job] => Ok(job.job_id.clone()),
                 jobs => {
                     let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
-                    let what = format!("{typed} is a run with {} jobs", jobs.len());
+                    let what = format!("{typed} is a run with several jobs");
                     Err(Failure::new(Exit::Usage, what)
                         .because(format!("its jobs are {}", names.join(", ")))
                         .next(format!("name one of them: {typed}/NAME")))

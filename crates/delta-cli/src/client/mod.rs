@@ -83,9 +83,11 @@ impl Client {
         if status.is_success() {
             return Ok(response);
         }
+        let path = response.url().path().to_owned();
         let body = response.bytes().await.unwrap_or_default();
         Err(refusal::explain(
             status.as_u16(),
+            &path,
             &body,
             self.token.is_some(),
         ))

@@ -6,12 +6,13 @@ use crate::exit::Exit;
 use crate::failure::{Failure, chain};
 
 /// The server answered, and the answer is no.
-pub fn explain(status: u16, body: &[u8], with_token: bool) -> Failure {
+pub fn explain(status: u16, path: &str, body: &[u8], with_token: bool) -> Failure {
     let said: Option<ErrorBody> = serde_json::from_slice(body).ok();
     let message = match &said {
         Some(said) => said.message.clone(),
         None => format!("the server answered with status {status}"),
     };
+    let ours = said.is_some();
     let field = said.and_then(|said| said.field);
     let failure = Failure::new(exit_of(status), message);
     let failure = match field {
@@ -28,10 +29,27 @@ pub fn explain(status: u16, body: &[u8], with_token: bool) -> Failure {
              delta-ci token create --role user --data DIR",
         ),
         403 => failure.next("use a token whose role reaches this far: user, or admin for tokens"),
-        404 => failure.next("delta-ci runs lists what there is"),
+        404 if ours => failure.next(where_to_look(path)),
+        404 => failure.next("is that the address of a Delta CI server?"),
         429 | 503 => failure.next("try again in a moment"),
+        500.. if failure.what.contains("damaged") => {
+            failure.next("keep the data as it is, and go on with a copy from before")
+        }
         500.. => failure.next("look into the server's log, then run delta-ci doctor"),
         _ => failure,
+    }
+}
+
+/// Where ids of the kind that was not found are listed.
+fn where_to_look(path: &str) -> &'static str {
+    if path.contains("/api/v1/tokens") {
+        "delta-ci token list shows what there is"
+    } else if path.contains("/api/v1/jobs") {
+        "delta-ci show RUN lists the jobs of a run, and show JOB its attempts"
+    } else if path.contains("/api/v1/runs") {
+        "delta-ci runs lists what there is; old runs may have been deleted (--retention)"
+    } else {
+        "compare `delta-ci --version` here and on the server"
     }
 }
 
@@ -79,7 +97,7 @@ mod tests {
     fn a_refusal_keeps_the_servers_words_and_names_the_field() {
         let body = br#"{"code":"INVALID","message":"must be a number","field":"limit",
             "retryable":false}"#;
-        let failure = explain(422, body, true);
+        let failure = explain(422, "/api/v1/runs", body, true);
         assert_eq!(failure.exit, Exit::Usage);
         assert_eq!(
             failure.text(),
@@ -89,14 +107,24 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_not_ours_is_still_explained() {
-        let failure = explain(502, b"<html>bad gateway</html>", true);
+        let failure = explain(502, "/api/v1/runs", b"<html>bad gateway</html>", true);
         assert_eq!(failure.exit, Exit::Internal);
         assert!(failure.what.contains("502"));
     }
 
     #[test]
+    fn what_is_not_there_points_to_its_own_list() {
+        let body = br#"{"code":"NOT_FOUND","message":"there is no such token","retryable":false}"#;
+        let next = |path, body| explain(404, path, body, true).next.unwrap();
+        assert!(next("/api/v1/tokens/tok_1", body).contains("token list"));
+        assert!(next("/api/v1/jobs/job_1", body).contains("show RUN"));
+        assert!(next("/api/v1/runs/run_1", body).contains("delta-ci runs"));
+        assert!(next("/api/v1/runs/run_1", b"<html>").contains("is that the address"));
+    }
+
+    #[test]
     fn no_token_says_how_to_get_one() {
-        let failure = explain(401, b"", false);
+        let failure = explain(401, "/api/v1/runs", b"", false);
         assert_eq!(failure.exit, Exit::NotAllowed);
         assert!(failure.text().contains("token create"));
     }

@@ -15,8 +15,8 @@ use crate::failure::Done;
 use crate::live::screen::Brief;
 use crate::signals::Stop;
 use crate::terminal::Terminal;
-use crate::timings;
 use crate::worker::{self, Wanted, Worker};
+use crate::{timings, words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,7 +75,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         stop_grace: STOP_GRACE,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;
-    terminal.say(&format!("{name}: {} slots at {}", args.slots, args.server));
+    let slots = words::count(args.slots, "slot");
+    terminal.say(&format!("{name}: {slots} at {}", args.server));
     tokio::select! {
         ended = worker.ended() => return ended.map(|()| Exit::Ok),
         () = stop.asked() => {}

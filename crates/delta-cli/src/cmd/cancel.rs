@@ -1,13 +1,14 @@
 //! `delta-ci cancel`: asks a run or a job to stop. Two-phase: the agent is told, stops and
 //! acknowledges; when it does not, the server ends it at its deadline.
 
-use delta_wire::api::CancelRequest;
+use delta_wire::api::{CancelRequest, JobView, RunView};
 
 use crate::client::find::{self, Found};
 use crate::client::{self, Target};
 use crate::exit::Exit;
-use crate::failure::Done;
+use crate::failure::{Done, Failure};
 use crate::terminal::Terminal;
+use crate::words;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,22 +31,48 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let (id, path) = match find::any(client, &args.what).await? {
-            Found::Run(id) => (id.clone(), format!("/api/v1/runs/{id}/cancel")),
-            Found::Job(id) => (id.clone(), format!("/api/v1/jobs/{id}/cancel")),
+        let found = find::any(client, &args.what).await?;
+        let (id, path) = match &found {
+            Found::Run(id) => (id, format!("/api/v1/runs/{id}")),
+            Found::Job(id) => (id, format!("/api/v1/jobs/{id}")),
         };
+        let before = client.get_text(&path).await?;
+        let ended_before = ended(&found, &before)?;
         let request = CancelRequest {
             reason: args.reason.clone(),
         };
-        let text = client.post_text(&path, &request).await?;
+        let after = match ended_before {
+            Some(_) => before,
+            None => {
+                client
+                    .post_text(&format!("{path}/cancel"), &request)
+                    .await?
+            }
+        };
         if terminal.json {
-            terminal.value(&client::read::<serde_json::Value>(&text)?);
-        } else {
-            terminal.say(&format!(
-                "asked {id} to stop; delta-ci show {id} tells how it goes"
-            ));
+            terminal.value(&client::read::<serde_json::Value>(&after)?);
+            return Ok(Exit::Ok);
         }
+        terminal.say(&match (ended_before, ended(&found, &after)?) {
+            (Some(end), _) => format!("{id} had already ended: {end}; nothing was changed"),
+            (None, Some(end)) => format!("{id} has ended: {end}"),
+            (None, None) => format!("asked {id} to stop; delta-ci show {id} tells how it goes"),
+        });
         Ok(Exit::Ok)
     })
     .await
+}
+
+/// How it ended, if it has.
+fn ended(found: &Found, text: &str) -> Result<Option<&'static str>, Failure> {
+    Ok(match found {
+        Found::Run(_) => {
+            let run: RunView = client::read(text)?;
+            run.outcome.map(|outcome| outcome.as_str())
+        }
+        Found::Job(_) => {
+            let job: JobView = client::read(text)?;
+            words::is_over(job.state).then(|| job.state.as_str())
+        }
+    })
 }

@@ -3,18 +3,20 @@
 //! A data folder is examined by its server, or by one that is started for it; a PostgreSQL database
 //! is read directly.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+use delta_store::StoreError;
 use delta_store::doctor::examine;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::clean;
 use crate::client::{self, Target};
+use crate::embed;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::terminal::{self, Terminal, Tone};
+use crate::words::count;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +24,8 @@ Examples:
   delta-ci doctor --data ./data        beside a running server, too
   delta-ci doctor --store postgres://ci@db/ci --json
 
-It reads, and changes nothing. Exit code 1 when events and tables disagree.";
+It reads, and changes nothing. Exit code 1 when events and tables disagree, 70 when the database
+itself is damaged.";
 
 /// How often the number of runs on the status line changes.
 const EVERY: u64 = 100;
@@ -33,12 +36,8 @@ const TICK: Duration = Duration::from_millis(120);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The data folder [default: ./.delta-ci]
-    #[arg(long, value_name = "DIR", env = "DELTA_DATA")]
-    data: Option<PathBuf>,
-    /// A PostgreSQL database
-    #[arg(long, value_name = "URL", env = "DELTA_STORE", hide_env_values = true)]
-    store: Option<String>,
+    #[command(flatten)]
+    target: Target,
 }
 
 /// What was found, as the server spells it.
@@ -66,13 +65,12 @@ struct Difference {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let bar = status_line(terminal);
-    let done = match args.store {
-        Some(url) => match in_database(url, bar.clone()).await {
-            Ok(report) => Ok(show(&report, terminal)),
-            Err(failure) => Err(failure),
-        },
-        None => {
-            client::with(&target(args.data), async |client| {
+    let done = match args.target.store.clone() {
+        Some(url) if args.target.server.is_none() => in_database(url, bar.clone())
+            .await
+            .map(|report| show(&report, terminal)),
+        _ => {
+            client::with(&args.target, async |client| {
                 let response = client.open("/api/v1/doctor", &[]).await?;
                 let text = response.text().await.map_err(|error| client.away(&error))?;
                 let report: Report = client::read(&text)?;
@@ -86,19 +84,10 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     done
 }
 
-fn target(data: Option<PathBuf>) -> Target {
-    Target {
-        server: None,
-        data,
-        store: None,
-        token_file: None,
-        ca_cert: None,
-    }
-}
-
 async fn in_database(url: String, bar: ProgressBar) -> Result<Report, Failure> {
+    embed::check_store(&url)?;
     let examined = tokio::task::spawn_blocking(move || {
-        let (_store, reader) = delta_store::postgres::open(&url)?;
+        let reader = delta_store::postgres::open_reader(&url)?;
         let mut progress = |runs: u64| {
             if runs.is_multiple_of(EVERY) {
                 bar.set_message(format!("{runs} runs examined"));
@@ -112,7 +101,14 @@ async fn in_database(url: String, bar: ProgressBar) -> Result<Report, Failure> {
         Failure::new(Exit::Internal, "the doctor did not come to an end").caused_by(&error)
     })?;
     let report = examined.map_err(|error| {
-        Failure::new(Exit::Unreachable, "the store cannot be read").caused_by(&error)
+        let exit = match error {
+            StoreError::Corrupt(_) => Exit::Internal,
+            StoreError::TooNew { .. } => Exit::Refused,
+            StoreError::Unavailable(_) | StoreError::Conflict => Exit::Unreachable,
+        };
+        Failure::new(exit, "the store cannot be read")
+            .caused_by(&error)
+            .next("check --store (or DELTA_STORE), and that the database runs")
     })?;
     Ok(Report {
         healthy: report.different == 0,
@@ -142,14 +138,15 @@ fn show(report: &Report, terminal: &Terminal) -> Exit {
     }
     let verdict = match report.different {
         0 => terminal.paint_out(Tone::Good, "events and tables agree"),
+        1 => terminal.paint_out(Tone::Bad, "1 run disagrees"),
         count => terminal.paint_out(Tone::Bad, &format!("{count} runs disagree")),
     };
-    let (runs, events) = (report.runs, report.events);
-    terminal.data(&format!("{runs} runs, {events} events: {verdict}"));
+    let (runs, events) = (count(report.runs, "run"), count(report.events, "event"));
+    terminal.data(&format!("{runs}, {events}: {verdict}"));
     if report.busy > 0 {
-        let busy = report.busy;
+        let busy = count(report.busy, "run");
         terminal.say(&format!(
-            "{busy} runs changed too often to be compared: ask again"
+            "{busy} changed too often to be compared: ask again"
         ));
     }
     if let Some(first) = &report.first_difference {

@@ -24,7 +24,7 @@ use crate::terminal::Terminal;
 pub async fn run(command: Command, terminal: &Terminal) -> Done {
     match command {
         Command::Run(args) => run::run(args, terminal).await,
-        Command::Up(args) => up::run(args, terminal).await,
+        Command::Up(args) => up::run(*args, terminal).await,
         Command::Server(args) => server::run(*args, terminal).await,
         Command::Agent(args) => agent::run(args, terminal).await,
         Command::Runs(args) => runs::run(args, terminal).await,

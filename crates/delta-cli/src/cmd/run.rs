@@ -9,6 +9,7 @@ use std::time::Duration;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::workspace::Source;
 use delta_agent::{Secret, TokenSource};
+use delta_core::requirement::{Capabilities, Requirement};
 use delta_core::{Settings, Span};
 use delta_planner::Pipeline;
 use delta_server::{Role, Server};
@@ -54,7 +55,7 @@ const FORCED_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The folder with .delta-ci.yaml
+    /// The folder with .delta-ci.yaml, or the file itself: its folder is the tree
     #[arg(value_name = "PATH", default_value = ".")]
     path: PathBuf,
     /// Work on the tree itself, not on a copy of it
@@ -66,6 +67,9 @@ pub struct Args {
     /// Jobs at a time [default: as many as there are processors]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: Option<u32>,
+    /// Something this machine is or has, beside what is detected, for `requires`; repeatable
+    #[arg(long, value_name = "LABEL")]
+    label: Vec<String>,
     /// Keep everything in this folder [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -73,7 +77,9 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
-    let pipeline = select(read_pipeline(&args.path)?, &args.job)?;
+    let (tree, file) = locate(&args.path);
+    let pipeline = select(read_pipeline(&file)?, &args.job)?;
+    check_fit(&pipeline, &args.label)?;
     let temporary = tempfile::Builder::new()
         .prefix("delta-ci-")
         .tempdir()
@@ -85,7 +91,11 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let server = start_server(&data).await?;
     let names = pipeline.jobs.iter().map(|job| job.name.as_str());
     let screen = Arc::new(Screen::new(terminal, names));
-    let started = start_agent(&args, &server, temporary.path(), Arc::clone(&screen)).await;
+    let folders = Folders {
+        tree,
+        work: temporary.path().join("work"),
+    };
+    let started = start_agent(&args, &server, folders, Arc::clone(&screen)).await;
     let ended = match started {
         Ok(mut worker) => {
             let ended = execute(&data, &pipeline, &mut worker, &screen, &mut stop, terminal).await;
@@ -102,10 +112,18 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     Ok(view.outcome.map_or(Exit::Canceled, Exit::of))
 }
 
-fn read_pipeline(path: &Path) -> Result<Pipeline, Failure> {
-    let file = path.join(delta_planner::FILE_NAME);
+/// The tree that jobs work on, and the pipeline file.
+fn locate(path: &Path) -> (PathBuf, PathBuf) {
+    if !path.is_file() {
+        return (path.to_owned(), path.join(delta_planner::FILE_NAME));
+    }
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    (folder.unwrap_or(Path::new(".")).to_owned(), path.to_owned())
+}
+
+fn read_pipeline(file: &Path) -> Result<Pipeline, Failure> {
     let shown = file.display().to_string();
-    let bytes = std::fs::read(&file).map_err(|error| {
+    let bytes = std::fs::read(file).map_err(|error| {
         Failure::new(Exit::NotFound, format!("cannot read {shown}"))
             .caused_by(&error)
             .next("write one, or name the folder that has one: delta-ci run PATH")
@@ -141,6 +159,33 @@ fn select(pipeline: Pipeline, names: &[String]) -> Result<Pipeline, Failure> {
     })
 }
 
+/// Nobody but this machine executes here: a job that asks for more would wait for ever.
+fn check_fit(pipeline: &Pipeline, labels: &[String]) -> Result<(), Failure> {
+    let mut offered = delta_agent::detected_capabilities();
+    offered.extend(labels.iter().cloned());
+    let capabilities = Capabilities::parse(offered.iter().map(String::as_str));
+    let lacks = |text: &&String| {
+        Requirement::parse(text).is_ok_and(|requirement| !capabilities.meets(&requirement))
+    };
+    for job in &pipeline.jobs {
+        let missing: Vec<&str> = job.requires.iter().filter(lacks).map(|it| &**it).collect();
+        if let Some(first) = missing.first() {
+            let what = format!("this machine cannot execute job `{}`", job.name);
+            return Err(Failure::new(Exit::Refused, what)
+                .because(format!(
+                    "the job requires {}; here are {}",
+                    missing.join(", "),
+                    offered.join(", ")
+                ))
+                .next(format!(
+                    "--label {first} if this machine has it, --job NAME for other jobs, or a \
+                     server with an agent that has it"
+                )));
+        }
+    }
+    Ok(())
+}
+
 async fn start_server(data: &Path) -> Result<Server, Failure> {
     let mut settings = Settings::recommended();
     settings.heartbeat_interval = HEARTBEAT;
@@ -163,10 +208,16 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         .map_err(|refused| refused.into_failure(data))
 }
 
+/// Where the agent finds its tree, and where it works.
+struct Folders {
+    tree: PathBuf,
+    work: PathBuf,
+}
+
 async fn start_agent(
     args: &Args,
     server: &Server,
-    temporary: &Path,
+    folders: Folders,
     screen: Arc<Screen>,
 ) -> Result<Worker, Failure> {
     let token = server.create_token(Role::Runner, "delta-ci run").await;
@@ -174,8 +225,8 @@ async fn start_agent(
         Failure::new(Exit::Internal, "no token could be made for the agent").caused_by(&error)
     })?;
     let source = match args.in_place {
-        true => Source::InPlace(args.path.clone()),
-        false => Source::Copy(args.path.clone()),
+        true => Source::InPlace(folders.tree),
+        false => Source::Copy(folders.tree),
     };
     let wanted = worker::Wanted {
         server: server::url(server, "http")?,
@@ -183,8 +234,8 @@ async fn start_agent(
         ca_file: None,
         name: worker::machine_name(),
         slots: args.slots.unwrap_or_else(worker::cores),
-        labels: Vec::new(),
-        work_folder: temporary.join("work"),
+        labels: args.label.clone(),
+        work_folder: folders.work,
         source,
         base_environment: BaseEnvironment::Inherited,
         stop_grace: FORCED_GRACE,
@@ -277,6 +328,16 @@ mod tests {
         let selected = select(pipeline(), &["b".into()]).unwrap();
         let names: Vec<&str> = selected.jobs.iter().map(|job| job.name.as_str()).collect();
         assert_eq!(names, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_job_that_asks_for_more_than_this_machine_has_is_refused() {
+        let text = b"jobs:\n  a: {steps: [x], requires: [linux, gpu, 'cpu>=1']}\n";
+        let pipeline = delta_planner::parse("f", text).unwrap();
+        let text = check_fit(&pipeline, &[]).unwrap_err().text();
+        assert!(text.contains("job `a`"), "{text}");
+        assert!(text.contains("the job requires gpu; here are"), "{text}");
+        assert!(check_fit(&pipeline, &["gpu".into()]).is_ok());
     }
 
     #[test]

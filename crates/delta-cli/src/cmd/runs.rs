@@ -1,6 +1,7 @@
 //! `delta-ci runs`: what ran lately.
 
-use delta_wire::api::{RunList, RunView};
+use delta_wire::api::{RunList, RunSummary};
+use delta_wire::states::RunOutcome;
 
 use crate::clean;
 use crate::client::{self, Client, Target};
@@ -23,7 +24,7 @@ const PAGE: u32 = 200;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Only runs in this state, such as RUNNING
+    /// Only runs in this state, such as RUNNING, or with this outcome
     #[arg(long)]
     state: Option<String>,
     /// Only runs that ended so: SUCCESS, FAILED, CANCELED or TIMEOUT
@@ -79,9 +80,16 @@ async fn load(args: &Args, client: &Client) -> Result<RunList, Failure> {
 
 fn path(args: &Args, limit: u32, so_far: &RunList) -> String {
     let mut path = format!("/api/v1/runs?limit={limit}");
+    let upper = |text: &Option<String>| text.as_ref().map(|text| text.to_uppercase());
+    let (mut state, mut outcome) = (upper(&args.state), upper(&args.outcome));
+    // A run that has ended is REPORTED at once; what people mean is how it ended.
+    let ended = state.as_deref().and_then(RunOutcome::from_text).is_some();
+    if ended && outcome.is_none() {
+        outcome = state.take();
+    }
     let filters = [
-        ("state", &args.state),
-        ("outcome", &args.outcome),
+        ("state", &state),
+        ("outcome", &outcome),
         ("repository", &args.repository),
         ("ref", &args.git_ref),
         ("commit", &args.commit),
@@ -123,7 +131,7 @@ fn show(list: &RunList, terminal: &Terminal) {
     }
 }
 
-fn row(run: &RunView, now: delta_wire::Millis) -> Vec<Cell> {
+fn row(run: &RunSummary, now: delta_wire::Millis) -> Vec<Cell> {
     let source = [&run.repository, &run.git_ref, &run.commit];
     let source: Vec<String> = source
         .into_iter()
@@ -132,7 +140,7 @@ fn row(run: &RunView, now: delta_wire::Millis) -> Vec<Cell> {
         .collect();
     vec![
         Cell::from(clean::text(&run.run_id)),
-        words::run(run),
+        words::run(run.state, run.outcome),
         Cell::from(moment::relative(run.created_at, now)),
         Cell::from(moment::taken(run.started_at, run.ended_at, now)),
         Cell::from(source.join(" ")),

@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::signals::Stop;
 use crate::terminal::Terminal;
-use crate::timings::{self, Timings};
+use crate::timings::Timings;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,12 +51,6 @@ pub struct Args {
     /// A proxy in front ends TLS: listen beyond loopback without a certificate
     #[arg(long, conflicts_with = "tls_cert")]
     behind_tls_proxy: bool,
-    /// Expire no lease for this long after a start: agents were cut off, not dead [default: 0]
-    #[arg(long, value_name = "TIME", value_parser = timings::span, help_heading = "Timings")]
-    startup_grace: Option<Span>,
-    /// Delete runs that ended longer ago than this [default: keep everything]
-    #[arg(long, value_name = "TIME", value_parser = timings::span, help_heading = "Timings")]
-    retention: Option<Span>,
     /// Requests of people that may wait before others are sent away with 429 [default: 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     waiting_requests: Option<u32>,
@@ -78,8 +72,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         settings,
         tls: args.tls_cert.zip(args.tls_key),
         behind_tls_proxy: args.behind_tls_proxy,
-        startup_grace: args.startup_grace.unwrap_or(Span::ZERO),
-        retention: args.retention,
+        startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
+        retention: args.timings.retention,
         waiting_requests: args.waiting_requests.map(|most| most as usize),
         duties: Duties::On,
     };

@@ -52,7 +52,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 /// The header of a run and a table of its jobs, to stdout.
 pub fn show_run(run: &RunView, terminal: &Terminal) {
     let now = moment::now();
-    let state = words::run(run);
+    let state = words::run(run.state, run.outcome);
     let tone = state.tone.unwrap_or(Tone::Quiet);
     let id = terminal.paint_out(Tone::Strong, &clean::text(&run.run_id));
     terminal.data(&format!("{id}  {}", terminal.paint_out(tone, &state.text)));
@@ -73,6 +73,11 @@ pub fn show_run(run: &RunView, terminal: &Terminal) {
     for (name, text) in texts {
         facts.extend(text.as_ref().map(|text| (name, clean::text(text))));
     }
+    facts.extend(
+        run.cancel
+            .as_ref()
+            .map(|it| ("cancel by", words::cancel(it))),
+    );
     facts.extend(run.must_end_by.map(|at| {
         (
             "must end by",
@@ -165,6 +170,8 @@ fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
     for (name, text) in texts {
         facts.extend(text.as_ref().map(|text| (name, clean::text(text))));
     }
+    let cancel = attempt.cancel.as_ref();
+    facts.extend(cancel.map(|it| ("cancel by", words::cancel(it))));
     facts.extend(
         attempt
             .exit_code
@@ -181,11 +188,14 @@ fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
     }
     for lease in &attempt.leases {
         let stale = if lease.stale { ", stale" } else { "" };
-        let reason = lease.reason.as_deref().unwrap_or("");
+        let reason = match &lease.reason {
+            Some(_) => format!(": {}", words::lease_reason(lease)),
+            None => String::new(),
+        };
         facts.push((
             "lease",
             clean::text(&format!(
-                "{} (epoch {}) {}{stale} by {} {reason}",
+                "{} (epoch {}) {}{stale} by {}{reason}",
                 lease.number,
                 lease.epoch,
                 lease.state.as_str(),

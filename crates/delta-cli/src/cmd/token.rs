@@ -6,7 +6,8 @@ use delta_wire::Seconds;
 use delta_wire::api::{CreateToken, Role, TokenCreated, TokenView};
 
 use crate::clean;
-use crate::client::{self, Client, Target, connect};
+use crate::client::connect::{self, NoStore, Place};
+use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::Done;
 use crate::table::{self, Cell};
@@ -119,9 +120,22 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
             .expires_in
             .map(|span| Seconds::from_millis(u64::try_from(span.0).unwrap_or(0))),
     };
+    // The first token may be made before the first start: the folder comes into being here.
+    let fresh = match args.target.place()? {
+        Place::Folder { path, .. } if args.target.store.is_none() => {
+            (!connect::has_store(&path).await).then_some(path)
+        }
+        _ => None,
+    };
     let act = async |client: &Client| {
         let text = client.post_text("/api/v1/tokens", &request).await?;
         let created: TokenCreated = client::read(&text)?;
+        if let Some(folder) = &fresh {
+            let folder = folder.display();
+            terminal.say(&format!(
+                "a new store was made in {folder}: delta-ci server --data {folder} serves it"
+            ));
+        }
         if terminal.json {
             terminal.value(&created);
         } else {
@@ -129,11 +143,7 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
         }
         Ok(Exit::Ok)
     };
-    // The first token may be made before the first start: the folder comes into being here.
-    match args.target.server {
-        None => connect::local(&args.target, act).await,
-        Some(_) => client::with(&args.target, act).await,
-    }
+    connect::reach(&args.target, NoStore::Make, act).await
 }
 
 async fn list(client: &Client, terminal: &Terminal) -> Done {

@@ -21,6 +21,7 @@ use crate::live::screen::Brief;
 use crate::signals::Stop;
 use crate::terminal::{Terminal, Tone};
 use crate::timings::Timings;
+use crate::words;
 use crate::worker::{self, Worker};
 
 const EXAMPLES: &str = "\
@@ -82,8 +83,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         settings: args.timings.over(Settings::recommended())?,
         tls: None,
         behind_tls_proxy: false,
-        startup_grace: Span::ZERO,
-        retention: None,
+        startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
+        retention: args.timings.retention,
         waiting_requests: None,
         duties: Duties::On,
     };
@@ -149,8 +150,9 @@ fn announce(url: &str, data: &Path, slots: u32, terminal: &Terminal) {
         true => String::new(),
         false => format!(" --data {}", data.display()),
     };
+    let slots = words::count(slots, "slot");
     terminal.say(&format!(
-        "an agent with {slots} slots waits for jobs. In another terminal:"
+        "an agent with {slots} waits for jobs. In another terminal:"
     ));
     for (command, what) in [
         ("token create --role user", "a token for programs"),

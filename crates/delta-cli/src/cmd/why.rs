@@ -74,11 +74,16 @@ fn show(job: &JobView, terminal: &Terminal) {
 fn history(attempt: &AttemptView) -> Vec<String> {
     let mut lines = Vec::new();
     for lease in attempt.leases.iter().filter(|lease| lease.stale) {
-        let reason = lease.reason.as_deref().unwrap_or("no reason given");
+        let reason = words::lease_reason(lease);
         lines.push(clean::text(&format!(
             "Attempt {} lost lease {} of {}: {reason}.",
             attempt.attempt, lease.number, lease.runner_id
         )));
+    }
+    if let Some(cancel) = &attempt.cancel {
+        let who = words::cancel(cancel);
+        let when = moment::relative(cancel.at, moment::now());
+        lines.push(format!("A cancel was asked for {when} by {who}."));
     }
     let state = attempt.state.as_str();
     let line = match &attempt.cause {
@@ -103,6 +108,7 @@ fn again(attempt: &AttemptView) -> serde_json::Value {
         "state": attempt.state,
         "cause": attempt.cause,
         "exit_code": attempt.exit_code,
+        "cancel": attempt.cancel,
         "not_before": attempt.not_before,
         "losses": attempt.losses,
         "dispatches": attempt.dispatches,

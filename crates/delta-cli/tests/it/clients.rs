@@ -70,4 +70,16 @@ fn a_job_that_nobody_can_take_says_why_and_can_be_canceled() {
         .delta(["cancel", &run, "--reason", "enough", "--data", "data"])
         .expect(0);
     assert_eq!(server.outcome(&run), "CANCELED");
+    for (command, id) in [("show", &run), ("show", &job), ("why", &job)] {
+        let ran = place.delta([command, id, "--data", "data"]).expect(0);
+        assert!(ran.stdout.contains(": enough"), "{command}: {}", ran.stdout);
+    }
+    let again = place.delta(["cancel", &run, "--data", "data"]).expect(0);
+    let said = "had already ended: CANCELED";
+    assert!(again.stderr.contains(said), "{}", again.stderr);
+    let again = place.delta(["cancel", &job, "--data", "data"]).expect(0);
+    assert!(again.stderr.contains(said), "{}", again.stderr);
+    // An outcome is not a state, and everybody types it as one.
+    let listed = place.say("runs --state canceled --data data").expect(0);
+    assert!(listed.stdout.contains(&run), "{}", listed.stdout);
 }

@@ -53,6 +53,42 @@ fn errors_are_json_for_programs() {
 }
 
 #[test]
+fn a_usage_error_is_json_for_programs() {
+    let place = Place::new();
+    for line in ["--json rnu", "runs --bogus --json", "--json", "show --json"] {
+        let ran = place.say(line).expect(2);
+        let error: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+        assert_eq!(error["error"]["code"], "usage", "{line}: {error}");
+        assert!(error["error"]["message"].is_string(), "{line}: {error}");
+    }
+    // Not ours: it belongs to whatever comes after the two dashes.
+    let ran = place.say("show -- --json x").expect(2);
+    assert!(ran.stderr.starts_with("error: "), "{}", ran.stderr);
+}
+
+#[test]
+fn what_is_typed_wins_over_the_environment() {
+    let place = Place::new();
+    let mut command = place.command();
+    command.env("DELTA_DATA", "nowhere");
+    let output = command.args(["runs", "--server", "http://127.0.0.1:1"]);
+    let output = output.output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "the address that was typed");
+    let mut command = place.command();
+    command.env("DELTA_SERVER", "http://127.0.0.1:1");
+    let output = command
+        .args(["runs", "--data", "nowhere"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5), "the folder that was typed");
+    let mut command = place.command();
+    command.env("DELTA_SERVER", "http://127.0.0.1:1");
+    let output = command.env("DELTA_DATA", "nowhere").arg("runs").output();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(2), "nobody said which");
+}
+
+#[test]
 fn a_server_that_is_not_there_is_unreachable() {
     let ran = Place::new()
         .say("runs --server http://127.0.0.1:1")

@@ -110,6 +110,17 @@ fn a_rerun_names_the_run_it_repeats() {
 }
 
 #[test]
+fn a_damaged_database_is_called_damaged() {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("data")).unwrap();
+    place.write("data/delta-ci.db", &"not a database ".repeat(1000));
+    for command in ["doctor", "runs"] {
+        let ran = place.delta([command, "--data", "data"]).expect(70);
+        assert!(ran.stderr.contains("is damaged"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn the_doctor_finds_nothing_after_a_run() {
     let place = after_a_run();
     let ran = place.say("--json doctor").expect(0).json();

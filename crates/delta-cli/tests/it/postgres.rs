@@ -49,6 +49,16 @@ fn a_server_on_a_database_says_that_others_need_the_same_folder() {
 }
 
 #[test]
+fn the_doctor_reads_a_database_and_makes_nothing_in_it() {
+    let database = fresh_database().expect("PostgreSQL");
+    let place = Place::new();
+    for _ in 0..2 {
+        let ran = place.delta(["doctor", "--store", &database.url]).expect(6);
+        assert!(ran.stderr.contains("holds no store"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn a_database_that_is_not_there_is_unreachable() {
     let place = Place::new();
     let url = "postgres://nobody@127.0.0.1:1/none";

@@ -116,6 +116,26 @@ fn what_a_job_prints_cannot_steer_the_terminal() {
 }
 
 #[test]
+fn a_pipeline_file_can_be_named_itself() {
+    let place = Place::new();
+    std::fs::create_dir(place.path().join("p")).unwrap();
+    place.write("p/ci.yaml", "jobs:\n  a:\n    steps: [test -f ci.yaml]\n");
+    place.say("run p/ci.yaml").expect(0);
+}
+
+#[test]
+fn a_job_that_only_another_machine_can_take_is_refused_at_once() {
+    let place = Place::new();
+    pipeline(
+        &place,
+        "jobs:\n  a:\n    requires: [gpu]\n    steps: ['true']\n",
+    );
+    let ran = place.say("run").expect(8);
+    assert!(ran.stderr.contains("requires gpu"), "{}", ran.stderr);
+    place.say("run --label gpu").expect(0);
+}
+
+#[test]
 fn an_interrupt_cancels_and_leaves_no_process_behind() {
     let place = Place::new();
     let pid_file = place.path().join("pid");

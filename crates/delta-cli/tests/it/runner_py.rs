@@ -51,6 +51,28 @@ fn a_third_party_runner_executes_a_job_and_uploads_its_log() {
 }
 
 #[test]
+fn a_third_party_runner_fetches_a_spec_that_is_too_large_for_its_grant() {
+    // RP-24
+    let place = Place::new();
+    let server = place.server(&FAST);
+    let runner = runner(&place, &server);
+    let long = format!("# {}", "x".repeat(40_000));
+    let (run, job) = server.submit(&["echo fetched", &long, &long]);
+    runner
+        .wait_for_line(&format!("{job} SUCCEEDED"), PATIENCE)
+        .unwrap();
+    assert_eq!(server.outcome(&run), "SUCCESS");
+    let logs = place.delta(["logs", &job, "--data", "data"]).expect(0);
+    assert_eq!(logs.stdout, "fetched\n");
+}
+
+#[test]
+fn the_third_party_runner_stays_short() {
+    let text = std::fs::read_to_string(workspace().join("examples/runner.py")).unwrap();
+    assert!(text.lines().count() < 150);
+}
+
+#[test]
 fn a_third_party_runner_reports_a_failure_with_its_exit_code() {
     let place = Place::new();
     let server = place.server(&FAST);

@@ -38,6 +38,23 @@ fn a_listener_beyond_loopback_needs_tls() {
 }
 
 #[test]
+fn a_flag_that_cannot_be_used_is_named() {
+    let place = Place::new();
+    let ran = place
+        .say("server --data d --listen 127.0.0.1:0 --tls-cert no.pem --tls-key no.key")
+        .expect(2);
+    assert!(ran.stderr.contains("--tls-cert no.pem"), "{}", ran.stderr);
+    for store in ["mysql://u:secret@h/d", "sqlite"] {
+        let ran = place.delta(["server", "--data", "d", "--store", store]);
+        let ran = ran.expect(2);
+        assert!(ran.stderr.contains("--store"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("postgres://"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("secret"), "{}", ran.stderr);
+        place.delta(["doctor", "--store", store]).expect(2);
+    }
+}
+
+#[test]
 fn a_second_server_on_the_same_folder_is_refused() {
     let place = Place::new();
     let server = place.server(&[]);
@@ -64,6 +81,7 @@ fn up_serves_works_and_cleans_up_its_token() {
     let place = Place::new();
     let up = Spawn::new(binary())
         .args(["up", "--listen", "127.0.0.1:0", "--slots", "2"])
+        .args(["--retention", "30d", "--startup-grace", "1s"])
         .current_dir(place.path())
         .spawn()
         .unwrap();

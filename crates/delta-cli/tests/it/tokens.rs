@@ -15,8 +15,11 @@ fn the_first_token_is_made_before_the_first_server() {
     let made = place
         .say("token create --role user --name ann --data data")
         .expect(0);
-    assert!(made.stderr.is_empty(), "{}", made.stderr);
+    let said = "a new store was made in data";
+    assert!(made.stderr.contains(said), "{}", made.stderr);
     let token = secret(&made);
+    let again = place.say("token create --role user --data data").expect(0);
+    assert!(again.stderr.is_empty(), "{}", again.stderr);
     let listed = place.say("token list --data data").expect(0);
     assert!(listed.stdout.contains("ann"), "{}", listed.stdout);
     assert!(
@@ -82,7 +85,20 @@ fn a_role_reaches_only_so_far() {
 fn a_token_that_does_not_exist_cannot_be_revoked() {
     let place = Place::new();
     place.say("token create --role user --data data").expect(0);
-    place.say("token revoke tok_none --data data").expect(5);
+    let ran = place.say("token revoke tok_none --data data").expect(5);
+    assert!(ran.stderr.contains("token list"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_folder_with_other_things_in_it_gets_no_store() {
+    let place = Place::new();
+    place.write("notes", "mine");
+    let ran = place.say("token create --role user --data .").expect(8);
+    assert!(ran.stderr.contains("holds other things"), "{}", ran.stderr);
+    let ran = place.say("runs --data .").expect(5);
+    assert!(ran.stderr.contains("holds no store"), "{}", ran.stderr);
+    let left: Vec<_> = std::fs::read_dir(place.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
 }
 
 #[test]

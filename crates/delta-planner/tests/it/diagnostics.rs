@@ -190,6 +190,10 @@ fn names_folders_and_variables_are_checked() {
             "jobs: {a: {steps: [x], needs: [a]}}",
             "the needs go in a circle: a → a",
         ),
+        (
+            "jobs: {unit: {steps: [x], needs: [unti]}}",
+            "name a job of this file",
+        ),
         ("jobs: {a: {steps: make}}", "write `[make]`"),
         (
             "jobs: {a: {steps: [x], timeout: 1ms}}",

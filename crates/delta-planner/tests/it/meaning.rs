@@ -39,12 +39,25 @@ jobs:
     assert_eq!(zeta.steps, ["cargo build", "set -x\ncargo test\n"]);
     assert_eq!(zeta.timeout, Some(Duration::from_secs(5400)));
     let on = vec!["infra".to_owned(), "user_exit".to_owned()];
-    assert_eq!(zeta.retry, Some(Retry { attempts: 4, on }));
+    let attempts = Some(4);
+    assert_eq!(zeta.retry, Some(Retry { attempts, on }));
     assert_eq!(zeta.requires, ["linux", "cpu>=4"]);
     assert_eq!((zeta.priority, zeta.workdir.as_str()), (-5, "crates/core"));
     let alpha = pipeline.job("alpha").expect("alpha");
     assert!(alpha.once && alpha.allow_failure);
     assert_eq!(alpha.needs, ["zeta"]);
+}
+
+#[test]
+fn retry_without_attempts_leaves_their_number_to_the_server() {
+    let pipeline = good("jobs: {a: {steps: [x], retry: {on: [user_exit]}}}");
+    let request =
+        delta_wire::api::CreateRun::parse(pipeline.to_request().to_string().as_bytes()).unwrap();
+    assert_eq!(request.jobs[0].max_attempts, 3);
+    assert_eq!(
+        request.jobs[0].retry_on.as_deref(),
+        Some(&["user_exit".to_owned()][..])
+    );
 }
 
 #[test]

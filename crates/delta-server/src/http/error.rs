@@ -106,6 +106,11 @@ impl From<Refusal> for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> ApiError {
-        store_error(&error).into()
+        let answer = ApiError::from(store_error(&error));
+        match error {
+            // Nothing but a person helps here, so it is said and not only logged.
+            StoreError::Corrupt(_) => ApiError::new(answer.code, error.to_string()),
+            _ => answer,
+        }
     }
 }

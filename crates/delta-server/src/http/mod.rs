@@ -4,6 +4,7 @@
 //! One file per group of endpoints. The same router serves TCP (bearer token) and the admin socket.
 
 mod artifacts;
+mod described;
 mod error;
 mod events;
 mod extract;
@@ -78,7 +79,7 @@ impl App {
             objects,
             stop,
             ids: Mutex::new(ContextV7::new()),
-            openapi: openapi.to_json().unwrap_or_default(),
+            openapi: described::complete(openapi).to_json().unwrap_or_default(),
         }))
     }
 

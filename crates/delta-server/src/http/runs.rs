@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Cause, Command, Digest, Reply, RunId};
 use delta_store::read::{RunFilter, RunRows};
-use delta_wire::api::{CancelRequest, Cursor, ListRuns, RunList, RunView};
+use delta_wire::api::{CancelRequest, CreateRun, Cursor, ListRuns, RunList, RunView};
 use delta_wire::{ErrorBody, ErrorCode, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -28,7 +28,7 @@ pub fn routes() -> OpenApiRouter<App> {
 
 /// Make a run with its jobs.
 #[utoipa::path(post, path = "/api/v1/runs", tag = "runs",
-    request_body = delta_wire::api::CreateRun,
+    request_body = CreateRun,
     params(("Idempotency-Key" = Option<String>, Header,
         description = "The same key with the same body gives the same run")),
     responses(
@@ -42,7 +42,7 @@ async fn create_run(
     headers: HeaderMap,
     body: Whole<RUN_BYTES>,
 ) -> Result<Response, ApiError> {
-    let request = create::parse(&body.bytes)?;
+    let request = CreateRun::parse(&body.bytes)?;
     let asked = create::Asked {
         idempotency: idempotency(&headers, &who.id, &body.bytes)?,
         by: who.id,
@@ -135,7 +135,7 @@ async fn list_runs(
     Ok(axum::Json(RunList {
         runs: runs
             .iter()
-            .map(|run| views::bare_run(run, 0, settings))
+            .map(|run| views::run_summary(run, settings))
             .collect(),
         next_cursor: next,
     }))

@@ -6,8 +6,8 @@ use delta_core::why::{Scene, SeenAgent, why};
 use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, Settings, Text};
 use delta_store::read::{JobRows, RunRows};
 use delta_wire::api::{
-    ArtifactView, AttemptView, JobSummary, JobView, LeaseView, LogView, ProgressView, RunView,
-    Trust, Why,
+    ArtifactView, AttemptView, CancelView, JobSummary, JobView, LeaseView, LogView, ProgressView,
+    RunSummary, RunView, Trust, Why,
 };
 use delta_wire::states::{JobState, RunOutcome};
 
@@ -19,20 +19,16 @@ pub struct Left {
 }
 
 pub fn run(rows: &RunRows, settings: &Settings) -> RunView {
-    let mut view = bare_run(&rows.run, rows.version, settings);
-    view.jobs = rows
-        .jobs
-        .iter()
-        .map(|(job, current)| summary(job, current))
-        .collect();
-    view
+    let jobs = rows.jobs.iter();
+    let jobs = jobs.map(|(job, current)| summary(job, current)).collect();
+    run_summary(&rows.run, settings).with(rows.version, jobs)
 }
 
 /// A run without its jobs.
-pub fn bare_run(run: &Run, version: u64, settings: &Settings) -> RunView {
+pub fn run_summary(run: &Run, settings: &Settings) -> RunSummary {
     let header = &run.header;
     let text = |text: &Option<Text>| text.as_ref().map(|text| text.to_string());
-    RunView {
+    RunSummary {
         run_id: run.id.to_string(),
         state: run.state.into(),
         outcome: run.outcome.and_then(RunOutcome::of_state),
@@ -47,14 +43,25 @@ pub fn bare_run(run: &Run, version: u64, settings: &Settings) -> RunView {
         } else {
             Trust::Untrusted
         }),
-        labels: Default::default(),
         created_at: at(run.created_at),
         started_at: run.started_at.map(at),
         ended_at: run.ended_at.map(at),
         must_end_by: run_must_end_by(run, settings).map(at),
         why: will_fail(run),
-        version,
-        jobs: Vec::new(),
+        cancel: run.cancel.as_ref().map(|it| cancel(it.at, &it.by)),
+    }
+}
+
+/// The text that [`super::runs::by`] wrote, taken apart again.
+fn cancel(asked_at: Millis, by: &str) -> CancelView {
+    let (by, reason) = match by.split_once(": ") {
+        Some((by, reason)) => (by, Some(reason)),
+        None => (by, None),
+    };
+    CancelView {
+        at: at(asked_at),
+        by: by.into(),
+        reason: reason.map(Into::into),
     }
 }
 
@@ -173,6 +180,10 @@ fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
         ended_at: attempt.ended_at.map(at),
         losses: attempt.losses,
         dispatches: attempt.dispatches,
+        cancel: attempt
+            .cancel
+            .as_ref()
+            .map(|it| cancel(it.requested_at, &it.by)),
         progress: progress(attempt),
         log: left.log,
         artifacts: left.artifacts,
@@ -198,12 +209,21 @@ fn lease_view(lease: &Lease) -> LeaseView {
         epoch: lease.epoch,
         state: lease.state.into(),
         stale,
-        reason: lease.revocation.map(|why| why.name().to_string()),
+        reason: reason(lease).map(Into::into),
         runner_id: lease.runner.to_string(),
         granted_at: at(lease.granted_at),
         acknowledged_at: lease.acknowledged_at.map(at),
         expires_at: lease.state.is_live().then(|| at(lease.expires_at)),
         ended_at: lease.ended_at.map(at),
+    }
+}
+
+/// Why a lease was lost: a revocation has a reason of its own.
+fn reason(lease: &Lease) -> Option<&'static str> {
+    match (lease.revocation, lease.state) {
+        (Some(why), _) => Some(why.name()),
+        (None, LeaseState::Expired) => Some("LEASE_EXPIRED"),
+        (None, _) => None,
     }
 }
 

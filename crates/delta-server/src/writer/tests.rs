@@ -9,9 +9,10 @@ use delta_core::requirement::Capabilities;
 use delta_core::{AttemptState, Command, JobId, Reply, RunId, RunState, Settings, Span};
 use delta_store::memory::{Fault, MemoryReader, MemoryStore};
 use delta_store::read::Reader;
+use delta_wire::api::CreateRun;
 
 use super::*;
-use crate::create::{Asked, new_run, parse};
+use crate::create::{Asked, new_run};
 
 struct Desk {
     writer: Writer,
@@ -52,7 +53,8 @@ impl Desk {
             idempotency: None,
         };
         let settings = Settings::recommended();
-        new_run(RunId(id), &parse(body).unwrap(), asked, &settings).unwrap()
+        let request = CreateRun::parse(body).unwrap();
+        new_run(RunId(id), &request, asked, &settings).unwrap()
     }
 
     async fn create(&self, id: u128) -> Result<Answer, NotDone> {

@@ -245,3 +245,41 @@ async fn a_run_of_a_thousand_jobs_is_made_and_released_at_once() {
         .expect(200);
     assert_eq!(canceled["outcome"], "CANCELED");
 }
+
+#[tokio::test]
+async fn a_listed_run_says_nothing_about_jobs_and_nothing_that_is_not_so() {
+    let bench = Bench::patient().await;
+    let (run, _) = bench.create_one().await;
+    let page = bench.get("/api/v1/runs").await.expect(200);
+    let listed = page["runs"][0].as_object().unwrap();
+    assert_eq!(listed["run_id"], json!(run));
+    assert_eq!((listed.get("version"), listed.get("jobs")), (None, None));
+    assert_eq!(bench.show(&run).await["version"], 1);
+}
+
+#[tokio::test]
+async fn who_canceled_and_why_is_shown() {
+    let bench = Bench::patient().await;
+    let (run, job) = bench.create_one().await;
+    let asked = json!({ "reason": "wrong branch: main" });
+    let view = bench.ask(&format!("/runs/{run}/cancel"), asked).await;
+    let view = view.expect(200);
+    assert_eq!(view["cancel"]["reason"], "wrong branch: main", "{view}");
+    assert!(text(&view["cancel"]["by"]).starts_with("tok_"), "{view}");
+    let page = bench.get("/api/v1/runs").await.expect(200);
+    assert_eq!(page["runs"][0]["cancel"], view["cancel"]);
+    let attempt = &bench.show_job(&job).await["attempts"][0];
+    assert_eq!(attempt["cancel"]["reason"], "wrong branch: main");
+}
+
+#[tokio::test]
+async fn a_spec_without_a_name_is_granted_with_the_jobs() {
+    let bench = Bench::patient().await;
+    let jobs = json!([{ "name": "unit", "job_spec": { "steps": ["true"] } }]);
+    bench.create(jobs).await;
+    let grant = bench.lease_as("r1", 0.0).await.expect(200);
+    assert_eq!(
+        grant["job_spec"],
+        json!({ "name": "unit", "steps": ["true"] })
+    );
+}

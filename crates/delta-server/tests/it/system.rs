@@ -65,6 +65,38 @@ async fn the_description_lists_exactly_the_paths_that_exist() {
 }
 
 #[tokio::test]
+async fn every_path_describes_the_refusals_that_come_before_it() {
+    let bench = Bench::patient().await;
+    let described = bench.get("/api/v1/openapi.json").await.expect(200);
+    let statuses = |method: &str, path: &str| {
+        let responses = described["paths"][path][method]["responses"].as_object();
+        let statuses = responses.unwrap().keys().cloned();
+        statuses.collect::<Vec<String>>().join(" ")
+    };
+    assert_eq!(
+        statuses("post", "/api/v1/runs"),
+        "201 401 403 409 413 422 429 503"
+    );
+    assert_eq!(statuses("get", "/api/v1/runs/{id}"), "200 401 403 404 503");
+    assert_eq!(
+        statuses("get", "/api/v1/runs/{id}/events"),
+        "200 401 403 404 429 503"
+    );
+    for path in ["lease", "ack-lease", "heartbeat", "complete", "cancel-ack"] {
+        let statuses = statuses("post", &format!("/api/v1/runner/{path}"));
+        for status in ["401", "403", "413", "422", "429", "503"] {
+            assert!(statuses.contains(status), "{path}: {statuses}");
+        }
+    }
+    assert_eq!(statuses("get", "/healthz"), "200 503");
+    let list = &described["components"]["schemas"]["RunSummary"]["properties"];
+    assert!(
+        list["run_id"].is_object() && list["jobs"].is_null(),
+        "{list}"
+    );
+}
+
+#[tokio::test]
 async fn overload_refuses_people_with_a_time_to_come_back_and_serves_runners() {
     // D2: a lane of people with no room at all.
     let data = tempfile::tempdir().unwrap();

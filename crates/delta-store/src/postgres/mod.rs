@@ -46,3 +46,11 @@ pub fn open(url: &str) -> Result<(PgStore, PgReader), StoreError> {
     store.migrate()?;
     Ok((store, PgReader::new(target)?))
 }
+
+/// Opens only the reading side of the store at `url`, and changes nothing: a database without a
+/// store, or with one that is not of this program's version, is refused.
+pub fn open_reader(url: &str) -> Result<PgReader, StoreError> {
+    let reader = PgReader::new(Target::parse(url)?)?;
+    reader.check_schema()?;
+    Ok(reader)
+}

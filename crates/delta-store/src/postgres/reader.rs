@@ -14,6 +14,7 @@ use tokio_postgres::{Error, Row};
 use super::connect::{ANSWER_DEADLINE, Call, Planning, Session, Target, bounded};
 use super::error::Trouble;
 use super::rows;
+use super::schema;
 use super::sql::Sql;
 use super::sweep::read_spec;
 use super::value::{Fields, escape, uuid};
@@ -51,6 +52,11 @@ impl PgReader {
             idle: Mutex::default(),
             free: Semaphore::new(CONNECTIONS),
         })
+    }
+
+    pub(super) fn check_schema(&self) -> Result<(), StoreError> {
+        let runtime = self.runtime.as_ref().expect("taken only by drop");
+        schema::check(runtime, &self.target)
     }
 
     /// Runs `work` on a free connection, within the deadline. An idle connection may have died:

@@ -29,22 +29,9 @@ struct Changer<'r> {
 
 /// Brings the schema to the version this program knows.
 pub(super) fn migrate(runtime: &Runtime, target: &Target) -> Result<(), StoreError> {
-    let (client, driver) = runtime.block_on(target.connect(Planning::Unbounded, None))?;
-    let mut changer = Changer {
-        runtime,
-        client,
-        _driver: driver,
-    };
-    let version: i32 = changer
-        .one("SELECT current_setting('server_version_num')::int4")?
-        .get(0);
-    if version < OLDEST_SERVER {
-        let text = format!("PostgreSQL 13 or newer is needed, the server is {version}");
-        return Err(StoreError::Unavailable(text));
-    }
+    let mut changer = Changer::connect(runtime, target)?;
     // Nobody needs the lock to see that nothing is to be done.
-    let known = STEPS.last().map_or(0, |last| last.version);
-    if migrate::Target::version(&mut changer)? != known {
+    if migrate::Target::version(&mut changer)? != known() {
         // Another server's migration takes as long as it takes.
         changer.run(&format!(
             "SET lock_timeout = 0; SELECT pg_advisory_lock({LOCK})"
@@ -53,7 +40,44 @@ pub(super) fn migrate(runtime: &Runtime, target: &Target) -> Result<(), StoreErr
     migrate::migrate(&mut changer, STEPS)
 }
 
-impl Changer<'_> {
+/// Looks whether the schema is the one this program knows, and changes nothing.
+pub(super) fn check(runtime: &Runtime, target: &Target) -> Result<(), StoreError> {
+    let mut changer = Changer::connect(runtime, target)?;
+    let (found, known) = (migrate::Target::version(&mut changer)?, known());
+    match found {
+        0 => Err(StoreError::Unavailable(
+            "this database holds no store of Delta CI".into(),
+        )),
+        found if found > known => Err(StoreError::TooNew { found, known }),
+        found if found < known => Err(StoreError::Unavailable(format!(
+            "the store has schema version {found}, and a server must bring it to {known} first"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn known() -> u32 {
+    STEPS.last().map_or(0, |last| last.version)
+}
+
+impl<'r> Changer<'r> {
+    fn connect(runtime: &'r Runtime, target: &Target) -> Result<Changer<'r>, StoreError> {
+        let (client, driver) = runtime.block_on(target.connect(Planning::Unbounded, None))?;
+        let changer = Changer {
+            runtime,
+            client,
+            _driver: driver,
+        };
+        let version: i32 = changer
+            .one("SELECT current_setting('server_version_num')::int4")?
+            .get(0);
+        if version < OLDEST_SERVER {
+            let text = format!("PostgreSQL 13 or newer is needed, the server is {version}");
+            return Err(StoreError::Unavailable(text));
+        }
+        Ok(changer)
+    }
+
     fn run(&self, text: &str) -> Result<(), StoreError> {
         self.wait(self.client.batch_execute(text))
     }

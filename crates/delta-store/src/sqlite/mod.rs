@@ -28,6 +28,7 @@ use crate::events::Tip;
 use crate::index::Index;
 use crate::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 use cache::{Cache, Specs};
+pub use connection::FILE;
 use connection::store_error;
 pub use open::open;
 pub use reader::SqliteReader;

@@ -100,7 +100,7 @@ fn an_altered_row_is_named_with_its_field() {
         ),
         (
             "UPDATE attempts SET lease_runner = 'r9' WHERE job = 2",
-            "_2#1: runner",
+            "_2#1: lease.runner",
         ),
         (
             "UPDATE job_specs SET spec = spec || ' ' WHERE job = 2",

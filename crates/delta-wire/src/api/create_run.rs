@@ -4,8 +4,6 @@
 //! commands without another look: names are unique, needs exist and form no cycle, every number is
 //! in its range, and every job has work to do.
 
-use std::collections::BTreeMap;
-
 use delta_core::Cause;
 use delta_core::policy::RetryOn;
 use delta_core::requirement::Requirement;
@@ -41,10 +39,8 @@ pub const MIN_TIMEOUT: Seconds = Seconds::from_millis(100);
 pub const MAX_TIMEOUT: Seconds = Seconds::from_secs(7 * 24 * 60 * 60);
 /// One step of priority is worth a minute of waiting (A64): the ends are 16 hours apart from 0.
 pub const MAX_PRIORITY: i32 = 1000;
-/// Labels of one run.
-pub const MAX_LABELS: usize = 32;
-/// Characters of a label's name or value.
-pub const MAX_LABEL: usize = 128;
+/// Characters of one requirement or one cause.
+const MAX_WORD: usize = 128;
 /// Characters of a repository, a ref or a commit.
 pub const MAX_SOURCE: usize = 512;
 /// Words in `retry_on`: the closed list of causes is shorter.
@@ -75,9 +71,6 @@ pub struct CreateRun {
     /// Added to each job's own priority.
     #[schema(required = false, default = 0, minimum = -1000, maximum = 1000)]
     pub priority: i32,
-    #[schema(required = false)]
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
 }
 
 spelled! {
@@ -114,7 +107,7 @@ pub struct CreateJob {
     /// Causes to retry on; when absent, what the kind of work suggests (A57).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<Vec<String>>,
-    /// The work, as in LeaseGranted. Kept byte for byte.
+    /// The work, as in LeaseGranted. Kept byte for byte; without a `name` it gets the job's.
     #[schema(value_type = Object)]
     pub job_spec: RawJobSpec,
     /// Which kind of work it is; read off the spec.
@@ -147,7 +140,6 @@ fn read_run(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateRun> {
     let timeout_seconds = p.note(f.may("timeout_seconds", timeout));
     let wait_timeout_seconds = p.note(f.may("wait_timeout_seconds", timeout));
     let priority = p.note(f.may("priority", priority));
-    let labels = p.note(f.may("labels", labels));
     f.refuse_unknown(p);
     Some(CreateRun {
         jobs: jobs??,
@@ -159,7 +151,6 @@ fn read_run(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateRun> {
         timeout_seconds: timeout_seconds?,
         wait_timeout_seconds: wait_timeout_seconds?,
         priority: priority?.unwrap_or(0),
-        labels: labels?.unwrap_or_default(),
     })
 }
 
@@ -201,10 +192,16 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
         .note(f.must("job_spec", Ok))
         .and_then(|node| read_spec(node, p));
     f.refuse_unknown(p);
-    let (job_spec, work) = spec?;
+    let (name, (raw, spec)) = (name?, spec?);
+    let work = spec.work();
+    // Steps find it as DELTA_JOB_NAME.
+    let job_spec = match spec.name {
+        Some(_) => raw,
+        None => p.note(raw.named(&name).map_err(|it| it.within("job_spec")))?,
+    };
     let max_attempts = max_attempts?.and_then(|it| u32::try_from(it).ok());
     Some(CreateJob {
-        name: name?,
+        name,
         needs: needs?.unwrap_or_default(),
         required: required?.unwrap_or(true),
         max_attempts: max_attempts.unwrap_or(DEFAULT_ATTEMPTS),
@@ -218,10 +215,10 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
     })
 }
 
-fn read_spec(node: Node<'_>, p: &mut Problems) -> Option<(RawJobSpec, WorkKind)> {
+fn read_spec(node: Node<'_>, p: &mut Problems) -> Option<(RawJobSpec, JobSpec)> {
     let raw = p.note(RawJobSpec::from_node(node).map_err(|it| it.within("job_spec")))?;
     match JobSpec::read(node, Strangers::Refused) {
-        Ok(spec) => Some((raw, spec.work())),
+        Ok(spec) => Some((raw, spec)),
         Err(problems) => {
             p.extend_within("job_spec", problems);
             None
@@ -265,7 +262,7 @@ fn words(
     check: fn(&str) -> Result<(), String>,
 ) -> Result<Vec<String>, Invalid> {
     node.each(most, |item| {
-        let word = item.text(MAX_LABEL)?;
+        let word = item.text(MAX_WORD)?;
         check(&word).map_err(Invalid::here)?;
         Ok(word)
     })
@@ -301,26 +298,4 @@ fn source(node: Node<'_>) -> Result<String, Invalid> {
 fn trust(node: Node<'_>) -> Result<Trust, Invalid> {
     Trust::from_text(&node.string()?)
         .ok_or_else(|| Invalid::here("must be `trusted` or `untrusted`"))
-}
-
-fn labels(node: Node<'_>) -> Result<BTreeMap<String, String>, Invalid> {
-    let fields = node.object()?;
-    if fields.len() > MAX_LABELS {
-        return Err(Invalid::here(format!(
-            "has {} labels, at most {MAX_LABELS}",
-            fields.len()
-        )));
-    }
-    let label = |(name, value): (&str, Node<'_>)| {
-        if name.is_empty() || name.chars().count() > MAX_LABEL {
-            return Err(Invalid::here(format!(
-                "a label's name has 1 to {MAX_LABEL} characters"
-            )));
-        }
-        let value = value
-            .text(MAX_LABEL)
-            .map_err(|problem| problem.within(name))?;
-        Ok((name.to_owned(), value))
-    };
-    fields.entries().map(label).collect()
 }

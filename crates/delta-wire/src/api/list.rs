@@ -72,7 +72,8 @@ impl ListRuns {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), Invalid> {
-        let words = |all: Vec<&str>| Invalid::field(name, format!("one of {}", all.join(", ")));
+        let words =
+            |all: Vec<&str>| Invalid::field(name, format!("must be one of {}", all.join(", ")));
         match name {
             "state" => {
                 let all = || RunState::ALL.iter().map(|it| it.as_str()).collect();

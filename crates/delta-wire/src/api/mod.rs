@@ -16,6 +16,6 @@ pub use cursor::Cursor;
 pub use list::ListRuns;
 pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};
 pub use views::{
-    ArtifactList, ArtifactView, AttemptView, EventList, EventView, JobArtifact, JobSummary,
-    JobView, LeaseView, LogView, ProgressView, RunList, RunView, Why,
+    ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, JobArtifact,
+    JobSummary, JobView, LeaseView, LogView, ProgressView, RunList, RunSummary, RunView, Why,
 };

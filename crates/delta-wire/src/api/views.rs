@@ -2,8 +2,6 @@
 //!
 //! Leases appear by their public number and epoch, never by their token (A24).
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -34,8 +32,6 @@ pub struct RunView {
     pub commit: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trust: Option<Trust>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
     pub created_at: Millis,
     pub started_at: Option<Millis>,
     pub ended_at: Option<Millis>,
@@ -45,9 +41,74 @@ pub struct RunView {
     /// What to expect of it while it is not over, such as `will fail`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
+    /// Who asked for it to stop, if somebody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<CancelView>,
     /// Number of its newest event; rises without gaps.
     pub version: u64,
     pub jobs: Vec<JobSummary>,
+}
+
+/// A run in a list: everything about it but its jobs and its version, which `GET /runs/{id}` tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunSummary {
+    #[schema(example = "run_0197f3c4a1b27c3d9e8f0a1b2c3d4e5f")]
+    pub run_id: String,
+    pub state: RunState,
+    /// Null until the run has one; it stays when the state is REPORTED (A13).
+    pub outcome: Option<RunOutcome>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<String>,
+    /// 1, and one more with every rerun (SM-3).
+    pub run_attempt: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rerun_of: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub git_ref: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Trust>,
+    pub created_at: Millis,
+    pub started_at: Option<Millis>,
+    pub ended_at: Option<Millis>,
+    /// The latest moment the run can end; absent once it has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub must_end_by: Option<Millis>,
+    /// What to expect of it while it is not over, such as `will fail`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
+    /// Who asked for it to stop, if somebody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<CancelView>,
+}
+
+impl RunSummary {
+    /// The whole view, with what a list leaves out.
+    pub fn with(self, version: u64, jobs: Vec<JobSummary>) -> RunView {
+        RunView {
+            run_id: self.run_id,
+            state: self.state,
+            outcome: self.outcome,
+            cause: self.cause,
+            run_attempt: self.run_attempt,
+            rerun_of: self.rerun_of,
+            repository: self.repository,
+            git_ref: self.git_ref,
+            commit: self.commit,
+            trust: self.trust,
+            created_at: self.created_at,
+            started_at: self.started_at,
+            ended_at: self.ended_at,
+            must_end_by: self.must_end_by,
+            why: self.why,
+            cancel: self.cancel,
+            version,
+            jobs,
+        }
+    }
 }
 
 /// One line about a job.
@@ -66,10 +127,10 @@ pub struct JobSummary {
     pub ended_at: Option<Millis>,
 }
 
-/// A page of runs, newest first. The jobs of each are left out.
+/// A page of runs, newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunList {
-    pub runs: Vec<RunView>,
+    pub runs: Vec<RunSummary>,
     /// Null on the last page.
     pub next_cursor: Option<String>,
 }
@@ -81,6 +142,17 @@ pub struct Why {
     pub code: String,
     #[schema(example = "No agent offers `gpu`.")]
     pub message: String,
+}
+
+/// A cancel: who asked for it, when, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CancelView {
+    pub at: Millis,
+    /// The credential that asked, or `server` for a rule of the run itself.
+    pub by: String,
+    /// Text of whoever asked: untrusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// A job with all its attempts.
@@ -132,6 +204,9 @@ pub struct AttemptView {
     pub losses: u32,
     /// Grants that were never taken up (A6).
     pub dispatches: u32,
+    /// Who asked for it to stop, if somebody did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancel: Option<CancelView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -208,6 +283,7 @@ pub struct LeaseView {
     /// Whether its execution was lost and its results are ignored: the STALE of the state machines
     /// (A59).
     pub stale: bool,
+    /// Why it ended before its work did, such as `LEASE_EXPIRED`, `ACK_TIMEOUT`, `FORCED_CANCEL`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     pub runner_id: String,

@@ -1,15 +1,12 @@
-//! Two-phase cancel: CancelRequested, CancelAck and its answer.
+//! Two-phase cancel: CancelRequested and CancelAck.
 
 use serde::Serialize;
 
-use super::complete::{Meaning, artifacts, attempt_state, log_digest};
-use super::{
-    Artifact, CancelToken, LeaseToken, LogDigest, MAX_WORD, Message, Reason, id, summary, ts,
-};
+use super::settle::{Artifact, LogDigest, Meaning, artifacts, log_digest};
+use super::{CancelToken, LeaseToken, MAX_WORD, Message, id, summary, ts};
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
 use crate::seconds::Seconds;
-use crate::states::AttemptState;
 
 /// The server asks for a stop (RP-36).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -89,29 +86,4 @@ pub fn cancel_ack_digest_input(ack: &CancelAck) -> Vec<u8> {
     bytes.optional(ack.summary.as_deref());
     bytes.log(ack.log.as_ref());
     bytes.into_bytes()
-}
-
-/// The answer to CancelAck.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "type")]
-pub struct CancelAckAck {
-    pub lease_id: LeaseToken,
-    pub accepted: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Reason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub final_status: Option<AttemptState>,
-}
-
-impl Message for CancelAckAck {
-    const TYPE: &'static str = "CancelAckAck";
-
-    fn read(f: &mut Fields<'_>) -> Result<Self, Invalid> {
-        Ok(CancelAckAck {
-            lease_id: f.must("lease_id", LeaseToken::read)?,
-            accepted: f.must("accepted", Node::boolean)?,
-            reason: f.may("reason", Reason::read)?,
-            final_status: f.may("final_status", attempt_state)?,
-        })
-    }
 }

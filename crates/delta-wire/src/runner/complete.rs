@@ -1,13 +1,12 @@
-//! The end of the work: Complete, its answer, and the bytes its digest is taken of.
+//! The end of the work: Complete, and the bytes its digest is taken of.
 
 use serde::Serialize;
 
-use super::{
-    LeaseToken, MAX_ARTIFACTS, MAX_URI, MAX_WORD, Message, Reason, id, printable, summary, ts,
-};
+use super::settle::{Artifact, LogDigest, Meaning, artifacts, log_digest};
+use super::{LeaseToken, MAX_WORD, Message, id, summary, ts};
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
-use crate::states::{AttemptState, spelled};
+use crate::states::spelled;
 
 /// What the work ended with (RP-32).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,22 +52,6 @@ pub struct Timings {
     pub finished_at: Option<String>,
 }
 
-/// A reference to bytes stored elsewhere. A URI the server did not issue is kept as text and never
-/// fetched (A49).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Artifact {
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub uri: String,
-}
-
-/// Length and hash of a whole log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LogDigest {
-    pub length: u64,
-    pub sha256: String,
-}
-
 impl Message for Complete {
     const TYPE: &'static str = "Complete";
 
@@ -112,57 +95,6 @@ fn timings(node: Node<'_>) -> Result<Timings, Invalid> {
     Ok(timings)
 }
 
-pub(super) fn artifacts(f: &mut Fields<'_>) -> Result<Vec<Artifact>, Invalid> {
-    Ok(f.may("artifacts", |it| it.each(MAX_ARTIFACTS, artifact))?
-        .unwrap_or_default())
-}
-
-fn artifact(node: Node<'_>) -> Result<Artifact, Invalid> {
-    let mut f = node.object()?;
-    let kind = f.must("type", |it| it.text(MAX_WORD))?;
-    let uri = f.must("uri", |it| printable(it, MAX_URI))?;
-    f.close();
-    Ok(Artifact { kind, uri })
-}
-
-pub(super) fn log_digest(node: Node<'_>) -> Result<LogDigest, Invalid> {
-    let mut f = node.object()?;
-    let length = f.must("length", Node::count)?;
-    let sha256 = f.must("sha256", Node::sha256)?;
-    f.close();
-    Ok(LogDigest { length, sha256 })
-}
-
-/// The answer to Complete (RP-33).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "type")]
-pub struct CompleteAck {
-    pub lease_id: LeaseToken,
-    pub accepted: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<Reason>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub final_status: Option<AttemptState>,
-}
-
-impl Message for CompleteAck {
-    const TYPE: &'static str = "CompleteAck";
-
-    fn read(f: &mut Fields<'_>) -> Result<Self, Invalid> {
-        Ok(CompleteAck {
-            lease_id: f.must("lease_id", LeaseToken::read)?,
-            accepted: f.must("accepted", Node::boolean)?,
-            reason: f.may("reason", Reason::read)?,
-            final_status: f.may("final_status", attempt_state)?,
-        })
-    }
-}
-
-pub(super) fn attempt_state(node: Node<'_>) -> Result<AttemptState, Invalid> {
-    AttemptState::from_text(&node.string()?)
-        .ok_or_else(|| Invalid::here("is not a state of an attempt"))
-}
-
 /// What a Complete means, as bytes that are equal exactly when the meaning is (A18): the order of
 /// fields, unknown fields, the sequence number and the secret play no part in it.
 pub fn complete_digest_input(complete: &Complete) -> Vec<u8> {
@@ -178,48 +110,6 @@ pub fn complete_digest_input(complete: &Complete) -> Vec<u8> {
     bytes.optional(complete.cause.as_deref());
     bytes.log(complete.log.as_ref());
     bytes.into_bytes()
-}
-
-/// Length before content everywhere, so that no two lists of texts share their bytes.
-pub(super) struct Meaning(Vec<u8>);
-
-impl Meaning {
-    pub(super) fn of(message: &str) -> Self {
-        Meaning(format!("delta-ci {message} 1\n").into_bytes())
-    }
-
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-
-    pub(super) fn artifacts(&mut self, artifacts: &[Artifact]) {
-        self.number(artifacts.len() as u64);
-        for artifact in artifacts {
-            self.text(&artifact.kind);
-            self.text(&artifact.uri);
-        }
-    }
-
-    pub(super) fn log(&mut self, log: Option<&LogDigest>) {
-        self.optional(log.map(|log| log.length.to_string()).as_deref());
-        self.optional(log.map(|log| log.sha256.as_str()));
-    }
-
-    fn number(&mut self, number: u64) {
-        self.0.extend_from_slice(&number.to_be_bytes());
-    }
-
-    pub(super) fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
-    }
-
-    pub(super) fn optional(&mut self, text: Option<&str>) {
-        self.0.push(u8::from(text.is_some()));
-        if let Some(text) = text {
-            self.text(text);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,19 +9,19 @@ pub mod complete;
 pub mod heartbeat;
 pub mod lease;
 pub mod reason;
+pub mod settle;
 pub mod token;
 pub mod upload;
 
 use crate::fields::{Fields, Node, read_text};
 use crate::invalid::Invalid;
 
-pub use cancel::{CancelAck, CancelAckAck, CancelRequested, cancel_ack_digest_input};
-pub use complete::{
-    Artifact, Complete, CompleteAck, CompleteStatus, LogDigest, Timings, complete_digest_input,
-};
+pub use cancel::{CancelAck, CancelRequested, cancel_ack_digest_input};
+pub use complete::{Complete, CompleteStatus, Timings, complete_digest_input};
 pub use heartbeat::{Heartbeat, HeartbeatAck, LogCursor, Percent, Phase, Progress};
 pub use lease::{AckLease, AckLeaseAck, GrantedSpec, JobSpecRef, Lease, LeaseGranted};
 pub use reason::{Reason, StaleLease};
+pub use settle::{Artifact, CancelAckAck, CompleteAck, LogDigest};
 pub use token::{CancelToken, LeaseToken, Locator};
 pub use upload::{CreateUpload, UploadCreated, UploadKind, UploadMethod};
 

@@ -65,11 +65,10 @@ fn everything_may_be_said() {
         ],
         "repository": "https://example.org/r.git", "ref": "refs/heads/main", "commit": "abc",
         "trust": "untrusted", "fail_fast": true, "timeout_seconds": 600,
-        "wait_timeout_seconds": 60, "priority": 5, "labels": {"team": "core"}
+        "wait_timeout_seconds": 60, "priority": 5
     });
     let run = parse(&body).unwrap();
     assert_eq!(run.jobs[1].timeout_seconds.unwrap().as_millis(), 1500);
-    assert_eq!(run.labels["team"], "core");
     let written = serde_json::to_value(&run).unwrap();
     assert_eq!(
         parse(&written).unwrap(),
@@ -80,10 +79,26 @@ fn everything_may_be_said() {
 
 #[test]
 fn the_specs_text_is_kept_byte_for_byte() {
-    let spec = "{ \"steps\":  [ \"true\" ] }";
+    let spec = "{ \"steps\":  [ \"true\" ], \"name\":\"x\" }";
     let body = format!(r#"{{"jobs":[{{"name":"a","job_spec":{spec}}}]}}"#);
     let run = CreateRun::parse(body.as_bytes()).unwrap();
     assert_eq!(run.jobs[0].job_spec.as_text(), spec);
+}
+
+#[test]
+fn a_spec_without_a_name_gets_the_jobs() {
+    let named = |spec: &str| {
+        let body = format!(r#"{{"jobs":[{{"name":"unit","job_spec":{spec}}}]}}"#);
+        let run = CreateRun::parse(body.as_bytes()).unwrap();
+        run.jobs[0].job_spec.as_text().to_owned()
+    };
+    assert_eq!(
+        named(r#"{ "steps": ["true"] }"#),
+        r#"{"name":"unit", "steps": ["true"] }"#
+    );
+    let replaced = named(r#"{"name":null,"steps":["true"]}"#);
+    assert_eq!(replaced.matches("name").count(), 1, "{replaced}");
+    assert!(replaced.contains(r#""name":"unit""#), "{replaced}");
 }
 
 // A71

@@ -1,0 +1,133 @@
+//! What the two ends of a lease, Complete and CancelAck, share: references to bytes, the log's
+//! digest, the shape of their answers, and the bytes a digest of their meaning is taken of.
+
+use serde::Serialize;
+
+use super::{LeaseToken, MAX_ARTIFACTS, MAX_URI, MAX_WORD, Message, Reason, printable};
+use crate::fields::{Fields, Node};
+use crate::invalid::Invalid;
+use crate::states::AttemptState;
+
+/// A reference to bytes stored elsewhere. A URI the server did not issue is kept as text and never
+/// fetched (A49).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Artifact {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub uri: String,
+}
+
+/// Length and hash of a whole log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogDigest {
+    pub length: u64,
+    pub sha256: String,
+}
+
+pub(super) fn artifacts(f: &mut Fields<'_>) -> Result<Vec<Artifact>, Invalid> {
+    Ok(f.may("artifacts", |it| it.each(MAX_ARTIFACTS, artifact))?
+        .unwrap_or_default())
+}
+
+fn artifact(node: Node<'_>) -> Result<Artifact, Invalid> {
+    let mut f = node.object()?;
+    let kind = f.must("type", |it| it.text(MAX_WORD))?;
+    let uri = f.must("uri", |it| printable(it, MAX_URI))?;
+    f.close();
+    Ok(Artifact { kind, uri })
+}
+
+pub(super) fn log_digest(node: Node<'_>) -> Result<LogDigest, Invalid> {
+    let mut f = node.object()?;
+    let length = f.must("length", Node::count)?;
+    let sha256 = f.must("sha256", Node::sha256)?;
+    f.close();
+    Ok(LogDigest { length, sha256 })
+}
+
+/// An answer to a result: the two differ in their `type` alone.
+macro_rules! answer {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+        #[serde(tag = "type")]
+        pub struct $name {
+            pub lease_id: LeaseToken,
+            pub accepted: bool,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub reason: Option<Reason>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub final_status: Option<AttemptState>,
+        }
+
+        impl Message for $name {
+            const TYPE: &'static str = stringify!($name);
+
+            fn read(f: &mut Fields<'_>) -> Result<Self, Invalid> {
+                Ok($name {
+                    lease_id: f.must("lease_id", LeaseToken::read)?,
+                    accepted: f.must("accepted", Node::boolean)?,
+                    reason: f.may("reason", Reason::read)?,
+                    final_status: f.may("final_status", attempt_state)?,
+                })
+            }
+        }
+    };
+}
+
+answer! {
+    /// The answer to Complete (RP-33).
+    CompleteAck
+}
+
+answer! {
+    /// The answer to CancelAck.
+    CancelAckAck
+}
+
+fn attempt_state(node: Node<'_>) -> Result<AttemptState, Invalid> {
+    AttemptState::from_text(&node.string()?)
+        .ok_or_else(|| Invalid::here("is not a state of an attempt"))
+}
+
+/// Length before content everywhere, so that no two lists of texts share their bytes.
+pub(super) struct Meaning(Vec<u8>);
+
+impl Meaning {
+    pub(super) fn of(message: &str) -> Self {
+        Meaning(format!("delta-ci {message} 1\n").into_bytes())
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    pub(super) fn artifacts(&mut self, artifacts: &[Artifact]) {
+        self.number(artifacts.len() as u64);
+        for artifact in artifacts {
+            self.text(&artifact.kind);
+            self.text(&artifact.uri);
+        }
+    }
+
+    pub(super) fn log(&mut self, log: Option<&LogDigest>) {
+        self.optional(log.map(|log| log.length.to_string()).as_deref());
+        self.optional(log.map(|log| log.sha256.as_str()));
+    }
+
+    fn number(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_be_bytes());
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    pub(super) fn optional(&mut self, text: Option<&str>) {
+        self.0.push(u8::from(text.is_some()));
+        if let Some(text) = text {
+            self.text(text);
+        }
+    }
+}
