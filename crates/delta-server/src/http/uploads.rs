@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::lease::Stale;
-use delta_core::{JobId, LeaseKey, LeaseState, Millis};
+use delta_core::{JobId, Lease, LeaseKey, LeaseState, Millis};
 use delta_store::read::JobRows;
 use delta_wire::runner::{
     CreateUpload, LeaseToken, Reason, UploadCreated, UploadKind, UploadMethod,
@@ -19,9 +19,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Message, Runner, next_piece, read};
+use super::extract::{Heard, Runner, next_piece, read};
 use super::runner::{hex, parse, proof, stale};
 use super::{App, internal};
+use crate::audit::Noticed;
 use crate::identity::Principal;
 use crate::objects::{AppendError, ArtifactMeta, MAX_ARTIFACT_BYTES, MAX_LOG_BYTES, UploadId};
 
@@ -44,8 +45,7 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 413, body = ErrorBody)))]
 async fn create_upload(
     State(app): State<App>,
-    Runner(who): Runner,
-    body: Message,
+    Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let wanted: CreateUpload = parse(&app, &body.bytes)?;
     let held = match held(&app, &wanted.lease_id, &who, Some(&wanted.runner_id)).await? {
@@ -282,7 +282,14 @@ async fn live(
         judge(rows, &proof, app.writer.now(), shared.lease_floor)
     });
     match judged {
-        Err(why) => Ok(Err(stale(token.clone(), why))),
+        Err(why) => {
+            if why == Stale::Unknown
+                && let Some(lease) = rows.as_ref().and_then(|rows| named(rows, key))
+            {
+                Noticed::of_unknown(lease, &proof).log();
+            }
+            Ok(Err(stale(token.clone(), why)))
+        }
         Ok((state, holder)) => {
             if runner.is_some_and(|runner| runner != holder) {
                 return Err(delta_core::Refusal::RunnerMismatch.into());
@@ -296,13 +303,22 @@ async fn live(
     }
 }
 
+/// The lease that a token's front names, whosever it is.
+fn named(rows: &JobRows, key: LeaseKey) -> Option<&Lease> {
+    let latest = rows.attempts.iter().filter(|it| it.id == key.attempt);
+    let latest = latest.filter_map(|it| it.lease.as_ref());
+    let past = rows.past_leases.iter().filter(|(id, _)| *id == key.attempt);
+    let mut all = latest.chain(past.map(|(_, lease)| lease));
+    all.find(|lease| lease.epoch == key.epoch)
+}
+
 fn judge<'a>(
     rows: &'a JobRows,
     proof: &delta_core::command::LeaseProof,
     now: Millis,
     floor: Millis,
 ) -> Result<(LeaseState, &'a str), Stale> {
-    let own = |lease: &&delta_core::Lease| {
+    let own = |lease: &&Lease| {
         lease.epoch == proof.key.epoch
             && lease.token == proof.token
             && lease.principal == proof.principal

@@ -17,5 +17,5 @@ pub use list::ListRuns;
 pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};
 pub use views::{
     ArtifactView, AttemptView, EventList, EventView, JobSummary, JobView, LeaseView, LogView,
-    ProgressView, RunList, RunView, Why,
+    ProgressView, ReportedView, RunList, RunView, Why,
 };
