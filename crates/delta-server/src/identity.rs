@@ -292,4 +292,38 @@ mod tests {
         credential.revoked_at = Some(Millis(5));
         assert!(!is_good(&credential, Millis(6)));
     }
+
+    fn invented(n: u8) -> String {
+        format!("delta_user_{}", URL_SAFE_NO_PAD.encode([n; SECRET_BYTES]))
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_invented_tokens_is_refused_and_regulars_are_served() {
+        let store = delta_store::memory::MemoryStore::new();
+        let reader = Arc::new(store.reader());
+        let token = new_token(Role::Runner, "r".into(), Millis(0), None);
+        reader.put_credential(&token.credential).unwrap();
+        let identity = Identity::new(reader);
+        let runner = identity.whose(&token.secret, Millis(1)).await.unwrap();
+        assert!(runner.is_some());
+        assert_eq!(identity.whose(&invented(1), Millis(1)).await.unwrap(), None);
+        // All turns of strangers are taken, and the room where they wait is full.
+        let turns = identity.strangers.acquire_many(LOOK_UPS as u32).await;
+        identity.waiting.store(MAX_STRANGERS, Ordering::Relaxed);
+        let refused = identity.whose(&invented(2), Millis(1)).await;
+        assert!(matches!(refused, Err(Unknown::Flood)), "{refused:?}");
+        // The regular's token has faded, and must be looked up again.
+        let long_ago = Instant::now().checked_sub(BELIEVED_FOR * 2).unwrap();
+        for (_, since) in identity.known.lock().unwrap().values_mut() {
+            *since = long_ago;
+        }
+        assert_eq!(
+            identity.whose(&token.secret, Millis(1)).await.unwrap(),
+            runner
+        );
+        identity.waiting.store(MAX_STRANGERS - 1, Ordering::Relaxed);
+        drop(turns);
+        assert_eq!(identity.whose(&invented(2), Millis(1)).await.unwrap(), None);
+        assert_eq!(identity.waiting.load(Ordering::Relaxed), MAX_STRANGERS - 1);
+    }
 }

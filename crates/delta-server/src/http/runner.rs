@@ -97,7 +97,7 @@ async fn heartbeat(
         .wait_seconds
         .map_or(Duration::ZERO, Seconds::as_duration)
         .min(longest);
-    let answer = app.writer.from_holder(body.receipt, command, hold).await?;
+    let answer = app.writer.holder_says(body.receipt, command, hold).await?;
     let ack = match answer.reply {
         Reply::Renewed { ttl, cancel } => {
             let cancel = cancel.map(|notice| notice.remaining.into());
@@ -251,7 +251,7 @@ fn cancel_ack_digest(ack: &CancelAck) -> delta_core::Digest {
 async fn said(app: &App, message: Message, command: Command) -> Result<Answer, NotDone> {
     let receipt = message.receipt;
     app.writer
-        .from_holder(receipt, command, Duration::ZERO)
+        .holder_says(receipt, command, Duration::ZERO)
         .await
 }
 

@@ -225,7 +225,7 @@ impl Writer {
 
     /// Carries out what the holder of a lease says. The answer to a heartbeat may be held back for
     /// up to `hold`, to bring news of a cancel.
-    pub async fn from_holder(
+    pub async fn holder_says(
         &self,
         receipt: Receipt,
         command: Command,

@@ -72,7 +72,7 @@ async fn a_writer_that_panics_sends_everybody_home() {
     let all = async {
         tokio::join!(
             desk.writer
-                .from_holder(receipt, beat(&granted, "r1"), Duration::from_secs(15)),
+                .holder_says(receipt, beat(&granted, "r1"), Duration::from_secs(15)),
             desk.lease("r2", Duration::from_secs(25)),
             desk.create(2),
             // Beyond what one batch takes of this lane: it is never even looked at.
@@ -122,7 +122,7 @@ async fn no_timer_is_judged_before_a_message_that_came_first() {
     assert_eq!(desk.job_state(job), AttemptState::Starting);
     let renewed = desk
         .writer
-        .from_holder(receipt, beat(&granted, "r1"), Duration::ZERO);
+        .holder_says(receipt, beat(&granted, "r1"), Duration::ZERO);
     let reply = renewed.await.unwrap().reply;
     assert!(matches!(reply, Reply::Renewed { .. }), "{reply:?}");
     // Nothing is on its way any more.
@@ -139,7 +139,7 @@ async fn a_server_whose_clock_disagrees_judges_nothing() {
     for answer in [
         desk.create(2).await.map(drop),
         desk.writer
-            .from_holder(desk.writer.receive(), beat(&granted, "r1"), Duration::ZERO)
+            .holder_says(desk.writer.receive(), beat(&granted, "r1"), Duration::ZERO)
             .await
             .map(drop),
         desk.lease("r2", Duration::ZERO).await.map(drop),

@@ -272,3 +272,58 @@ fn runs_query(filter: &RunFilter, limit: usize) -> (String, Vec<Box<dyn ToSql>>)
 fn clamped(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How SQLite would carry a list out.
+    fn plan(reader: &SqliteReader, filter: &RunFilter) -> String {
+        let (sql, values) = runs_query(filter, 10);
+        let values: Vec<&dyn ToSql> = values.iter().map(|value| &**value).collect();
+        let connection = reader.reader();
+        let mut statement = connection
+            .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+            .unwrap();
+        let steps = statement.query_map(&values[..], |row| row.get::<_, String>(3));
+        let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
+        steps.join("\n")
+    }
+
+    #[test]
+    fn lists_of_people_are_served_by_an_index_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_store, reader) = super::super::open(dir.path()).unwrap();
+        let outcome = |outcome| RunFilter {
+            outcome: Some(outcome),
+            ..RunFilter::default()
+        };
+        let by_ref = RunFilter {
+            git_ref: Some("main".into()),
+            ..RunFilter::default()
+        };
+        let live = RunFilter {
+            state: Some(RunState::Queued),
+            ..RunFilter::default()
+        };
+        for (filter, index) in [
+            (outcome(RunState::Failed), "runs_unhappy"),
+            (outcome(RunState::Timeout), "runs_unhappy"),
+            (by_ref, "runs_ref"),
+            (live, "runs_live"),
+        ] {
+            let plan = plan(&reader, &filter);
+            assert!(plan.contains(index), "{filter:?}: {plan}");
+            assert!(!plan.contains("TEMP B-TREE"), "{filter:?}: {plan}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_looked_up_while_every_other_connection_is_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_store, reader) = super::super::open(dir.path()).unwrap();
+        let busy: Vec<_> = reader.readers.iter().map(|it| it.lock().unwrap()).collect();
+        assert_eq!(reader.credential(&[7; 32]).unwrap(), None);
+        drop(busy);
+    }
+}
