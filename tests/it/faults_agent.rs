@@ -108,11 +108,19 @@ fn an_agent_paused_for_less_than_its_lease_loses_nothing() {
     let person = server.person();
     let agent = agent(&server, "sleepy");
     let mark = server.folder().join("mark");
-    let step = format!("echo $$ > {}; sleep 1", mark.display());
+    let (go, end) = (server.folder().join("go"), server.folder().join("end"));
+    let step = format!(
+        "echo $$ > {}; until [ -e {} ]; do sleep 0.05; done; touch {}",
+        mark.display(),
+        go.display(),
+        end.display()
+    );
     let run = person.create(&run_of(&step));
     pid_in(&mark);
     agent.stop().unwrap();
-    std::thread::sleep(Duration::from_millis(1500));
+    // The job begins its end, and ends, while its agent is away.
+    std::fs::write(&go, "").unwrap();
+    until("the step has ended", || end.exists(), |there| *there);
     agent.cont().unwrap();
     assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
     let attempt = person.attempt(&only_job(&person, &run));

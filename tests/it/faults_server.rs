@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::harness::http::{Answer, Pending};
 use crate::harness::person::SOON;
-use crate::harness::{Grant, Options, Person, Runner, Server, job, jobs, walk};
+use crate::harness::{Grant, Options, Person, Runner, Server, job, jobs, until, walk};
 
 const COMPLETE: &str = "/api/v1/runner/complete";
 
@@ -102,13 +102,15 @@ fn leases_live_on_through_a_short_absence() {
 // F13, A40: away for longer; every lease is judged by its time to live, and requeued once.
 #[test]
 fn leases_end_in_a_long_absence_and_each_job_goes_on_once() {
+    let ttl = Duration::from_secs(2);
     let mut server = Server::start(Options::quick().flag("lease-ttl", "2s"));
     let person = server.person();
     let runners: Vec<_> = (0..4).map(|n| server.runner(&format!("r{n}"))).collect();
     let run = person.create(&jobs(4));
     let old: Vec<Grant> = runners.iter().map(|runner| runner.take()).collect();
+    let last_renewed = Instant::now();
     server.kill9();
-    std::thread::sleep(Duration::from_millis(2200));
+    until("leases to end", || last_renewed.elapsed(), |age| *age > ttl);
     server.start_again();
     for (runner, grant) in runners.iter().zip(&old) {
         let beat = runner.heartbeat(grant).unwrap().expect(200);

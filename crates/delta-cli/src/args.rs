@@ -76,6 +76,16 @@ pub enum Command {
     Help(cmd::help::Args),
 }
 
+impl Command {
+    /// What is logged without `-v`: warnings, and of a server also who did what.
+    pub fn unasked_log(&self) -> &'static str {
+        match self {
+            Command::Server(_) => "warn,audit=info",
+            _ => "warn",
+        }
+    }
+}
+
 /// Shows help, the version, or what is wrong with the command line.
 pub fn show(error: &clap::Error) -> Exit {
     if !error.use_stderr() {

@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 fn start(cli: Cli, terminal: &Terminal) -> failure::Done {
     // The only provider we build in; a second install would mean that somebody else chose one.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    signals::log_to_stderr(terminal, cli.verbose);
+    signals::log_to_stderr(terminal, cli.verbose, cli.command.unasked_log());
     // The load of a bench shares the processors with the server it measures: one thread of it wakes
     // for many sockets at once.
     let mut builder = match cli.command {

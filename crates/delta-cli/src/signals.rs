@@ -37,10 +37,11 @@ impl Stop {
     }
 }
 
-/// Warnings by default, more with `-v`. Its level can be set in detail by RUST_LOG.
-pub fn log_to_stderr(terminal: &Terminal, verbose: u8) {
+/// What the command says without being asked, more with `-v`. Its level can be set in detail by
+/// RUST_LOG.
+pub fn log_to_stderr(terminal: &Terminal, verbose: u8, unasked: &str) {
     let level = match verbose {
-        0 => "warn",
+        0 => unasked,
         1 => "info",
         _ => "debug,hyper=info,h2=info,rustls=info",
     };

@@ -3,11 +3,12 @@
 //!
 //! Duties go through the writer like everybody else, in lane 2, with stamps of their own (A38).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use delta_core::{Command, Reply, RunId, Span};
+use delta_core::{Command, Millis, Reply, RunId, Span};
 use delta_store::Due;
 use delta_store::read::Reader;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::objects::{DEAD_PART, Objects};
 use crate::writer::{NotDone, Writer};
 
-/// Due things looked for in one pass: four batches. What is beyond comes in the next pass at once.
+/// Due things looked for at first, and sent to the writer at once: four batches.
 const SWEEP_LIMIT: usize = 1_000;
 /// Runs deleted in one go: a batch of deletions must not hold up heartbeats.
 const PRUNE_LIMIT: usize = 100;
@@ -69,28 +70,41 @@ impl Sweep {
     }
 
     pub async fn run_once(&self) -> Result<Swept, NotDone> {
-        let mut swept = Swept::default();
-        loop {
-            let now = self.writer.now();
-            let due = self
-                .writer
-                .with_store(move |store| store.due(now, SWEEP_LIMIT))
-                .await?;
-            let full = due.len() == SWEEP_LIMIT;
-            let changed = settle(&self.writer, due.iter().map(command)).await?;
-            swept.looked_at += due.len();
-            swept.changed += changed;
-            // A full pass that changed nothing would find the same again.
-            if !full || changed == 0 {
-                break;
-            }
-        }
         let shared = self.writer.shared();
+        // By a wrong clock nothing is due or not due; the wake-up looks at the store's (A23).
+        let swept = match shared.unfit() {
+            Some(_) => Swept::default(),
+            None => self.settle_due(SWEEP_LIMIT).await?,
+        };
         if shared.several_writers {
             shared.watchers.wake_all();
         }
         self.writer.wake();
         Ok(swept)
+    }
+
+    /// Settles everything that is due, page by page. What is due by the store's reckoning and not
+    /// by the core's, such as leases within the start-up grace, stays due: it is paged past.
+    pub async fn settle_due(&self, at_once: usize) -> Result<Swept, NotDone> {
+        let mut swept = Swept::default();
+        let mut seen: BTreeSet<Due> = BTreeSet::new();
+        loop {
+            let at = self.writer.horizon();
+            let stays = swept.looked_at - swept.changed;
+            let limit = at_once + 2 * stays;
+            let page = self.writer.with_store(move |store| store.due(at, limit));
+            let page = page.await?;
+            let full = page.len() == limit;
+            let fresh: Vec<Due> = page.into_iter().filter(|due| seen.insert(*due)).collect();
+            for some in fresh.chunks(at_once) {
+                let commands = some.iter().map(command);
+                swept.changed += settle(&self.writer, at, commands).await?;
+            }
+            swept.looked_at += fresh.len();
+            if !full || fresh.is_empty() {
+                return Ok(swept);
+            }
+        }
     }
 }
 
@@ -105,9 +119,12 @@ fn command(due: &Due) -> Command {
 /// Sends commands together and counts those that changed something.
 async fn settle(
     writer: &Writer,
+    at: Millis,
     commands: impl Iterator<Item = Command>,
 ) -> Result<usize, NotDone> {
-    let sent: Vec<_> = commands.map(|command| writer.send_duty(command)).collect();
+    let sent: Vec<_> = commands
+        .map(|command| writer.send_duty(at, command))
+        .collect();
     let mut changed = 0;
     for sent in sent {
         let answer = sent?.answer().await;
@@ -134,7 +151,7 @@ pub async fn clamp_leases(writer: &Writer) -> Result<usize, NotDone> {
         let clamps = some
             .iter()
             .map(|attempt| Command::Clamp { attempt: *attempt });
-        changed += settle(writer, clamps).await?;
+        changed += settle(writer, writer.horizon(), clamps).await?;
     }
     Ok(changed)
 }

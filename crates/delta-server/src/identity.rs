@@ -5,6 +5,7 @@
 //! revoked.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use delta_core::{Digest, Millis, Text};
 use delta_store::StoreError;
 use delta_store::read::{Credential, Reader, Role};
+use tokio::sync::Semaphore;
 
 use crate::writer::{random, sha256};
 
@@ -23,8 +25,18 @@ const BELIEVED_FOR: Duration = Duration::from_secs(2);
 /// Remembered credentials: one per runner and person; beyond it the memory starts anew.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// Characters of the secret part: 32 bytes in base64url.
+/// Bytes of the secret part, and its characters in base64url.
+const SECRET_BYTES: usize = 32;
 const SECRET_CHARS: usize = 43;
+
+/// Look-ups at a time, and apart from them those of tokens that were good a moment ago: a flood of
+/// invented tokens must not keep runners from renewing their leases. A store answers thousands a
+/// second with a handful of connections.
+const LOOK_UPS: usize = 4;
+
+/// Strangers that may wait for their look-up: all runners of a large installation that come back
+/// together are through in a second or two; more than this is a flood, answered with 503.
+const MAX_STRANGERS: usize = 2_048;
 
 /// Name of whoever comes through the admin socket.
 pub const LOCAL_ADMIN: &str = "local-admin";
@@ -63,7 +75,7 @@ pub struct NewToken {
 }
 
 pub fn new_token(role: Role, name: Text, now: Millis, expires_at: Option<Millis>) -> NewToken {
-    let secret = URL_SAFE_NO_PAD.encode(random::<32>());
+    let secret = URL_SAFE_NO_PAD.encode(random::<SECRET_BYTES>());
     let secret = format!("delta_{}_{secret}", role.name());
     let id = format!("tok_{:016x}", u64::from_be_bytes(random()));
     NewToken {
@@ -84,6 +96,28 @@ pub fn new_token(role: Role, name: Text, now: Millis, expires_at: Option<Millis>
 pub struct Identity {
     reader: Arc<dyn Reader>,
     known: Mutex<HashMap<Digest, (Credential, Instant)>>,
+    /// Turns of tokens nobody has shown lately.
+    strangers: Semaphore,
+    waiting: AtomicUsize,
+    /// Turns of tokens that were good a moment ago.
+    regulars: Semaphore,
+}
+
+/// Why nobody knows whose token it is.
+#[derive(Debug, thiserror::Error)]
+pub enum Unknown {
+    #[error("too many tokens are being looked up")]
+    Flood,
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What is remembered of a token.
+enum Memory {
+    Good(Credential),
+    /// It was good, too long ago to be believed.
+    Faded,
+    None,
 }
 
 impl Identity {
@@ -91,18 +125,26 @@ impl Identity {
         Identity {
             reader,
             known: Mutex::default(),
+            strangers: Semaphore::new(LOOK_UPS),
+            waiting: AtomicUsize::new(0),
+            regulars: Semaphore::new(LOOK_UPS),
         }
     }
 
     /// Whose token this is; nobody's when it is unknown, expired or revoked.
-    pub async fn whose(&self, token: &str, now: Millis) -> Result<Option<Principal>, StoreError> {
+    pub async fn whose(&self, token: &str, now: Millis) -> Result<Option<Principal>, Unknown> {
         if !looks_like_a_token(token) {
             return Ok(None);
         }
         let hash = sha256(token.as_bytes());
         let credential = match self.remembered(&hash) {
-            Some(credential) => Some(credential),
-            None => self.look_up(hash).await?,
+            Memory::Good(credential) => Some(credential),
+            Memory::Faded => {
+                // Never closed, so that this is about waiting only.
+                let _turn = self.regulars.acquire().await;
+                self.look_up(hash).await?
+            }
+            Memory::None => self.look_up_stranger(hash).await?,
         };
         Ok(credential
             .filter(|credential| is_good(credential, now))
@@ -112,23 +154,41 @@ impl Identity {
             }))
     }
 
-    fn remembered(&self, hash: &Digest) -> Option<Credential> {
+    fn remembered(&self, hash: &Digest) -> Memory {
         let known = self.known.lock().unwrap_or_else(|e| e.into_inner());
-        let (credential, since) = known.get(hash)?;
-        (since.elapsed() < BELIEVED_FOR).then(|| credential.clone())
+        match known.get(hash) {
+            Some((credential, since)) if since.elapsed() < BELIEVED_FOR => {
+                Memory::Good(credential.clone())
+            }
+            Some(_) => Memory::Faded,
+            None => Memory::None,
+        }
+    }
+
+    async fn look_up_stranger(&self, hash: Digest) -> Result<Option<Credential>, Unknown> {
+        let _waiting = Waiting::among(&self.waiting).ok_or(Unknown::Flood)?;
+        let _turn = self.strangers.acquire().await;
+        Ok(self.look_up(hash).await?)
     }
 
     async fn look_up(&self, hash: Digest) -> Result<Option<Credential>, StoreError> {
         let reader = self.reader.clone();
         let found = tokio::task::spawn_blocking(move || reader.credential(&hash)).await;
         let found = found.map_err(|error| StoreError::Unavailable(error.to_string()))??;
-        if let Some(credential) = &found {
-            let mut known = self.known.lock().unwrap_or_else(|e| e.into_inner());
-            if known.len() >= MAX_REMEMBERED {
-                known.clear();
-            }
-            known.insert(hash, (credential.clone(), Instant::now()));
+        let mut known = self.known.lock().unwrap_or_else(|e| e.into_inner());
+        if known.len() >= MAX_REMEMBERED {
+            known.clear();
         }
+        match &found {
+            // One that was revoked is a stranger's from now on.
+            Some(credential) if credential.revoked_at.is_none() => {
+                known.insert(hash, (credential.clone(), Instant::now()));
+            }
+            _ => {
+                known.remove(&hash);
+            }
+        }
+        drop(known);
         Ok(found)
     }
 
@@ -142,19 +202,35 @@ fn is_good(credential: &Credential, now: Millis) -> bool {
     credential.revoked_at.is_none() && credential.expires_at.is_none_or(|at| now < at)
 }
 
+/// A place among those who wait, given up when it is dropped.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn among(count: &'a AtomicUsize) -> Option<Waiting<'a>> {
+        let more = |n: usize| (n < MAX_STRANGERS).then_some(n + 1);
+        let entered = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        entered.ok().map(|_| Waiting(count))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Spares the store a look for what cannot be one.
-fn looks_like_a_token(text: &str) -> bool {
+pub fn looks_like_a_token(text: &str) -> bool {
     let Some((role, secret)) = text
         .strip_prefix("delta_")
         .and_then(|rest| rest.split_once('_'))
     else {
         return false;
     };
+    let mut bytes = [0; SECRET_BYTES];
     Role::from_name(role).is_some()
         && secret.len() == SECRET_CHARS
-        && secret
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        && URL_SAFE_NO_PAD.decode_slice(secret, &mut bytes) == Ok(SECRET_BYTES)
 }
 
 #[cfg(test)]
@@ -215,5 +291,39 @@ mod tests {
         credential.expires_at = None;
         credential.revoked_at = Some(Millis(5));
         assert!(!is_good(&credential, Millis(6)));
+    }
+
+    fn invented(n: u8) -> String {
+        format!("delta_user_{}", URL_SAFE_NO_PAD.encode([n; SECRET_BYTES]))
+    }
+
+    #[tokio::test]
+    async fn a_flood_of_invented_tokens_is_refused_and_regulars_are_served() {
+        let store = delta_store::memory::MemoryStore::new();
+        let reader = Arc::new(store.reader());
+        let token = new_token(Role::Runner, "r".into(), Millis(0), None);
+        reader.put_credential(&token.credential).unwrap();
+        let identity = Identity::new(reader);
+        let runner = identity.whose(&token.secret, Millis(1)).await.unwrap();
+        assert!(runner.is_some());
+        assert_eq!(identity.whose(&invented(1), Millis(1)).await.unwrap(), None);
+        // All turns of strangers are taken, and the room where they wait is full.
+        let turns = identity.strangers.acquire_many(LOOK_UPS as u32).await;
+        identity.waiting.store(MAX_STRANGERS, Ordering::Relaxed);
+        let refused = identity.whose(&invented(2), Millis(1)).await;
+        assert!(matches!(refused, Err(Unknown::Flood)), "{refused:?}");
+        // The regular's token has faded, and must be looked up again.
+        let long_ago = Instant::now().checked_sub(BELIEVED_FOR * 2).unwrap();
+        for (_, since) in identity.known.lock().unwrap().values_mut() {
+            *since = long_ago;
+        }
+        assert_eq!(
+            identity.whose(&token.secret, Millis(1)).await.unwrap(),
+            runner
+        );
+        identity.waiting.store(MAX_STRANGERS - 1, Ordering::Relaxed);
+        drop(turns);
+        assert_eq!(identity.whose(&invented(2), Millis(1)).await.unwrap(), None);
+        assert_eq!(identity.waiting.load(Ordering::Relaxed), MAX_STRANGERS - 1);
     }
 }

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod audit;
 mod clock;
 mod create;
 mod data;
@@ -16,6 +17,8 @@ mod listen;
 mod metrics;
 mod objects;
 mod presence;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod writer;
 
@@ -165,6 +168,13 @@ pub struct TokenError(String);
 
 /// Starts a server; when this returns it answers.
 pub async fn start(config: Config) -> Result<Server, StartError> {
+    start_on(config, open).await
+}
+
+/// Opens a store's two sides.
+type Open = fn(&Config) -> Result<Opened, StoreError>;
+
+async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
     config.settings.check()?;
     let lock = data::lock(&config.data)?;
     let objects = Arc::new(data::objects(&config)?);
@@ -173,7 +183,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
         Some(addr) => Some(listen::tcp(addr, config.tls.as_ref(), config.behind_tls_proxy).await?),
         None => None,
     };
-    let (writer, reader, thread) = start_writer(&config).await?;
+    let (writer, reader, thread) = start_writer(&config, open).await?;
     let stop = CancellationToken::new();
     let clamped = duties::clamp_leases(&writer).await;
     let clamped = clamped.map_err(|error: NotDone| StartError::First(error.to_string()))?;
@@ -201,7 +211,7 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
 type Started = (Writer, Arc<dyn Reader>, std::thread::JoinHandle<()>);
 
 /// Opens the store off the async threads, sets the clock by it, and hands it to the writer.
-async fn start_writer(config: &Config) -> Result<Started, StartError> {
+async fn start_writer(config: &Config, open: Open) -> Result<Started, StartError> {
     let config = config.clone();
     let opened = tokio::task::spawn_blocking(move || {
         let (mut store, reader) = open(&config)?;
@@ -305,6 +315,13 @@ impl Server {
         let now = self.writer.now();
         let made = http::make_token(&self.app, role, name.into(), now).await;
         made.map_err(|error| TokenError(error.body.message))
+    }
+
+    /// Waits until this server cannot go on, because its writer is gone; for ever while all is
+    /// well. Requests are answered with 503 from then on: end the process, and let whoever
+    /// supervises it start another.
+    pub async fn broken(&self) {
+        self.writer.ended().await;
     }
 
     /// Stops accepting, sends parked requests home, lets requests in flight finish, commits what

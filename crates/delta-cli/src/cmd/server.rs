@@ -87,12 +87,28 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         .map_err(|refused| refused.into_failure(&data))?;
     let url = url(&server, scheme)?;
     announce(&server, &url, terminal);
-    stop.asked().await;
+    tokio::select! {
+        () = stop.asked() => {}
+        () = server.broken() => {
+            server.shutdown().await;
+            return Err(broken());
+        }
+    }
     terminal.say("stopping; once more to stop at once");
     tokio::select! {
         () = server.shutdown() => Ok(Exit::Ok),
         () = stop.asked() => Ok(Exit::Canceled),
     }
+}
+
+/// What is said when the server gave up by itself.
+pub fn broken() -> Failure {
+    Failure::new(
+        Exit::Internal,
+        "the server cannot write any more and has ended",
+    )
+    .because("its writer panicked; the log above says where")
+    .next("start it again: everything that was acknowledged is on disk")
 }
 
 /// Where it listens, now that a port has been chosen.

@@ -95,9 +95,16 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let slots = args.slots.unwrap_or_else(worker::cores);
     let worker = start_agent(&server, &url, &args.data, slots, args.label, terminal).await;
     let done = match worker {
-        Ok(worker) => {
+        Ok(mut worker) => {
             announce(&url, &args.data, slots, terminal);
-            until_told(worker, &mut stop, terminal).await
+            tokio::select! {
+                done = until_told(&mut worker, &mut stop, terminal) => done,
+                () = server.broken() => {
+                    worker.stop(Duration::ZERO);
+                    let _ = tokio::time::timeout(SHUTDOWN_GRACE, worker.ended()).await;
+                    Err(server::broken())
+                }
+            }
         }
         Err(failure) => Err(failure),
     };
@@ -166,7 +173,7 @@ fn announce(url: &str, data: &Path, slots: u32, terminal: &Terminal) {
     terminal.say("Ctrl-C stops both.");
 }
 
-async fn until_told(mut worker: Worker, stop: &mut Stop, terminal: &Terminal) -> Done {
+async fn until_told(worker: &mut Worker, stop: &mut Stop, terminal: &Terminal) -> Done {
     tokio::select! {
         ended = worker.ended() => return ended.map(|()| Exit::Ok),
         () = stop.asked() => worker.stop(SHUTDOWN_GRACE),

@@ -34,7 +34,11 @@ pub(super) fn grant(work: &mut Work, asked: Asked) -> Result<Reply, Stop> {
         None => {}
     }
     let attempt = work.attempt(id)?;
-    if attempt.state != AttemptState::Queued || !work.run()?.state.takes_work() {
+    let run = work.run()?;
+    // A run past its waiting limit or its timeout has ended, whether or not a sweep has been by:
+    // these come before any lease (A33, A54).
+    let over = run.due_at().is_some_and(|at| work.now() >= at);
+    if attempt.state != AttemptState::Queued || !run.state.takes_work() || over {
         return Err(Refusal::NotQueued(id).into());
     }
     let settings = work.context.settings;

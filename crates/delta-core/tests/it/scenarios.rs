@@ -47,6 +47,7 @@ scenarios! {
     a_retry_is_a_new_attempt,
     a_run_is_running_from_its_first_grant_on,
     a_run_nobody_takes_fails,
+    a_run_past_its_limit_is_not_granted,
     a_run_times_out_with_jobs_alive,
     a_run_without_jobs_fails,
     a_runner_cannot_choose_its_cause_freely,

@@ -1,5 +1,9 @@
 //! What every request is checked for before a handler sees it: a credential of the right role, and
 //! a body that is not too large.
+//!
+//! A message is stamped when its last byte was read (A23), so its body is read while its sender is
+//! looked up. Nothing is read of a request whose credential cannot be one, and never more than the
+//! message's bound before the credential has proved good.
 
 use std::time::Duration;
 
@@ -14,7 +18,9 @@ use http_body_util::BodyExt;
 
 use super::App;
 use super::error::ApiError;
-use crate::identity::Principal;
+use crate::audit;
+use crate::identity::{Principal, Unknown, looks_like_a_token};
+use crate::writer::Receipt;
 
 /// A runner's message: progress and references, never the bytes they refer to.
 pub const MESSAGE_BYTES: usize = 1024 * 1024;
@@ -56,7 +62,7 @@ impl FromRequestParts<App> for Admin {
 
 async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principal, ApiError> {
     let who = match bearer(&parts.headers) {
-        Some(token) => app.identity.whose(token, app.writer.now()).await?,
+        Some(token) => whose(app, token).await?,
         // Only the admin socket puts a principal there.
         None => parts.extensions.get::<Principal>().cloned(),
     };
@@ -64,6 +70,7 @@ async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principa
         return Err(unauthenticated(app));
     };
     if !who.may(needed) {
+        audit::forbidden(&who, needed.name());
         let message = format!(
             "this needs a token of role {}, and yours is a {} token",
             needed.name(),
@@ -74,10 +81,25 @@ async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principa
     Ok(who)
 }
 
+/// What the store says about its troubles is for the log: nobody knows yet who asks.
+async fn whose(app: &App, token: &str) -> Result<Option<Principal>, ApiError> {
+    let known = app.identity.whose(token, app.writer.now()).await;
+    known.map_err(|unknown| {
+        let message = match &unknown {
+            Unknown::Flood => "too many callers are being looked up; try again",
+            Unknown::Store(error) => {
+                tracing::warn!(%error, "a token could not be looked up");
+                "the store does not answer; try again"
+            }
+        };
+        ApiError::new(ErrorCode::Unavailable, message)
+    })
+}
+
 /// Looks again at the token of a runner whose request was parked: it may be revoked by now.
 pub async fn still_a_runner(headers: &HeaderMap, app: &App) -> Result<(), ApiError> {
     let token = bearer(headers).unwrap_or_default();
-    let who = app.identity.whose(token, app.writer.now()).await?;
+    let who = whose(app, token).await?;
     if who.is_some_and(|who| who.may(Role::Runner)) {
         return Ok(());
     }
@@ -95,27 +117,60 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// A whole body of at most `LIMIT` bytes, and the moment its last byte was read (A23).
-pub struct Whole<const LIMIT: usize> {
+/// A whole body, and the moment its last byte was read (A23).
+pub struct Message {
     pub bytes: Bytes,
     pub at: Millis,
+    /// Holds timers back until it is judged (A38): to be handed on with a holder's message, and
+    /// dropped where nothing about a lease is judged.
+    pub receipt: Receipt,
 }
 
-pub type Message = Whole<MESSAGE_BYTES>;
+/// A message of at most `LIMIT` bytes and who sent it: `W` says which role that takes.
+pub struct Heard<W, const LIMIT: usize = MESSAGE_BYTES>(pub W, pub Message);
 
-impl<const LIMIT: usize> FromRequest<App> for Whole<LIMIT> {
+impl<W, const LIMIT: usize> FromRequest<App> for Heard<W, LIMIT>
+where
+    W: FromRequestParts<App, Rejection = ApiError> + Send,
+{
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
-        let read = tokio::time::timeout(BODY_TIME, read(request.into_body(), LIMIT));
-        let bytes = read.await.map_err(|_| {
-            let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
-            ApiError::new(ErrorCode::Unavailable, message)
-        })??;
-        Ok(Whole {
-            bytes,
-            at: app.writer.now(),
-        })
+        let (mut parts, mut body) = request.into_parts();
+        if !could_be_somebody(&parts) {
+            return Err(unauthenticated(app));
+        }
+        let (who, start, receipt) = {
+            let read = async {
+                let start = tokio::time::timeout(BODY_TIME, start(&mut body, LIMIT)).await;
+                (
+                    start.unwrap_or_else(|_| Err(too_slow())),
+                    app.writer.receive(),
+                )
+            };
+            let who = W::from_request_parts(&mut parts, app);
+            tokio::pin!(read, who);
+            // Whichever is first; a caller who proves to be nobody is not read to the end.
+            let (who, (start, receipt)) = tokio::select! {
+                who = &mut who => (who?, read.await),
+                start = &mut read => (who.await?, start),
+            };
+            (who, start, receipt)
+        };
+        let bytes = match start? {
+            Start::Whole(bytes) => bytes,
+            Start::TooLong(length) => return Err(too_long(&mut body, length, LIMIT).await),
+        };
+        let at = receipt.at();
+        Ok(Heard(who, Message { bytes, at, receipt }))
+    }
+}
+
+/// Whether it is worth looking up who this is.
+fn could_be_somebody(parts: &Parts) -> bool {
+    match bearer(&parts.headers) {
+        Some(token) => looks_like_a_token(token),
+        None => parts.extensions.get::<Principal>().is_some(),
     }
 }
 
@@ -141,16 +196,28 @@ pub async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
 
 /// Reads a body of at most `limit` bytes.
 pub async fn read(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
+    match start(&mut body, limit).await? {
+        Start::Whole(bytes) => Ok(bytes),
+        Start::TooLong(length) => Err(too_long(&mut body, length, limit).await),
+    }
+}
+
+/// What a body turned out to be within its bound.
+enum Start {
+    Whole(Bytes),
+    /// There is more than the bound; so many bytes were read.
+    TooLong(usize),
+}
+
+/// Reads a body as far as its bound goes.
+async fn start(body: &mut Body, limit: usize) -> Result<Start, ApiError> {
     let mut first: Option<Bytes> = None;
     let mut whole: Vec<u8> = Vec::new();
     let mut length = 0;
-    while let Some(data) = next_piece(&mut body).await? {
+    while let Some(data) = next_piece(body).await? {
         length += data.len();
-        if length > DRAINED_BYTES {
-            break;
-        }
         if length > limit {
-            continue;
+            return Ok(Start::TooLong(length));
         }
         // Nearly every message is one frame: no copy then.
         match &first {
@@ -163,9 +230,25 @@ pub async fn read(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
             }
         }
     }
-    if length > limit {
-        let message = format!("the body has more than {limit} bytes");
-        return Err(ApiError::new(ErrorCode::TooLarge, message));
-    }
-    Ok(first.unwrap_or_else(|| whole.into()))
+    Ok(Start::Whole(first.unwrap_or_else(|| whole.into())))
+}
+
+/// Reads on for a while without keeping anything, so that the refusal is seen.
+async fn too_long(body: &mut Body, mut length: usize, limit: usize) -> ApiError {
+    let drain = async {
+        while let Ok(Some(data)) = next_piece(body).await {
+            length += data.len();
+            if length > DRAINED_BYTES {
+                break;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(BODY_TIME, drain).await;
+    let message = format!("the body has more than {limit} bytes");
+    ApiError::new(ErrorCode::TooLarge, message)
+}
+
+fn too_slow() -> ApiError {
+    let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
+    ApiError::new(ErrorCode::Unavailable, message)
 }

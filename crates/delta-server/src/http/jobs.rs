@@ -9,9 +9,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Message, User};
+use super::extract::{Heard, User};
 use super::runs::by;
 use super::{App, log, views};
+use crate::audit;
 use crate::writer::Lane;
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -84,9 +85,8 @@ async fn left_behind(app: &App, rows: JobRows) -> Result<(JobRows, Vec<views::Le
         (status = 404, body = ErrorBody)))]
 async fn cancel_job(
     State(app): State<App>,
-    User(who): User,
     Path(id): Path<String>,
-    body: Message,
+    Heard(User(who), body): Heard<User>,
 ) -> Result<axum::Json<JobView>, ApiError> {
     let job = job_id(&id)?;
     let request = CancelRequest::parse(&body.bytes)?;
@@ -96,5 +96,6 @@ async fn cancel_job(
         by: by(&who.id, request.reason.as_deref()),
     };
     app.writer.command(Lane::People, body.at, command).await?;
+    audit::done("job.cancel", &who, &id);
     view(&app, job).await.map(axum::Json)
 }

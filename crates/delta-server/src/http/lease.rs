@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Message, Runner, still_a_runner};
+use super::extract::{Heard, Runner, still_a_runner};
 use super::runner::{hex, parse};
 use crate::writer::{Delivery, GrantedLease, NotDone, sha256};
 
@@ -38,11 +38,12 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 409, description = "RUNNER_BUSY", body = ErrorBody)))]
 async fn lease(
     State(app): State<App>,
-    Runner(who): Runner,
     headers: HeaderMap,
-    body: Message,
+    Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let ask: Lease = parse(&app, &body.bytes)?;
+    // Asking for work is not about a lease: no timer waits for it.
+    drop(body.receipt);
     let runner: Text = ask.runner_id.into();
     let capabilities = capabilities(&ask.capabilities);
     app.presence.asks(&who.id, &runner, &capabilities);

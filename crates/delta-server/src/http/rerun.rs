@@ -17,8 +17,9 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Message, User};
+use super::extract::{Heard, User};
 use super::runs::{created, find, idempotency, run_id};
+use crate::audit;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(rerun))
@@ -32,10 +33,9 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 409, description = "it has not ended", body = ErrorBody)))]
 async fn rerun(
     State(app): State<App>,
-    User(who): User,
     Path(id): Path<String>,
     headers: HeaderMap,
-    body: Message,
+    Heard(User(who), body): Heard<User>,
 ) -> Result<Response, ApiError> {
     let old = run_id(&id)?;
     let request = RerunRequest::parse(&body.bytes)?;
@@ -54,10 +54,11 @@ async fn rerun(
     // The address is part of the request: the same key for another run is another request.
     let said = [id.as_bytes(), b"\n", &body.bytes].concat();
     let key = idempotency(&headers, &who.id, &said)?;
-    let mut new = again(&rows, &chosen, who.id, key);
+    let mut new = again(&rows, &chosen, who.id.clone(), key);
     new.id = app.fresh_run_id(body.at);
     let command = Command::CreateRun(Box::new(new));
     let answer = app.writer.create(body.at, command, specs).await?;
+    audit::done("run.rerun", &who, &id);
     created(&app, answer).await
 }
 

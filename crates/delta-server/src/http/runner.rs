@@ -23,9 +23,9 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Message, Runner};
+use super::extract::{Heard, Message, Runner};
 use crate::identity::Principal;
-use crate::writer::{Lane, sha256};
+use crate::writer::{Answer, NotDone, sha256};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -43,8 +43,7 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 409, description = "StaleLease", body = serde_json::Value)))]
 async fn ack_lease(
     State(app): State<App>,
-    Runner(who): Runner,
-    body: Message,
+    Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let ack: AckLease = parse(&app, &body.bytes)?;
     let Some(proof) = proof(&ack.lease_id, &who, ack.runner_id) else {
@@ -55,7 +54,7 @@ async fn ack_lease(
         .parse()
         .map_err(|_| Invalid::field("job_id", "is not the id of a job"))?;
     let command = Command::AckLease { proof, job };
-    let answer = app.writer.command(Lane::Hold, body.at, command).await?;
+    let answer = said(&app, body, command).await?;
     match answer.reply {
         Reply::Acknowledged { ttl } => Ok(axum::Json(AckLeaseAck {
             accepted: true,
@@ -74,8 +73,7 @@ async fn ack_lease(
         body = serde_json::Value)))]
 async fn heartbeat(
     State(app): State<App>,
-    Runner(who): Runner,
-    body: Message,
+    Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let beat: Heartbeat = parse(&app, &body.bytes)?;
     let token = beat.lease_id.clone();
@@ -99,7 +97,7 @@ async fn heartbeat(
         .wait_seconds
         .map_or(Duration::ZERO, Seconds::as_duration)
         .min(longest);
-    let answer = app.writer.heartbeat(body.at, command, hold).await?;
+    let answer = app.writer.holder_says(body.receipt, command, hold).await?;
     let ack = match answer.reply {
         Reply::Renewed { ttl, cancel } => {
             let cancel = cancel.map(|notice| notice.remaining.into());
@@ -136,8 +134,7 @@ fn progress(beat: &Heartbeat) -> Progress {
             body = serde_json::Value)))]
 async fn complete(
     State(app): State<App>,
-    Runner(who): Runner,
-    body: Message,
+    Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let done: Complete = parse(&app, &body.bytes)?;
     let token = done.lease_id.clone();
@@ -151,7 +148,7 @@ async fn complete(
         cause: done.cause.as_deref().and_then(Cause::from_name),
         report: Box::new(completion_report(&done)),
     };
-    let answer = app.writer.command(Lane::Hold, body.at, command).await?;
+    let answer = said(&app, body, command).await?;
     let (accepted, reason, final_status) = match answer.reply {
         Reply::Completed => (true, None, None),
         Reply::CompletedAfterCancel => {
@@ -172,7 +169,6 @@ async fn complete(
 }
 
 fn completion_report(done: &Complete) -> Report {
-    let moment = |text: Option<&String>| delta_wire::Millis::from_rfc3339(text?).map(Into::into);
     let timings = done.timings.as_ref();
     Report {
         exit_code: done.exit_code,
@@ -182,6 +178,10 @@ fn completion_report(done: &Complete) -> Report {
         started_at: moment(timings.and_then(|it| it.started_at.as_ref())),
         finished_at: moment(timings.and_then(|it| it.finished_at.as_ref())),
     }
+}
+
+fn moment(text: Option<&String>) -> Option<delta_core::Millis> {
+    delta_wire::Millis::from_rfc3339(text?).map(Into::into)
 }
 
 fn artifacts(list: &[wire::Artifact]) -> Option<Text> {
@@ -202,8 +202,7 @@ fn log(log: &wire::LogDigest) -> Option<(u64, delta_core::Digest)> {
             body = serde_json::Value)))]
 async fn cancel_ack(
     State(app): State<App>,
-    Runner(who): Runner,
-    body: Message,
+    Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let ack: CancelAck = parse(&app, &body.bytes)?;
     let token = ack.lease_id.clone();
@@ -217,10 +216,11 @@ async fn cancel_ack(
             summary: ack.summary.as_deref().map(Text::from),
             artifacts: artifacts(&ack.artifacts),
             log: ack.log.as_ref().and_then(log),
+            finished_at: moment(ack.ts.as_ref()),
             ..Report::default()
         }),
     };
-    let answer = app.writer.command(Lane::Hold, body.at, command).await?;
+    let answer = said(&app, body, command).await?;
     let (accepted, reason) = match answer.reply {
         Reply::CancelAcknowledged => (true, None),
         Reply::CancelNotRequested => (false, Some(Reason::CancelNotRequested)),
@@ -245,6 +245,14 @@ fn cancel_ack_digest(ack: &CancelAck) -> delta_core::Digest {
         ..ack.clone()
     };
     sha256(&serde_json::to_vec(&meaning).unwrap_or_default())
+}
+
+/// Judges what a holder said by the moment it was read, before any timer of a later one (A38).
+async fn said(app: &App, message: Message, command: Command) -> Result<Answer, NotDone> {
+    let receipt = message.receipt;
+    app.writer
+        .holder_says(receipt, command, Duration::ZERO)
+        .await
 }
 
 /// A stale answer is a conflict for whoever acts on the lease (RP-44).

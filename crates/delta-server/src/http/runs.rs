@@ -11,8 +11,9 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Message, RUN_BYTES, User, Whole};
+use super::extract::{Heard, RUN_BYTES, User};
 use super::{App, views};
+use crate::audit;
 use crate::create;
 use crate::writer::{Answer, Lane, sha256};
 
@@ -38,9 +39,8 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 429, description = "come back after Retry-After", body = ErrorBody)))]
 async fn create_run(
     State(app): State<App>,
-    User(who): User,
     headers: HeaderMap,
-    body: Whole<RUN_BYTES>,
+    Heard(User(who), body): Heard<User, RUN_BYTES>,
 ) -> Result<Response, ApiError> {
     let request = CreateRun::parse(&body.bytes)?;
     let asked = create::Asked {
@@ -176,9 +176,8 @@ async fn show_run(
         (status = 404, body = ErrorBody)))]
 async fn cancel_run(
     State(app): State<App>,
-    User(who): User,
     Path(id): Path<String>,
-    body: Message,
+    Heard(User(who), body): Heard<User>,
 ) -> Result<axum::Json<RunView>, ApiError> {
     let run = run_id(&id)?;
     let request = CancelRequest::parse(&body.bytes)?;
@@ -188,6 +187,7 @@ async fn cancel_run(
         by: by(&who.id, request.reason.as_deref()),
     };
     app.writer.command(Lane::People, body.at, command).await?;
+    audit::done("run.cancel", &who, &id);
     let rows = find(&app, run).await?;
     Ok(axum::Json(views::run(&rows, &app.writer.shared().settings)))
 }

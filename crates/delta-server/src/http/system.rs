@@ -46,13 +46,17 @@ async fn readyz(State(app): State<App>) -> Result<&'static str, ApiError> {
     if app.writer.is_dead() {
         return unready("the writer has ended".into());
     }
-    let shared = app.writer.shared();
-    // A lone server on its own file is right by definition; beside others it must agree (A23).
-    if let Some(why) = shared.clock.trouble().filter(|_| shared.several_writers) {
+    if let Some(why) = app.writer.shared().unfit() {
         return unready(why);
     }
-    app.read(|reader| reader.ping()).await?;
-    Ok("ready\n")
+    match app.read(|reader| reader.ping()).await {
+        Ok(()) => Ok("ready\n"),
+        // Anybody may ask: what the database said is for the log.
+        Err(error) => {
+            tracing::warn!(why = error.body.message, "the store does not answer");
+            unready("the store does not answer".into())
+        }
+    }
 }
 
 /// Prometheus metrics.

@@ -11,8 +11,9 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Admin, Message};
+use super::extract::{Admin, Heard};
 use super::views::at;
+use crate::audit;
 use crate::identity::new_token;
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -27,8 +28,7 @@ pub fn routes() -> OpenApiRouter<App> {
         body = TokenCreated), (status = 422, body = ErrorBody)))]
 async fn create_token(
     State(app): State<App>,
-    Admin(who): Admin,
-    body: Message,
+    Heard(Admin(who), body): Heard<Admin>,
 ) -> Result<(StatusCode, axum::Json<TokenCreated>), ApiError> {
     let request = CreateToken::parse(&body.bytes)?;
     let expires = request
@@ -36,7 +36,7 @@ async fn create_token(
         .map(|after| body.at + after.into());
     let role = Role::from_name(request.role.as_str()).unwrap_or(Role::Runner);
     let created = make(&app, role, request.name.into(), body.at, expires).await?;
-    tracing::info!(by = %who.id, token = created.view.token_id, "a token was made");
+    audit::done("token.create", &who, &created.view.token_id);
     Ok((StatusCode::CREATED, axum::Json(created)))
 }
 
@@ -87,7 +87,7 @@ async fn revoke_token(
     if !found {
         return Err(ApiError::not_found("token"));
     }
-    tracing::info!(by = %who.id, token = id, "a token was revoked");
+    audit::done("token.revoke", &who, &id);
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -20,9 +20,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Message, Runner, next_piece, read};
+use super::extract::{Heard, Runner, next_piece, read};
 use super::runner::{hex, parse, proof, stale};
 use super::{App, internal};
+use crate::audit::Noticed;
 use crate::identity::Principal;
 use crate::objects::{
     AppendError, ArtifactMeta, MAX_ARTIFACT_BYTES, MAX_LOG_BYTES, Part, Sealed, UploadId,
@@ -50,8 +51,7 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 413, body = ErrorBody)))]
 async fn create_upload(
     State(app): State<App>,
-    Runner(who): Runner,
-    body: Message,
+    Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let wanted: CreateUpload = parse(&app, &body.bytes)?;
     let right = match wanted.kind {
@@ -305,7 +305,14 @@ async fn held(
         .as_ref()
         .map_or(Err(Stale::Unknown), |rows| judge(app, rows, &proof, right));
     match judged {
-        Err(why) => Ok(Err(stale(token.clone(), why))),
+        Err(why) => {
+            if why == Stale::Unknown
+                && let Some(lease) = rows.as_ref().and_then(|rows| named(rows, key))
+            {
+                Noticed::of_unknown(lease, &proof).log();
+            }
+            Ok(Err(stale(token.clone(), why)))
+        }
         Ok(lease) => {
             if runner.is_some_and(|runner| runner != &*lease.runner) {
                 return Err(delta_core::Refusal::RunnerMismatch.into());
@@ -317,6 +324,15 @@ async fn held(
             Ok(Ok(key))
         }
     }
+}
+
+/// The lease that a token's front names, whosever it is.
+fn named(rows: &JobRows, key: LeaseKey) -> Option<&Lease> {
+    let latest = rows.attempts.iter().filter(|it| it.id == key.attempt);
+    let latest = latest.filter_map(|it| it.lease.as_ref());
+    let past = rows.past_leases.iter().filter(|(id, _)| *id == key.attempt);
+    let mut all = latest.chain(past.map(|(_, lease)| lease));
+    all.find(|lease| lease.epoch == key.epoch)
 }
 
 fn judge<'a>(

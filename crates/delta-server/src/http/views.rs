@@ -3,11 +3,11 @@
 
 use delta_core::bound::{attempt_must_end_by, run_must_end_by};
 use delta_core::why::{Scene, SeenAgent, why};
-use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, Settings, Text};
+use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, Settings, Span, Text};
 use delta_store::read::{JobRows, RunRows};
 use delta_wire::api::{
     ArtifactView, AttemptView, CancelView, JobSummary, JobView, LeaseView, LogView, ProgressView,
-    RunSummary, RunView, Trust, Why,
+    ReportedView, RunSummary, RunView, Trust, Why,
 };
 use delta_wire::states::{JobState, RunOutcome};
 
@@ -178,6 +178,7 @@ fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
         queued_at: attempt.queued_at.map(at),
         started_at: lease.and_then(|lease| lease.acknowledged_at).map(at),
         ended_at: attempt.ended_at.map(at),
+        reported: reported(attempt),
         losses: attempt.losses,
         dispatches: attempt.dispatches,
         cancel: attempt
@@ -189,6 +190,31 @@ fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
         artifacts: left.artifacts,
         leases: leases.map(lease_view).collect(),
     }
+}
+
+/// A runner's clock that is further off than this is said to be wrong (A23): more than a slow line
+/// or a repeated message explains.
+const SKEW: Span = Span::secs(5 * 60);
+
+fn reported(attempt: &Attempt) -> Option<ReportedView> {
+    let report = attempt.report.as_ref()?;
+    let (started, finished) = (report.started_at, report.finished_at);
+    let said = finished.or(started)?;
+    let received = attempt.ended_at?;
+    let apart = received.since(said).max(said.since(received));
+    let duration = started.zip(finished).map(|(from, to)| to.since(from));
+    Some(ReportedView {
+        started_at: started.map(at),
+        reported_at: finished.map(at),
+        received_at: at(received),
+        duration_ms: duration.map(|span| span.0.unsigned_abs()),
+        // The beginning may be long ago; it cannot be yet to come.
+        skewed: if finished.is_some() {
+            apart > SKEW
+        } else {
+            said.since(received) > SKEW
+        },
+    })
 }
 
 fn progress(attempt: &Attempt) -> Option<ProgressView> {

@@ -14,6 +14,7 @@ use delta_core::{
 use delta_store::{CommitError, Store, StoreError, Writes};
 
 use super::{Answer, Created, NotDone, Shared, entropy};
+use crate::audit::Noticed;
 
 /// Rows loaded one by one for a command before its whole run is loaded at once: releasing a few
 /// dependents is cheaper singly, releasing a thousand is not.
@@ -35,6 +36,8 @@ pub(super) enum Failed {
     /// Another writer was first: run it again.
     Again,
     Store(StoreError),
+    /// This server must not write at all for now, and why (A23).
+    Unfit(String),
 }
 
 impl From<StoreError> for Failed {
@@ -47,10 +50,15 @@ impl From<StoreError> for Failed {
 }
 
 impl<'a> Batch<'a> {
-    pub fn begin(shared: &'a Shared, store: &'a mut dyn Store) -> Result<Batch<'a>, StoreError> {
+    /// Opens a batch, and refuses one by a clock that disagrees with the store's.
+    pub fn begin(shared: &'a Shared, store: &'a mut dyn Store) -> Result<Batch<'a>, Failed> {
         let store_now = store.begin()?;
         let distance = shared.clock.observe(store_now);
         shared.metrics.clock_distance.set(distance);
+        if let Some(why) = shared.unfit() {
+            store.rollback();
+            return Err(Failed::Unfit(why));
+        }
         Ok(Batch {
             shared,
             store,
@@ -92,7 +100,12 @@ impl<'a> Batch<'a> {
             // A broken assertion in the core fails its own command, not its neighbours'.
             let decided = catch_unwind(AssertUnwindSafe(|| decide(&self.world, command, &context)));
             match decided {
-                Ok(Ok(decision)) => return Ok(Ok(self.take_over(decision, specs))),
+                Ok(Ok(decision)) => {
+                    let noticed = Noticed::in_answer(&self.world, command, &decision.reply);
+                    let mut answer = self.take_over(decision, specs);
+                    answer.noticed = noticed.map(Box::new);
+                    return Ok(Ok(answer));
+                }
                 Ok(Err(Stop::Refused(refusal))) => return Ok(Err(refusal.into())),
                 Ok(Err(Stop::Missing(want))) => self.load_missing(want, command, loads)?,
                 Err(_) => {
@@ -142,7 +155,11 @@ impl<'a> Batch<'a> {
         self.world.absorb(&edits);
         self.writes.edits.absorb(edits);
         self.writes.records.extend(record);
-        Answer { reply, created }
+        Answer {
+            reply,
+            created,
+            noticed: None,
+        }
     }
 
     /// Makes the batch durable; after an error nothing of it is there.

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use delta_core::lease::{LeaseState, epoch};
-use delta_core::{Attempt, AttemptId, Command, JobId, LeaseKey, Refusal, Reply, Span, Text, Want};
+use delta_core::{
+    Attempt, AttemptId, Command, JobId, LeaseKey, Refusal, Reply, Run, RunId, Span, Text, Want,
+};
 use delta_store::{Claim, StoreError};
 use delta_wire::runner::LeaseToken;
 
@@ -89,8 +91,8 @@ fn answer_holders(
         ]))?;
         match holding(batch, held) {
             Holding::Expired => {
-                let now = batch.shared.clock.now();
-                let _ = batch.decide(now, &Command::AttemptDue { attempt: held }, &[])?;
+                let at = batch.shared.horizon();
+                let _ = batch.decide(at, &Command::AttemptDue { attempt: held }, &[])?;
             }
             Holding::Granted => again.push((slot, held)),
             Holding::Active => {
@@ -120,7 +122,7 @@ fn holding(batch: &Batch, id: AttemptId) -> Holding {
             } else {
                 lease.expires_at
             };
-            match batch.shared.clock.now() >= end.max(batch.shared.lease_floor) {
+            match batch.shared.horizon() >= end.max(batch.shared.lease_floor) {
                 true => Holding::Expired,
                 false if granted => Holding::Granted,
                 false => Holding::Active,
@@ -259,6 +261,16 @@ fn give(
     Ok(())
 }
 
+/// A run past its limit ends here rather than at the next sweep: nothing of it is granted (A54).
+fn end_if_over(batch: &mut Batch, run: RunId) -> Result<(), StoreError> {
+    let at = batch.shared.horizon();
+    let known = batch.world.runs.get(&run).and_then(Option::as_ref);
+    if known.and_then(Run::due_at).is_some_and(|due| at >= due) {
+        let _ = batch.decide(at, &Command::RunDue { run }, &[])?;
+    }
+    Ok(())
+}
+
 type Granted = (LeaseToken, LeaseKey, Span, Span);
 
 fn grant(
@@ -267,6 +279,7 @@ fn grant(
     principal: Text,
     runner: Text,
 ) -> Result<Result<Granted, NotDone>, StoreError> {
+    end_if_over(batch, id.run())?;
     let number = batch.attempt(id).map_or(0, |attempt| attempt.lease_number) + 1;
     let epoch = epoch(batch.shared.settings.incarnation, number);
     let token = LeaseToken::for_lease(id.lease(epoch), random());

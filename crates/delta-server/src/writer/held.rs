@@ -69,6 +69,7 @@ impl HeldHeartbeats {
             let _ = held.answer.send(Ok(Answer {
                 reply,
                 created: None,
+                noticed: None,
             }));
         }
     }

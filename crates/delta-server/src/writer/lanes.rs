@@ -157,6 +157,14 @@ impl<T> Lanes<T> {
         self.arrived.notify_all();
     }
 
+    /// Takes no more and hands back what waits: for a writer that is gone.
+    pub fn abandon(&self) -> Vec<T> {
+        let mut state = self.lock();
+        state.closed = true;
+        let left = state.lanes.iter_mut().flat_map(|lane| lane.drain(..));
+        left.collect()
+    }
+
     pub fn depths(&self) -> [usize; 3] {
         self.lock().lanes.each_ref().map(VecDeque::len)
     }

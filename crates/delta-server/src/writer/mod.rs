@@ -14,6 +14,11 @@ mod grant;
 mod held;
 pub mod lanes;
 mod parking;
+mod receipts;
+#[cfg(test)]
+pub mod test_store;
+#[cfg(test)]
+mod test_trouble;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -23,18 +28,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use delta_core::requirement::Capabilities;
-use delta_core::{Attempt, Command, Job, LeaseKey, Millis, Refusal, Reply, Run, Settings, Text};
+use delta_core::{
+    Attempt, Command, Job, LeaseKey, Millis, Refusal, Reply, Run, Settings, Span, Text,
+};
 use delta_store::{Store, StoreError};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 pub use delivery::{Delivery, GrantedLease};
 pub use lanes::Lane;
+pub use receipts::Receipt;
 pub use thread::Thread;
 
+use crate::audit::Noticed;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::watch::Watchers;
 use lanes::{Lanes, Refused};
+use receipts::Receipts;
 
 /// A command that waited this long is answered "try again", never judged (A38): its sender has
 /// given up on it, or will repeat it.
@@ -61,6 +72,8 @@ pub struct Answer {
     pub reply: Reply,
     /// The rows of a run this command made.
     pub created: Option<Box<Created>>,
+    /// What is odd about the message, to be said once it is answered.
+    noticed: Option<Box<Noticed>>,
 }
 
 /// A run as it was made.
@@ -78,6 +91,7 @@ type Task = Box<dyn FnOnce(&mut dyn Store) + Send>;
 struct Item {
     /// When it was fully read (A23).
     at: Millis,
+    /// Since when it waits to be judged.
     arrived: Instant,
     kind: Kind,
 }
@@ -109,6 +123,20 @@ struct Order {
     /// How long the answer to a heartbeat may be held back to bring news of a cancel (A70).
     hold: Duration,
     answer: Option<AnswerTo>,
+    /// Keeps timers from being judged before it.
+    receipt: Option<Receipt>,
+}
+
+impl Order {
+    fn of(command: Command) -> Order {
+        Order {
+            command,
+            specs: Vec::new(),
+            hold: Duration::ZERO,
+            answer: None,
+            receipt: None,
+        }
+    }
 }
 
 /// A slot that asks for work.
@@ -141,10 +169,13 @@ pub struct Shared {
     /// Several servers write to this store.
     pub several_writers: bool,
     longest_wait: Duration,
+    receipts: Arc<Receipts>,
+    /// A wake-up is in its lane: one is as good as many.
+    waking: AtomicBool,
     /// Parked requests are sent home and none is parked any more.
     closing: AtomicBool,
     /// The thread is gone for good.
-    dead: AtomicBool,
+    ended: CancellationToken,
 }
 
 /// The handlers' side of the writer. Cheap to clone.
@@ -162,6 +193,11 @@ impl Writer {
         &self.shared
     }
 
+    /// The moment a message has been fully read, to be handed on with its command (A23).
+    pub fn receive(&self) -> Receipt {
+        self.shared.receipts.open(&self.shared.clock)
+    }
+
     /// Carries out a command that was fully read at `at`.
     pub async fn command(
         &self,
@@ -169,8 +205,8 @@ impl Writer {
         at: Millis,
         command: Command,
     ) -> Result<Answer, NotDone> {
-        self.order(lane, at, command, Vec::new(), Duration::ZERO)
-            .await
+        let order = Order::of(command);
+        self.send(lane, at, order)?.answer().await
     }
 
     /// Makes a run. `specs` belong to its jobs, in order.
@@ -180,55 +216,63 @@ impl Writer {
         command: Command,
         specs: Vec<Arc<str>>,
     ) -> Result<Answer, NotDone> {
-        self.order(Lane::People, at, command, specs, Duration::ZERO)
-            .await
+        let order = Order {
+            specs,
+            ..Order::of(command)
+        };
+        self.send(Lane::People, at, order)?.answer().await
     }
 
-    /// Renews a lease; the answer may be held back for up to `hold`, to bring news of a cancel.
-    pub async fn heartbeat(
+    /// Carries out what the holder of a lease says. The answer to a heartbeat may be held back for
+    /// up to `hold`, to bring news of a cancel.
+    pub async fn holder_says(
         &self,
-        at: Millis,
+        receipt: Receipt,
         command: Command,
         hold: Duration,
     ) -> Result<Answer, NotDone> {
-        self.order(Lane::Hold, at, command, Vec::new(), hold).await
+        let at = receipt.at();
+        let order = Order {
+            hold,
+            receipt: Some(receipt),
+            ..Order::of(command)
+        };
+        self.send(Lane::Hold, at, order)?.answer().await
     }
 
-    async fn order(
+    fn send(&self, lane: Lane, at: Millis, order: Order) -> Result<Sent, NotDone> {
+        // Looking up who it comes from is part of its wait.
+        let waited = Duration::from_millis(self.now().since(at).0.unsigned_abs());
+        let arrived = Instant::now();
+        self.send_since(
+            lane,
+            at,
+            arrived.checked_sub(waited).unwrap_or(arrived),
+            order,
+        )
+    }
+
+    fn send_since(
         &self,
         lane: Lane,
         at: Millis,
-        command: Command,
-        specs: Vec<Arc<str>>,
-        hold: Duration,
-    ) -> Result<Answer, NotDone> {
-        let sent = self.send(lane, at, command, specs, hold)?;
-        sent.answer().await
-    }
-
-    fn send(
-        &self,
-        lane: Lane,
-        at: Millis,
-        command: Command,
-        specs: Vec<Arc<str>>,
-        hold: Duration,
+        arrived: Instant,
+        mut order: Order,
     ) -> Result<Sent, NotDone> {
         let (answer, answered) = oneshot::channel();
-        let order = Order {
-            command,
-            specs,
-            hold,
-            answer: Some(answer),
-        };
-        self.push(lane, at, Kind::Command(Box::new(order)))?;
+        order.answer = Some(answer);
+        self.push(lane, at, arrived, Kind::Command(Box::new(order)))?;
         Ok(Sent(answered))
     }
 
+    /// The moment up to which every message has been judged: what timers are judged at (A38).
+    pub fn horizon(&self) -> Millis {
+        self.shared.horizon()
+    }
+
     /// Sends a command of a duty without waiting for its answer yet, so that many share a batch.
-    pub fn send_duty(&self, command: Command) -> Result<Sent, NotDone> {
-        let now = self.now();
-        self.send(Lane::Dispatch, now, command, Vec::new(), Duration::ZERO)
+    pub fn send_duty(&self, at: Millis, command: Command) -> Result<Sent, NotDone> {
+        self.send_since(Lane::Dispatch, at, Instant::now(), Order::of(command))
     }
 
     /// Asks for work, waiting up to `wait` for it. Dropping the future takes the request back.
@@ -248,7 +292,7 @@ impl Writer {
             until: Instant::now() + wait,
             answer,
         };
-        self.push(Lane::Dispatch, at, Kind::Ask(ask))?;
+        self.push(Lane::Dispatch, at, Instant::now(), Kind::Ask(ask))?;
         answered.await.unwrap_or_else(|_| Err(stopping()))
     }
 
@@ -261,18 +305,13 @@ impl Writer {
         let task = Box::new(move |store: &mut dyn Store| {
             let _ = answer.send(task(store).map_err(|error| store_error(&error)));
         });
-        self.push(Lane::Dispatch, self.now(), Kind::Task(task))?;
+        self.push(Lane::Dispatch, self.now(), Instant::now(), Kind::Task(task))?;
         answered.await.unwrap_or_else(|_| Err(stopping()))
     }
 
     /// Work may be waiting for parked slots: look.
     pub fn wake(&self) {
-        let item = Item {
-            at: self.now(),
-            arrived: Instant::now(),
-            kind: Kind::Wake,
-        };
-        self.shared.lanes.push_own(Lane::Dispatch, item);
+        self.shared.wake();
     }
 
     /// Sends every parked request home with nothing; new ones find nothing at once.
@@ -287,7 +326,12 @@ impl Writer {
     }
 
     pub fn is_dead(&self) -> bool {
-        self.shared.dead.load(Ordering::Acquire)
+        self.shared.ended.is_cancelled()
+    }
+
+    /// Waits for the end of the thread.
+    pub async fn ended(&self) {
+        self.shared.ended.cancelled().await;
     }
 
     /// Messages waiting per lane.
@@ -295,12 +339,8 @@ impl Writer {
         self.shared.lanes.depths()
     }
 
-    fn push(&self, lane: Lane, at: Millis, kind: Kind) -> Result<(), NotDone> {
-        let item = Item {
-            at,
-            arrived: Instant::now(),
-            kind,
-        };
+    fn push(&self, lane: Lane, at: Millis, arrived: Instant, kind: Kind) -> Result<(), NotDone> {
+        let item = Item { at, arrived, kind };
         self.shared.lanes.push(lane, item).map_err(|why| match why {
             Refused::Full => {
                 self.shared.metrics.refused.inc();
@@ -314,21 +354,40 @@ impl Writer {
 impl Shared {
     /// Takes back a grant that never reached its runner (A67).
     fn revoke_undelivered(&self, lease: LeaseKey) {
-        let order = Order {
-            command: Command::Revoke {
-                lease,
-                why: delta_core::lease::Revocation::Replaced,
-            },
-            specs: Vec::new(),
-            hold: Duration::ZERO,
-            answer: None,
-        };
+        let order = Order::of(Command::Revoke {
+            lease,
+            why: delta_core::lease::Revocation::Replaced,
+        });
         let item = Item {
             at: self.clock.now(),
             arrived: Instant::now(),
             kind: Kind::Command(Box::new(order)),
         };
         self.lanes.push_own(Lane::Dispatch, item);
+    }
+
+    /// Puts a wake-up into its lane unless one is there.
+    fn wake(&self) {
+        if self.waking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let item = Item {
+            at: self.clock.now(),
+            arrived: Instant::now(),
+            kind: Kind::Wake,
+        };
+        self.lanes.push_own(Lane::Dispatch, item);
+    }
+
+    fn horizon(&self) -> Millis {
+        let longest = i64::try_from(self.longest_wait.as_millis()).unwrap_or(i64::MAX);
+        self.receipts.horizon(&self.clock, Span(longest))
+    }
+
+    /// Why this server must not write now: beside others its clock must agree with the store's,
+    /// while a lone server on its own file is right by definition (A23).
+    pub fn unfit(&self) -> Option<String> {
+        self.clock.trouble().filter(|_| self.several_writers)
     }
 
     fn is_closing(&self) -> bool {

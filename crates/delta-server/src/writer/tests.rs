@@ -11,34 +11,56 @@ use delta_store::memory::{Fault, MemoryReader, MemoryStore};
 use delta_store::read::Reader;
 use delta_wire::api::CreateRun;
 
+use super::test_store::{Levers, TestStore};
 use super::*;
 use crate::create::{Asked, new_run};
 
-struct Desk {
-    writer: Writer,
-    reader: MemoryReader,
+pub(super) struct Desk {
+    pub writer: Writer,
+    pub reader: MemoryReader,
+    pub levers: Arc<Levers>,
+    settings: Settings,
 }
 
 fn desk(faults: &[Fault], people_limit: usize, longest_wait: Duration) -> Desk {
-    let mut store = MemoryStore::new();
+    desk_with(faults, |thread| {
+        thread.people_limit = people_limit;
+        thread.longest_wait = longest_wait;
+    })
+}
+
+/// A writer on a store that can be disturbed; `set` changes what it is started with.
+pub(super) fn desk_with(faults: &[Fault], set: impl FnOnce(&mut Thread)) -> Desk {
+    let mut inner = MemoryStore::new();
     for fault in faults {
-        store.inject(*fault);
+        inner.inject(*fault);
     }
-    let reader = store.reader();
-    let now = store.begin().unwrap();
-    let thread = Thread {
-        store: Box::new(store),
+    let reader = inner.reader();
+    let now = inner.begin().unwrap();
+    let levers = Arc::<Levers>::default();
+    let mut thread = Thread {
+        store: Box::new(TestStore {
+            inner,
+            levers: levers.clone(),
+        }),
         clock: Clock::start(now, Millis::ZERO),
         settings: Settings::recommended(),
         metrics: Arc::default(),
         watchers: Watchers::default(),
         lease_floor: Millis::ZERO,
         several_writers: false,
-        people_limit,
-        longest_wait,
+        people_limit: 100,
+        longest_wait: LONGEST_WAIT,
     };
+    set(&mut thread);
+    let settings = thread.settings.clone();
     let (writer, _) = thread.spawn().unwrap();
-    Desk { writer, reader }
+    Desk {
+        writer,
+        reader,
+        levers,
+        settings,
+    }
 }
 
 fn plain(faults: &[Fault]) -> Desk {
@@ -52,18 +74,17 @@ impl Desk {
             by: "u".into(),
             idempotency: None,
         };
-        let settings = Settings::recommended();
         let request = CreateRun::parse(body).unwrap();
-        new_run(RunId(id), &request, asked, &settings).unwrap()
+        new_run(RunId(id), &request, asked, &self.settings).unwrap()
     }
 
-    async fn create(&self, id: u128) -> Result<Answer, NotDone> {
+    pub async fn create(&self, id: u128) -> Result<Answer, NotDone> {
         let (new, specs) = self.new_run(id);
         let command = Command::CreateRun(Box::new(new));
         self.writer.create(self.writer.now(), command, specs).await
     }
 
-    async fn lease(&self, runner: &str, wait: Duration) -> LeaseAnswer {
+    pub async fn lease(&self, runner: &str, wait: Duration) -> LeaseAnswer {
         let tags = Capabilities::parse(["work:steps"]);
         let now = self.writer.now();
         self.writer
@@ -71,7 +92,7 @@ impl Desk {
             .await
     }
 
-    fn job_state(&self, job: JobId) -> AttemptState {
+    pub fn job_state(&self, job: JobId) -> AttemptState {
         self.reader.job(job).unwrap().unwrap().attempts[0].state
     }
 
@@ -153,7 +174,7 @@ async fn a_slot_is_served_in_the_batch_that_queues_its_work() {
 }
 
 /// Keeps the writer busy until the sender is dropped.
-async fn block(desk: &Desk) -> mpsc::Sender<()> {
+pub(super) async fn block(desk: &Desk) -> mpsc::Sender<()> {
     let (release, released) = mpsc::channel::<()>();
     let (began, begins) = tokio::sync::oneshot::channel();
     let writer = desk.writer.clone();

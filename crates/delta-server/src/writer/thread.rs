@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use delta_core::{Command, LeaseKey, Millis, Reply, Settings};
 use delta_store::{Store, StoreError, Writes};
+use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Failed, wants};
 use super::delivery::{Delivery, GrantedLease};
@@ -19,7 +20,8 @@ use super::grant::{Given, Matches, match_slots};
 use super::held::{Held, HeldHeartbeats};
 use super::lanes::{Drained, Lanes};
 use super::parking::{Parking, SlotId};
-use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, store_error};
+use super::receipts::Receipts;
+use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, entropy, store_error};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::watch::Watchers;
@@ -36,6 +38,14 @@ const GATHER: Duration = Duration::from_micros(400);
 /// How often a batch is run again because another writer was first. Conflicts on the same runs end
 /// quickly; a batch that loses this often meets a store in trouble.
 const MAX_TRIES: u32 = 8;
+
+/// The pause after a conflict grows by this with every try, and by as much again at random: about
+/// the length of a commit, so that two writers do not meet again and again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How often slots whose connection is gone are looked for. Those that would be granted something
+/// are noticed then; this is only about memory.
+const CLEAN_EVERY: Duration = Duration::from_secs(5);
 
 /// What the thread is started with.
 pub struct Thread {
@@ -61,23 +71,25 @@ impl Thread {
             lease_floor: self.lease_floor,
             several_writers: self.several_writers,
             longest_wait: self.longest_wait,
+            receipts: Arc::new(Receipts::default()),
+            waking: AtomicBool::new(false),
             closing: AtomicBool::new(false),
-            dead: AtomicBool::new(false),
+            ended: CancellationToken::new(),
         });
         let mut turns = Turns {
             shared: shared.clone(),
             store: self.store,
             parking: Parking::default(),
             held: HeldHeartbeats::default(),
+            cleaned: Instant::now(),
         };
         let thread = std::thread::Builder::new().name("writer".into());
         let handle = thread.spawn(move || {
             let ran = catch_unwind(AssertUnwindSafe(|| turns.run()));
-            turns.shared.dead.store(true, Ordering::Release);
-            turns.shared.lanes.close();
             if ran.is_err() {
                 tracing::error!("the writer panicked; the server cannot write any more");
             }
+            turns.abandon();
         })?;
         Ok((Writer { shared }, handle))
     }
@@ -88,10 +100,16 @@ struct Turns {
     store: Box<dyn Store>,
     parking: Parking,
     held: HeldHeartbeats,
+    /// When closed connections were looked for.
+    cleaned: Instant,
 }
 
 /// A command with the moment it was fully read.
-type Stamped = (Millis, Box<Order>);
+struct Stamped {
+    at: Millis,
+    arrived: Instant,
+    order: Box<Order>,
+}
 
 /// What a committed batch has to say.
 struct Done {
@@ -119,14 +137,22 @@ impl Turns {
                 break;
             }
             busy = items.len() >= BUSY;
-            let mut more = self.serve(&mut items);
-            while more {
-                more = self.run_batch(Vec::new(), Vec::new(), true);
+            if self.serve(&mut items) {
+                // Behind whatever came meanwhile: many grants must not hold up heartbeats.
+                self.shared.wake();
             }
             self.send_home();
         }
         self.parking.release_all();
         self.held.release_all();
+    }
+
+    /// The thread ends, well or not: whoever still waits hears that nothing was done.
+    fn abandon(&mut self) {
+        drop(self.shared.lanes.abandon());
+        drop(std::mem::take(&mut self.parking));
+        drop(std::mem::take(&mut self.held));
+        self.shared.ended.cancel();
     }
 
     /// Answers whoever has waited long enough, and everybody at the end.
@@ -147,7 +173,7 @@ impl Turns {
     fn serve(&mut self, items: &mut Vec<Item>) -> bool {
         let (mut orders, mut asked, mut wake) = (Vec::new(), Vec::new(), false);
         for item in items.drain(..) {
-            let late = item.arrived.elapsed() > self.shared.longest_wait;
+            let late = self.is_late(item.arrived);
             match item.kind {
                 Kind::Command(order) if late => {
                     self.shared.metrics.too_late.inc();
@@ -157,7 +183,11 @@ impl Turns {
                     self.shared.metrics.too_late.inc();
                     let _ = ask.answer.send(Err(too_late()));
                 }
-                Kind::Command(order) => orders.push((item.at, order)),
+                Kind::Command(order) => orders.push(Stamped {
+                    at: item.at,
+                    arrived: item.arrived,
+                    order,
+                }),
                 Kind::Ask(ask) if self.shared.is_closing() => {
                     let _ = ask.answer.send(Ok(None));
                 }
@@ -166,48 +196,58 @@ impl Turns {
                     asked.extend(self.parking.park(ask));
                 }
                 Kind::Wake => {
+                    self.shared.waking.store(false, Ordering::Release);
                     wake = true;
-                    self.parking.drop_closed();
+                    self.clean();
                 }
                 Kind::Task(task) => task(self.store.as_mut()),
             }
         }
-        // A wake-up with nobody to serve still reads the store's clock where others write too.
-        let idle = orders.is_empty() && asked.is_empty();
-        let pointless = self.parking.len() == 0 && !self.shared.several_writers;
-        if idle && (!wake || pointless) {
+        if orders.is_empty() && asked.is_empty() {
+            if wake && self.parking.len() > 0 {
+                return self.run_batch(orders, asked, wake);
+            }
+            if wake {
+                self.look_at_the_clock();
+            }
             return false;
         }
         self.run_batch(orders, asked, wake)
     }
 
-    fn run_batch(&mut self, orders: Vec<Stamped>, asked: Vec<SlotId>, wake: bool) -> bool {
-        let mut tries = 0;
-        let error = loop {
-            let failed = match self.attempt(&orders, &asked, wake) {
-                Ok(done) => return self.finish(orders, done),
-                Err(failed) => failed,
-            };
-            self.parking.look_again();
-            match failed {
-                Failed::Again if tries < MAX_TRIES => {
-                    tries += 1;
-                    self.shared.metrics.conflicts.inc();
-                }
-                Failed::Again => break StoreError::Conflict,
-                Failed::Store(error) => break error,
-            }
-        };
-        let several = orders.len() + asked.len() > 1;
-        if several && matches!(error, StoreError::Corrupt(_)) {
-            // One of them met something unreadable: let it fail alone.
-            tracing::warn!(%error, commands = orders.len(), "a batch is run one by one");
-            return self.run_singly(orders, asked);
+    /// A server with nothing to do still notices that the store's clock jumped (A23).
+    fn look_at_the_clock(&mut self) {
+        if Batch::begin(&self.shared, self.store.as_mut()).is_ok() {
+            self.store.rollback();
         }
-        tracing::warn!(%error, commands = orders.len(), "a batch could not be committed");
-        self.shared.metrics.failed_batches.inc();
-        let why = store_error(&error);
-        for (_, order) in orders {
+    }
+
+    fn is_late(&self, arrived: Instant) -> bool {
+        arrived.elapsed() > self.shared.longest_wait
+    }
+
+    fn clean(&mut self) {
+        if self.cleaned.elapsed() >= CLEAN_EVERY {
+            self.parking.drop_closed();
+            self.cleaned = Instant::now();
+        }
+    }
+
+    fn run_batch(&mut self, orders: Vec<Stamped>, asked: Vec<SlotId>, wake: bool) -> bool {
+        let why = match self.try_often(&orders, &asked, wake) {
+            Ok(done) => return self.finish(orders, done),
+            // The sweep says so once, not every batch.
+            Err(Failed::Unfit(why)) => NotDone::Unavailable(why.into()),
+            Err(Failed::Again) => match self.apart(&orders, &asked, &StoreError::Conflict) {
+                None => return self.run_singly(orders, asked),
+                Some(why) => why,
+            },
+            Err(Failed::Store(error)) => match self.apart(&orders, &asked, &error) {
+                None => return self.run_singly(orders, asked),
+                Some(why) => why,
+            },
+        };
+        for Stamped { order, .. } in orders {
             answer(order.answer, Err(why.clone()));
         }
         for slot in asked {
@@ -216,9 +256,54 @@ impl Turns {
         false
     }
 
+    /// Runs a batch again while another writer is first.
+    fn try_often(
+        &mut self,
+        orders: &[Stamped],
+        asked: &[SlotId],
+        wake: bool,
+    ) -> Result<Done, Failed> {
+        for tries in 1.. {
+            match self.attempt(orders, asked, wake) {
+                Ok(done) => return Ok(done),
+                Err(failed) => {
+                    self.parking.look_again();
+                    if !matches!(failed, Failed::Again) || tries > MAX_TRIES {
+                        return Err(failed);
+                    }
+                }
+            }
+            self.shared.metrics.conflicts.inc();
+            let step = PAUSE.as_micros() as u64;
+            let jitter = entropy() % step;
+            std::thread::sleep(Duration::from_micros(step * u64::from(tries - 1) + jitter));
+        }
+        Err(Failed::Again)
+    }
+
+    /// What to answer everybody of a batch that failed; nothing when each is to be tried alone,
+    /// since one of them met something unreadable or a run that others keep changing.
+    fn apart(&self, orders: &[Stamped], asked: &[SlotId], error: &StoreError) -> Option<NotDone> {
+        let commands = orders.len() + asked.len();
+        let alone = matches!(error, StoreError::Corrupt(_) | StoreError::Conflict);
+        if alone && commands > 1 {
+            tracing::warn!(%error, commands, "a batch is run one by one");
+            return None;
+        }
+        tracing::warn!(%error, commands, "a batch could not be committed");
+        self.shared.metrics.failed_batches.inc();
+        Some(store_error(error))
+    }
+
     fn run_singly(&mut self, orders: Vec<Stamped>, asked: Vec<SlotId>) -> bool {
         let mut more = false;
         for order in orders {
+            // Those before it took their time (A38).
+            if self.is_late(order.arrived) {
+                self.shared.metrics.too_late.inc();
+                answer(order.order.answer, Err(too_late()));
+                continue;
+            }
             more |= self.run_batch(vec![order], Vec::new(), false);
         }
         for slot in asked {
@@ -270,8 +355,8 @@ impl Turns {
                 let _ = held.answer.send(news);
             }
         }
-        for ((_, order), answered) in orders.into_iter().zip(done.answers) {
-            self.reply(order, answered);
+        for (stamped, answered) in orders.into_iter().zip(done.answers) {
+            self.reply(stamped.order, answered);
         }
         for record in &done.writes.records {
             self.shared.watchers.wake(record.run);
@@ -291,7 +376,12 @@ impl Turns {
         }
     }
 
-    fn reply(&mut self, order: Box<Order>, answered: Result<Answer, NotDone>) {
+    fn reply(&mut self, mut order: Box<Order>, answered: Result<Answer, NotDone>) {
+        // It is judged: timers may go on before its sender does.
+        drop(order.receipt.take());
+        if let Some(noticed) = answered.as_ref().ok().and_then(|it| it.noticed.as_ref()) {
+            noticed.log();
+        }
         let hold = order.hold;
         let (Some(to), Ok(Reply::Renewed { ttl, cancel: None })) =
             (&order.answer, answered.as_ref().map(|answer| &answer.reply))
@@ -327,15 +417,15 @@ fn fill(
     held: &HeldHeartbeats,
 ) -> Result<Filled, StoreError> {
     let mut wanted = BTreeSet::new();
-    for (_, order) in orders {
+    for Stamped { order, .. } in orders {
         wants(&order.command, &mut wanted);
     }
     batch.load(&wanted)?;
     let mut answers = Vec::with_capacity(orders.len());
-    for (at, order) in orders {
+    for Stamped { at, order, .. } in orders {
         answers.push(batch.decide(*at, &order.command, &order.specs)?);
     }
-    for ((_, order), answered) in orders.iter().zip(&mut answers) {
+    for (Stamped { order, .. }, answered) in orders.iter().zip(&mut answers) {
         if let Some(command) = overtaken(batch, order, answered) {
             let now = batch.shared.clock.now();
             *answered = batch.decide(now, &command, &[])?;

@@ -283,3 +283,38 @@ async fn a_spec_without_a_name_is_granted_with_the_jobs() {
         json!({ "name": "unit", "steps": ["true"] })
     );
 }
+
+#[tokio::test]
+async fn a_runners_clock_is_shown_beside_ours_and_flagged_when_it_is_far_off() {
+    // A23
+    let bench = Bench::patient().await;
+    for (started, finished, duration, skewed) in [
+        ("2001-01-01T00:00:10Z", "2001-01-01T00:00:12Z", 2_000, true),
+        ("2001-01-01T00:00:10Z", "2001-01-01T00:00:02Z", 0, true),
+    ] {
+        let (_, job) = bench.create_one().await;
+        let lease = bench.acked().await;
+        let mut done = lease.complete("SUCCEEDED", 0);
+        done["timings"] = json!({ "started_at": started, "finished_at": finished });
+        bench.say("/complete", done).await.expect(200);
+        let view = bench.show_job(&job).await;
+        let (attempt, said) = (&view["attempts"][0], &view["attempts"][0]["reported"]);
+        assert_eq!(said["duration_ms"], duration, "{said}");
+        assert_eq!(said["skewed"], skewed, "{said}");
+        assert_eq!(said["received_at"], attempt["ended_at"]);
+        assert!(
+            said["reported_at"]
+                .as_str()
+                .unwrap()
+                .starts_with("2001-01-01T00:00:")
+        );
+    }
+    let (_, job) = bench.create_one().await;
+    let lease = bench.acked().await;
+    let ended = bench.show_job(&job).await["attempts"][0]["started_at"].clone();
+    let mut done = lease.complete("SUCCEEDED", 0);
+    done["timings"] = json!({ "started_at": ended, "finished_at": ended });
+    bench.say("/complete", done).await.expect(200);
+    let view = bench.show_job(&job).await;
+    assert_eq!(view["attempts"][0]["reported"]["skewed"], false, "{view}");
+}

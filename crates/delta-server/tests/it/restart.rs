@@ -1,10 +1,13 @@
 //! The server goes and comes back: on SQLite, with leases alive.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use delta_core::Settings;
 use delta_server::{Config, StoreChoice};
+use delta_wire::Millis;
 use serde_json::json;
 
-use crate::bench::{Bench, Lease, config, job, patient_settings, quick_settings};
+use crate::bench::{Bench, Lease, PATIENCE, config, job, patient_settings, quick_settings, text};
 
 fn sqlite(data: &tempfile::TempDir, settings: Settings) -> Config {
     Config {
@@ -27,6 +30,23 @@ async fn restart(mut bench: Bench, settings: Settings) -> Bench {
     let mut again = Bench::start(bench.data, config).await;
     (again.runner, again.user) = (runner, user);
     again
+}
+
+/// The moment a job's only lease ends unless it is renewed.
+async fn end_of_lease(bench: &Bench, job: &str) -> Millis {
+    let view = bench.show_job(job).await;
+    let text = text(&view["attempts"][0]["leases"][0]["expires_at"]);
+    Millis::from_rfc3339(&text).unwrap()
+}
+
+/// Waits until the wall clock, which a server on SQLite starts by, has passed a moment.
+async fn until_past(moment: Millis) {
+    delta_testkit::wait::eventually_async(PATIENCE, "the lease's end", async || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let now = Millis(i64::try_from(now.as_millis()).unwrap());
+        if now > moment { Ok(()) } else { Err(now) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -87,9 +107,10 @@ async fn a_lease_that_ran_out_while_the_server_was_away_is_stale() {
     let bench = start(quick_settings()).await;
     let (_, job) = bench.create_one().await;
     let lease = bench.acked().await;
+    let ends = end_of_lease(&bench, &job).await;
     let mut bench = bench;
     bench.stop().await;
-    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    until_past(ends).await;
     let bench = restart(bench, quick_settings()).await;
     let late = bench
         .say("/complete", lease.complete("SUCCEEDED", 0))
@@ -105,11 +126,12 @@ async fn a_lease_that_ran_out_while_the_server_was_away_is_stale() {
 async fn a_start_up_grace_spares_leases_that_ran_out_meanwhile() {
     // A40
     let bench = start(quick_settings()).await;
-    bench.create_one().await;
+    let (_, job) = bench.create_one().await;
     let lease = bench.acked().await;
+    let ends = end_of_lease(&bench, &job).await;
     let mut bench = bench;
     bench.stop().await;
-    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    until_past(ends).await;
     let config = Config {
         startup_grace: delta_core::Span::secs(30),
         ..sqlite(&bench.data, quick_settings())

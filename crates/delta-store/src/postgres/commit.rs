@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use delta_core::attempt::AttemptState;
 use delta_core::{AttemptId, Fact, JobId, LeaseEvent, RunId};
 use tokio_postgres::Error;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
 use super::connect::{Session, bounded};
@@ -321,7 +322,7 @@ fn chained<'a>(writes: &Writes, batch: &Batch, projects: &Projects<'a>) -> Vec<E
 
 /// How a commit went.
 enum Outcome {
-    Done { changed: Vec<u64> },
+    Done,
     Failed(Trouble),
     Unknown,
 }
@@ -354,17 +355,17 @@ impl PgStore {
             Err(trouble) if trouble.ends_session() => Outcome::Unknown,
             Err(trouble) => Outcome::Failed(trouble),
         };
-        self.judge(outcome, &plan, writes)
+        self.judge(outcome, writes)
     }
 
-    fn judge(&mut self, outcome: Outcome, plan: &Plan, writes: &Writes) -> Result<(), CommitError> {
+    fn judge(&mut self, outcome: Outcome, writes: &Writes) -> Result<(), CommitError> {
         match outcome {
-            Outcome::Done { changed } => {
+            Outcome::Done => {
                 self.flushes += 1;
                 if !writes.queue_changes().entered.is_empty() {
                     self.memory.forget();
                 }
-                check_counts(plan, &changed)
+                Ok(())
             }
             Outcome::Failed(trouble) => {
                 if trouble.ends_session() {
@@ -409,34 +410,26 @@ async fn send(session: &Session, plan: &Plan<'_>, name: Option<&str>) -> Outcome
         Ok(answers) => answers,
         Err(_) => return Outcome::Unknown,
     };
-    let mut changed = Vec::with_capacity(statements);
     for (at, answer) in answers.into_iter().enumerate() {
-        match answer {
-            Ok(count) => changed.push(count),
+        let Err(error) = answer else {
+            continue;
+        };
+        let step = plan.steps.get(at).map(|(sql, _)| *sql);
+        return match Trouble::of(&error) {
             // Said by the server about a statement before COMMIT: it did not come to that.
-            Err(error) if error.as_db_error().is_some() && at < statements => {
-                return Outcome::Failed(Trouble::of(&error));
+            trouble if error.as_db_error().is_some() && at < statements => {
+                Outcome::Failed(missed(&error, step).unwrap_or(trouble))
             }
-            Err(error) => match Trouble::of(&error) {
-                trouble if trouble.ends_session() => return Outcome::Unknown,
-                trouble => return Outcome::Failed(trouble),
-            },
-        }
+            trouble if trouble.ends_session() => Outcome::Unknown,
+            trouble => Outcome::Failed(trouble),
+        };
     }
-    Outcome::Done { changed }
+    Outcome::Done
 }
 
-/// Rows that are locked cannot vanish: a count that is off means that somebody else wrote here.
-fn check_counts(plan: &Plan, changed: &[u64]) -> Result<(), CommitError> {
-    for ((sql, rows), changed) in plan.steps.iter().zip(changed) {
-        let may_miss = matches!(
-            sql,
-            Sql::LeaveQueue | Sql::DeleteHolders | Sql::DeleteDelayed
-        );
-        if !may_miss && *changed != rows.count() as u64 {
-            let text = format!("{sql:?} wrote {changed} of {} rows", rows.count());
-            return Err(StoreError::Corrupt(text).into());
-        }
-    }
-    Ok(())
+/// What a statement says that did not find all of its rows.
+fn missed(error: &Error, step: Option<Sql>) -> Option<Trouble> {
+    let sql = step.filter(|_| error.code() == Some(&SqlState::DIVISION_BY_ZERO))?;
+    let text = format!("{sql:?} did not find every row it was to write");
+    Some(Trouble::Wrong(text))
 }

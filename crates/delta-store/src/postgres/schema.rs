@@ -9,10 +9,16 @@ use super::error::Trouble;
 use crate::StoreError;
 use crate::migrate::{self, Migration};
 
-const STEPS: &[Migration] = &[Migration {
-    version: 1,
-    sql: include_str!("../../migrations/postgres/0001_first.sql"),
-}];
+const STEPS: &[Migration] = &[
+    Migration {
+        version: 1,
+        sql: include_str!("../../migrations/postgres/0001_first.sql"),
+    },
+    Migration {
+        version: 2,
+        sql: include_str!("../../migrations/postgres/0002_lists.sql"),
+    },
+];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.
 const LOCK: i64 = 0x6465_6c74_612d_6369;

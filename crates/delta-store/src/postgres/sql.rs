@@ -158,12 +158,12 @@ impl Sql {
             ),
             Sql::DeleteDelayed => delete("delayed", ATTEMPT_KEY),
             // The match key is the job's own; a lost attempt comes back without its job's row.
-            Sql::EnterQueue => format!(
+            Sql::EnterQueue => every_row(&format!(
                 "INSERT INTO queue (project, match_key, order_key, run_id, job, n, queued_at) \
                  SELECT j.project, j.match_key, w.order_key, w.run_id, w.job, w.n, w.queued_at \
                  FROM {} JOIN jobs j ON j.run_id = w.run_id AND j.n = w.job",
                 wanted(&[ATTEMPT_KEY, QUEUED])
-            ),
+            )),
             // As a subquery, the match key is known before the queue is looked at: joined, the
             // planner may leave the order key out of the search.
             Sql::LeaveQueue => format!(
@@ -300,11 +300,21 @@ fn update(table: &str, key: Columns, parts: &[Columns]) -> String {
         .map(|(name, _)| format!("{name} = w.{name}"))
         .collect();
     let all: Vec<Columns> = std::iter::once(key).chain(parts.iter().copied()).collect();
-    format!(
+    every_row(&format!(
         "UPDATE {table} t SET {} FROM {} WHERE {}",
         set.join(", "),
         wanted(&all),
         same(key)
+    ))
+}
+
+/// Fails, dividing by zero, unless a statement writes as many rows as it was given. Rows that are
+/// locked cannot vanish, so a miss means that somebody else wrote here; and it must be found before
+/// the COMMIT that is already on its way, since what was committed cannot be answered as failed.
+fn every_row(statement: &str) -> String {
+    format!(
+        "WITH written AS ({statement} RETURNING 1) \
+         SELECT 1 / (count(*) = cardinality($1))::int4 FROM written"
     )
 }
 

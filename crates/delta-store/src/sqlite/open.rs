@@ -17,10 +17,16 @@ use crate::codec::{column, corrupt};
 use crate::index::Index;
 use crate::migrate::{Migration, migrate};
 
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    sql: include_str!("../../migrations/sqlite/0001_tables.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        sql: include_str!("../../migrations/sqlite/0001_tables.sql"),
+    },
+    Migration {
+        version: 2,
+        sql: include_str!("../../migrations/sqlite/0002_lists.sql"),
+    },
+];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller
 /// holds the folder's lock: the file has one writer.
@@ -152,8 +158,8 @@ impl SqliteStore {
 mod tests {
     use super::*;
 
-    const SECOND: Migration = Migration {
-        version: 2,
+    const NEXT: Migration = Migration {
+        version: 3,
         sql: "ALTER TABLE runs ADD COLUMN note TEXT",
     };
 
@@ -161,25 +167,25 @@ mod tests {
     fn an_upgrade_copies_the_file_first() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
-        let copy = dir.path().join("delta-ci.db.before-1");
+        let copy = dir.path().join("delta-ci.db.before-2");
         assert!(!copy.exists());
-        drop(open_with(dir.path(), &[MIGRATIONS[0], SECOND]).unwrap());
+        drop(open_with(dir.path(), &[MIGRATIONS[0], MIGRATIONS[1], NEXT]).unwrap());
         assert!(copy.exists());
         let copied = rusqlite::Connection::open(&copy).unwrap();
         let version: u32 = copied
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .unwrap();
-        assert_eq!(version, 1);
+        assert_eq!(version, 2);
     }
 
     #[test]
     fn a_newer_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        drop(open_with(dir.path(), &[MIGRATIONS[0], SECOND]).unwrap());
+        drop(open_with(dir.path(), &[MIGRATIONS[0], MIGRATIONS[1], NEXT]).unwrap());
         let refused = open(dir.path());
         assert!(matches!(
             refused,
-            Err(StoreError::TooNew { found: 2, known: 1 })
+            Err(StoreError::TooNew { found: 3, known: 2 })
         ));
     }
 
@@ -188,10 +194,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
         let broken = Migration {
-            version: 2,
+            version: 3,
             sql: "CREATE TABLE half (x); CREATE TABLE runs (x)",
         };
-        assert!(open_with(dir.path(), &[MIGRATIONS[0], broken]).is_err());
+        assert!(open_with(dir.path(), &[MIGRATIONS[0], MIGRATIONS[1], broken]).is_err());
         let (store, _) = open(dir.path()).unwrap();
         let half = store.connection.table_exists(None, "half").unwrap();
         assert!(!half);

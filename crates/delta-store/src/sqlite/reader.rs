@@ -1,12 +1,12 @@
 //! The reading side: a few read-only connections, one short read transaction per call, so that no
-//! reader keeps the log from starting over. Credentials are written through a connection of their
-//! own, outside any batch.
+//! reader keeps the log from starting over. Credentials are looked up and written through two
+//! connections of their own, outside any batch: who asks is known however long others read.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use delta_core::{AttemptId, Digest, JobId, Lease, Millis, Run, RunId};
+use delta_core::{AttemptId, Digest, JobId, Lease, Millis, Run, RunId, RunState};
 use rusqlite::{Connection, ToSql, params};
 
 use super::connection::{open_reader, open_writer, store_error};
@@ -28,6 +28,8 @@ const PROJECT: &str = "default";
 pub struct SqliteReader {
     readers: Vec<Mutex<Connection>>,
     next: AtomicUsize,
+    /// For looking credentials up, and for nothing else.
+    lookup: Mutex<Connection>,
     credentials: Mutex<Connection>,
     path: PathBuf,
     gauges: Arc<Gauges>,
@@ -39,6 +41,7 @@ impl SqliteReader {
         Ok(SqliteReader {
             readers: (0..READERS).map(reader).collect::<Result<_, _>>()?,
             next: AtomicUsize::new(0),
+            lookup: Mutex::new(open_reader(path)?),
             credentials: Mutex::new(open_writer(path)?),
             path: path.to_path_buf(),
             gauges,
@@ -172,7 +175,8 @@ impl Reader for SqliteReader {
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
         let sql = "SELECT credential_id, name, role, hash, created_at, expires_at, revoked_at \
                    FROM credentials WHERE hash = ?1";
-        rows::one(&self.reader(), sql, [hash], rows::read_credential)
+        let lookup = self.lookup.lock().unwrap_or_else(PoisonError::into_inner);
+        rows::one(&lookup, sql, [hash], rows::read_credential)
     }
 
     fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
@@ -262,14 +266,72 @@ fn runs_query(filter: &RunFilter, limit: usize) -> (String, Vec<Box<dyn ToSql>>)
         }
     }
     add("true ORDER BY run_id DESC LIMIT", Box::new(limit as i64));
-    if filter.state.is_some_and(|state| !state.has_ended()) {
-        // Lets SQLite look at live runs only, however many have ended.
-        sql = sql.replacen("WHERE true", "WHERE (ended_at IS NULL OR live_jobs > 0)", 1);
-    }
+    // What is true of all these runs anyway lets SQLite see that a partial index holds them.
+    let among = match (filter.state, filter.outcome) {
+        (Some(state), _) if !state.has_ended() => "(ended_at IS NULL OR live_jobs > 0)",
+        (_, Some(outcome)) if outcome != RunState::Success => "outcome <> 'SUCCESS'",
+        _ => "true",
+    };
+    sql = sql.replacen("WHERE true", &format!("WHERE {among}"), 1);
     (sql, values)
 }
 
 /// Versions above what SQL can count do not exist.
 fn clamped(version: u64) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How SQLite would carry a list out.
+    fn plan(reader: &SqliteReader, filter: &RunFilter) -> String {
+        let (sql, values) = runs_query(filter, 10);
+        let values: Vec<&dyn ToSql> = values.iter().map(|value| &**value).collect();
+        let connection = reader.reader();
+        let mut statement = connection
+            .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
+            .unwrap();
+        let steps = statement.query_map(&values[..], |row| row.get::<_, String>(3));
+        let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
+        steps.join("\n")
+    }
+
+    #[test]
+    fn lists_of_people_are_served_by_an_index_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_store, reader) = super::super::open(dir.path()).unwrap();
+        let outcome = |outcome| RunFilter {
+            outcome: Some(outcome),
+            ..RunFilter::default()
+        };
+        let by_ref = RunFilter {
+            git_ref: Some("main".into()),
+            ..RunFilter::default()
+        };
+        let live = RunFilter {
+            state: Some(RunState::Queued),
+            ..RunFilter::default()
+        };
+        for (filter, index) in [
+            (outcome(RunState::Failed), "runs_unhappy"),
+            (outcome(RunState::Timeout), "runs_unhappy"),
+            (by_ref, "runs_ref"),
+            (live, "runs_live"),
+        ] {
+            let plan = plan(&reader, &filter);
+            assert!(plan.contains(index), "{filter:?}: {plan}");
+            assert!(!plan.contains("TEMP B-TREE"), "{filter:?}: {plan}");
+        }
+    }
+
+    #[test]
+    fn credentials_are_looked_up_while_every_other_connection_is_busy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (_store, reader) = super::super::open(dir.path()).unwrap();
+        let busy: Vec<_> = reader.readers.iter().map(|it| it.lock().unwrap()).collect();
+        assert_eq!(reader.credential(&[7; 32]).unwrap(), None);
+        drop(busy);
+    }
 }

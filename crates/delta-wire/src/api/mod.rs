@@ -17,5 +17,6 @@ pub use list::ListRuns;
 pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};
 pub use views::{
     ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, JobArtifact,
-    JobSummary, JobView, LeaseView, LogView, ProgressView, RunList, RunSummary, RunView, Why,
+    JobSummary, JobView, LeaseView, LogView, ProgressView, ReportedView, RunList, RunSummary,
+    RunView, Why,
 };

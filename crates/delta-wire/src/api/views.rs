@@ -200,6 +200,9 @@ pub struct AttemptView {
     pub started_at: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Millis>,
+    /// What the runner's own clock said when it reported its result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported: Option<ReportedView>,
     /// Leases that were lost under work (A6).
     pub losses: u32,
     /// Grants that were never taken up (A6).
@@ -214,6 +217,22 @@ pub struct AttemptView {
     #[serde(default)]
     pub artifacts: Vec<ArtifactView>,
     pub leases: Vec<LeaseView>,
+}
+
+/// Times by the runner's clock: shown beside the server's, never obeyed (A23).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReportedView {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Millis>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reported_at: Option<Millis>,
+    /// When the server had read the report, by its own clock.
+    pub received_at: Millis,
+    /// Between the two moments of the runner; 0 where its clock went back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// The runner's clock and the server's are more than five minutes apart.
+    pub skewed: bool,
 }
 
 /// How far a live attempt says it is.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use delta_core::command::Status;
-use delta_core::{Reply, RunId, Settings, Want, World};
+use delta_core::{Cause, Command, Reply, RunId, Settings, Want, World};
 use delta_store::drive;
 use delta_store::postgres::PgStore;
 use delta_store::read::Reader;
@@ -262,4 +262,32 @@ fn a_writer_that_stops_inside_a_batch_loses_it() {
         Some(3)
     );
     apply(&mut stuck, complete(&held, Status::Succeeded, None));
+}
+
+#[test]
+fn a_row_that_is_gone_fails_the_batch_before_it_is_committed() {
+    // Somebody deletes by hand: what is answered as failed must not be there.
+    let database = fresh_database().unwrap();
+    let (mut store, reader) = open(&database.url);
+    apply(&mut store, create(1, "linux"));
+    let settings = Settings::recommended();
+    let now = context(START, &settings, 1);
+    let cancel = Command::CancelRun {
+        run: run_id(1),
+        cause: Cause::CanceledByUser,
+        by: "ann".into(),
+    };
+    let mut world = World::default();
+    store.begin().unwrap();
+    let writes = decide_in(&mut store, &mut world, &cancel, &now).unwrap();
+    database.execute("DELETE FROM delta_ci.attempts").unwrap();
+    match store.commit(&writes) {
+        Err(CommitError::Store(StoreError::Corrupt(why))) => {
+            assert!(why.contains("UpdateAttempts"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+    store.rollback();
+    assert_eq!(reader.events(run_id(1), 0, 10).unwrap().len(), 1);
+    assert!(store.begin().is_ok(), "it goes on");
 }

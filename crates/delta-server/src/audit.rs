@@ -1,0 +1,87 @@
+//! Who did what, and who tried: one line each under the log target `audit`.
+//!
+//! Owns the words of these lines. They name people and runners by the public id of their token,
+//! leases by attempt and epoch; a secret is never in one of them (A24).
+
+use delta_core::command::LeaseProof;
+use delta_core::lease::Stale;
+use delta_core::{Command, Lease, LeaseKey, Reply, Text, World};
+
+use crate::identity::Principal;
+
+/// Somebody with the right to do so did something.
+pub fn done(action: &'static str, by: &Principal, what: &str) {
+    tracing::info!(target: "audit", action, by = %by.id, role = by.role.name(), what);
+}
+
+/// Somebody we know asked for something beyond its role.
+pub fn forbidden(by: &Principal, needed: &'static str) {
+    tracing::warn!(target: "audit", action = "forbidden", by = %by.id,
+        role = by.role.name(), needed);
+}
+
+/// A message about a lease that an honest holder does not send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noticed {
+    action: &'static str,
+    lease: LeaseKey,
+    by: Text,
+    runner: Text,
+    holder: Text,
+}
+
+impl Noticed {
+    /// What is odd about a message, by what it was answered (A18, A25).
+    pub fn in_answer(world: &World, command: &Command, reply: &Reply) -> Option<Noticed> {
+        let (proof, closes) = match command {
+            Command::Complete { proof, .. } | Command::CancelAck { proof, .. } => (proof, true),
+            Command::AckLease { proof, .. }
+            | Command::Heartbeat { proof, .. }
+            | Command::Decline { proof } => (proof, false),
+            _ => return None,
+        };
+        let lease = lease(world, proof.key)?;
+        match reply {
+            Reply::Stale(Stale::Unknown) => Some(Noticed::of_unknown(lease, proof)),
+            Reply::Stale(Stale::AlreadyFinal) if closes => {
+                Some(Noticed::of("another_result", lease, proof))
+            }
+            _ => None,
+        }
+    }
+
+    /// A proof that names a lease and does not fit it.
+    pub fn of_unknown(lease: &Lease, proof: &LeaseProof) -> Noticed {
+        let foreign = lease.principal != proof.principal;
+        let action = if foreign {
+            "foreign_lease"
+        } else {
+            "forged_lease"
+        };
+        Noticed::of(action, lease, proof)
+    }
+
+    fn of(action: &'static str, lease: &Lease, proof: &LeaseProof) -> Noticed {
+        Noticed {
+            action,
+            lease: proof.key,
+            by: proof.principal.clone(),
+            runner: proof.runner.clone(),
+            holder: lease.principal.clone(),
+        }
+    }
+
+    pub fn log(&self) {
+        let LeaseKey { attempt, epoch } = self.lease;
+        tracing::warn!(target: "audit", action = self.action, by = %self.by,
+            runner = %self.runner, holder = %self.holder, %attempt, epoch);
+    }
+}
+
+fn lease(world: &World, key: LeaseKey) -> Option<&Lease> {
+    let attempt = world.attempts.get(&key.attempt)?.as_ref()?;
+    let latest = attempt.lease.as_ref();
+    latest
+        .filter(|lease| lease.epoch == key.epoch)
+        .or_else(|| world.past_leases.get(&key)?.as_ref())
+}

@@ -1,0 +1,260 @@
+//! The writer when things go wrong around it: a store that panics, clocks that disagree, timers that
+//! are early, writers that are always first.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use delta_core::attempt::Progress;
+use delta_core::command::LeaseProof;
+use delta_core::{AttemptState, Command, Reply, RunId, RunState, Settings, Span};
+use delta_store::read::Reader;
+
+use super::tests::{Desk, block, desk_with};
+use super::*;
+use crate::duties::{Sweep, Swept};
+
+/// Long enough for a loaded machine; nothing waits this long when all is well.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn sweep(desk: &Desk) -> Sweep {
+    Sweep {
+        writer: desk.writer.clone(),
+        every: Span::secs(1),
+    }
+}
+
+fn proof(granted: &GrantedLease, runner: &str) -> LeaseProof {
+    LeaseProof {
+        key: granted.lease,
+        token: sha256(granted.token.expose().as_bytes()),
+        principal: "p".into(),
+        runner: runner.into(),
+    }
+}
+
+/// A granted and acknowledged lease of a new run.
+async fn acked(desk: &Desk, id: u128, runner: &str) -> Box<GrantedLease> {
+    desk.create(id).await.unwrap();
+    let granted = desk.lease(runner, Duration::ZERO).await.unwrap().unwrap();
+    let ack = Command::AckLease {
+        proof: proof(&granted, runner),
+        job: granted.lease.attempt.job,
+    };
+    let now = desk.writer.now();
+    desk.writer.command(Lane::Hold, now, ack).await.unwrap();
+    granted
+}
+
+fn beat(granted: &GrantedLease, runner: &str) -> Command {
+    Command::Heartbeat {
+        proof: proof(granted, runner),
+        seq: None,
+        progress: Progress::default(),
+        uploading: false,
+    }
+}
+
+async fn until(what: &str, mut look: impl FnMut() -> bool) {
+    delta_testkit::wait::eventually_async(PATIENCE, what, async || {
+        if look() { Ok(()) } else { Err("not yet") }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_writer_that_panics_sends_everybody_home() {
+    let desk = Arc::new(desk_with(&[], |_| {}));
+    let granted = acked(&desk, 1, "r1").await;
+    let release = block(&desk).await;
+    desk.levers.panics.store(true, Relaxed);
+    let now = desk.writer.now();
+    let receipt = desk.writer.receive();
+    let all = async {
+        tokio::join!(
+            desk.writer
+                .holder_says(receipt, beat(&granted, "r1"), Duration::from_secs(15)),
+            desk.lease("r2", Duration::from_secs(25)),
+            desk.create(2),
+            // Beyond what one batch takes of this lane: it is never even looked at.
+            async {
+                let mut all = tokio::task::JoinSet::new();
+                for _ in 0..600 {
+                    let (writer, command) = (desk.writer.clone(), beat(&granted, "r1"));
+                    all.spawn(async move { writer.command(Lane::Hold, now, command).await });
+                }
+                while desk.writer.depths()[0] < 500 {
+                    tokio::task::yield_now().await;
+                }
+                drop(release);
+                all.join_all().await
+            }
+        )
+    };
+    let all = tokio::time::timeout(PATIENCE, all).await;
+    let (beat, leased, created, more) = all.expect("nobody hangs");
+    let away = |answer: &NotDone| matches!(answer, NotDone::Unavailable(_));
+    assert!(beat.is_err_and(|why| away(&why)));
+    assert!(leased.is_err_and(|why| away(&why)));
+    assert!(created.is_err_and(|why| away(&why)));
+    assert!(more.iter().any(|one| one.as_ref().is_err_and(away)));
+    tokio::time::timeout(PATIENCE, desk.writer.ended())
+        .await
+        .unwrap();
+    assert!(desk.create(3).await.is_err_and(|why| away(&why)));
+    assert_eq!(desk.writer.depths(), [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn no_timer_is_judged_before_a_message_that_came_first() {
+    // A38: the heartbeat was read in time; its credential took long to look up.
+    let ttl = Span(400);
+    let quick = Settings {
+        lease_ttl: ttl,
+        ..Settings::recommended()
+    };
+    let desk = desk_with(&[], |thread| thread.settings = quick);
+    let granted = acked(&desk, 1, "r1").await;
+    let job = granted.lease.attempt.job;
+    let receipt = desk.writer.receive();
+    let ends = receipt.at() + ttl;
+    until("the lease is over", || desk.writer.now() >= ends).await;
+    sweep(&desk).run_once().await.unwrap();
+    assert_eq!(desk.job_state(job), AttemptState::Starting);
+    let renewed = desk
+        .writer
+        .holder_says(receipt, beat(&granted, "r1"), Duration::ZERO);
+    let reply = renewed.await.unwrap().reply;
+    assert!(matches!(reply, Reply::Renewed { .. }), "{reply:?}");
+    // Nothing is on its way any more.
+    sweep(&desk).run_once().await.unwrap();
+    assert_eq!(desk.job_state(job), AttemptState::Queued);
+}
+
+#[tokio::test]
+async fn a_server_whose_clock_disagrees_judges_nothing() {
+    // A23
+    let desk = desk_with(&[], |thread| thread.several_writers = true);
+    let granted = acked(&desk, 1, "r1").await;
+    desk.levers.clock_ahead.store(6_000, Relaxed);
+    for answer in [
+        desk.create(2).await.map(drop),
+        desk.writer
+            .holder_says(desk.writer.receive(), beat(&granted, "r1"), Duration::ZERO)
+            .await
+            .map(drop),
+        desk.lease("r2", Duration::ZERO).await.map(drop),
+    ] {
+        let Err(NotDone::Unavailable(why)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.contains("clock"), "{why}");
+    }
+    assert_eq!(sweep(&desk).run_once().await.unwrap(), Swept::default());
+    desk.levers.clock_ahead.store(0, Relaxed);
+    // The sweep's wake-up looks at the clock again, although nobody waits.
+    sweep(&desk).run_once().await.unwrap();
+    until("the clocks agree", || {
+        desk.writer.shared().unfit().is_none()
+    })
+    .await;
+    desk.create(2).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_server_notices_that_the_clock_jumped() {
+    // A23: alone, it goes on by its own clock, and says so.
+    let desk = desk_with(&[], |_| {});
+    desk.levers.clock_ahead.store(60_000, Relaxed);
+    sweep(&desk).run_once().await.unwrap();
+    let clock = &desk.writer.shared().clock;
+    until("the jump is seen", || clock.trouble().is_some()).await;
+    desk.create(1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_batch_that_is_never_first_is_run_one_by_one() {
+    let desk = desk_with(&[], |_| {});
+    desk.levers.conflicts.store(u32::MAX, Relaxed);
+    let release = block(&desk).await;
+    let (one, two, ()) = tokio::join!(desk.create(1), desk.create(2), async { drop(release) });
+    one.unwrap();
+    two.unwrap();
+    assert!(desk.writer.shared().metrics.conflicts.get() > 0);
+    assert_eq!(desk.writer.shared().metrics.failed_batches.get(), 0);
+}
+
+#[tokio::test]
+async fn a_command_that_became_too_old_among_the_single_ones_is_not_judged() {
+    // A38
+    let desk = desk_with(&[], |thread| {
+        thread.longest_wait = Duration::from_millis(300)
+    });
+    desk.levers.conflicts.store(u32::MAX, Relaxed);
+    desk.levers.slow_commit.store(200, Relaxed);
+    let release = block(&desk).await;
+    let (one, two, three, ()) =
+        tokio::join!(desk.create(1), desk.create(2), desk.create(3), async {
+            drop(release)
+        });
+    let late = [one, two, three].into_iter().filter(Result::is_err).count();
+    assert!(late > 0, "each commit takes two thirds of the longest wait");
+    let metrics = &desk.writer.shared().metrics;
+    assert_eq!(metrics.too_late.get(), late as u64);
+}
+
+#[tokio::test]
+async fn many_wake_ups_are_one() {
+    let desk = desk_with(&[], |_| {});
+    let release = block(&desk).await;
+    for _ in 0..1_000 {
+        desk.writer.wake();
+    }
+    assert_eq!(desk.writer.depths(), [0, 1, 0]);
+    let begun = desk.levers.begun.load(Relaxed);
+    drop(release);
+    until("it woke", || desk.levers.begun.load(Relaxed) > begun).await;
+    desk.writer.wake();
+    until("and again", || desk.levers.begun.load(Relaxed) > begun + 1).await;
+}
+
+#[tokio::test]
+async fn what_stays_due_does_not_keep_the_sweep_from_the_rest() {
+    // Leases within the start-up grace (A40) are due by the store's reckoning only.
+    let quick = Settings {
+        lease_ttl: Span(50),
+        wait_timeout: Span(200),
+        ..Settings::recommended()
+    };
+    let desk = desk_with(&[], |thread| {
+        thread.settings = quick;
+        thread.lease_floor = thread.clock.now() + Span::hours(1);
+    });
+    let mut kept = Vec::new();
+    for n in 1..=5 {
+        kept.push(acked(&desk, n, &format!("r{n}")).await);
+    }
+    desk.create(6).await.unwrap();
+    let over = desk.writer.now() + Span(200);
+    until("all are due", || desk.writer.now() >= over).await;
+    let swept = sweep(&desk).settle_due(2).await.unwrap();
+    assert_eq!((swept.looked_at, swept.changed), (6, 1));
+    let run = desk.reader.run(RunId(6)).unwrap().unwrap().run;
+    assert_eq!(run.outcome, Some(RunState::Failed));
+}
+
+#[tokio::test]
+async fn a_run_past_its_waiting_limit_is_ended_and_not_granted() {
+    // A33, A54: no sweep runs here, as right after a start.
+    let quick = Settings {
+        wait_timeout: Span(30),
+        ..Settings::recommended()
+    };
+    let desk = desk_with(&[], |thread| thread.settings = quick);
+    desk.create(1).await.unwrap();
+    let over = desk.writer.now() + Span(30);
+    until("its limit is over", || desk.writer.now() >= over).await;
+    assert!(desk.lease("r1", Duration::ZERO).await.unwrap().is_none());
+    let run = desk.reader.run(RunId(1)).unwrap().unwrap().run;
+    let ended = (run.outcome, run.cause.map(|cause| cause.name()));
+    assert_eq!(ended, (Some(RunState::Failed), Some("no_agent")));
+}
