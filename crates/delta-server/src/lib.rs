@@ -168,11 +168,11 @@ pub struct TokenError(String);
 
 /// Starts a server; when this returns it answers.
 pub async fn start(config: Config) -> Result<Server, StartError> {
-    start_on(config, open).await
+    start_on(config, Box::new(open)).await
 }
 
 /// Opens a store's two sides.
-type Open = fn(&Config) -> Result<Opened, StoreError>;
+type Open = Box<dyn FnOnce(&Config) -> Result<Opened, StoreError> + Send>;
 
 async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
     config.settings.check()?;

@@ -1,11 +1,15 @@
-//! A memory store that a test can disturb from outside: its clock, and what happens at a commit.
+//! A memory store that a test can disturb from outside: its clock, what happens at a commit, and
+//! how it answers readers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
-use delta_core::{AttemptId, JobId, Millis, RunId, Text, Want, World};
-use delta_store::memory::MemoryStore;
+use delta_core::{AttemptId, Digest, JobId, Millis, Run, RunId, Text, Want, World};
+use delta_store::memory::{MemoryReader, MemoryStore};
+use delta_store::read::{
+    Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
+};
 use delta_store::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 
 /// What a test does to the store while the writer has it.
@@ -18,6 +22,10 @@ pub struct Levers {
     pub conflicts: AtomicU32,
     /// Milliseconds a commit takes.
     pub slow_commit: AtomicU32,
+    /// Nobody hears whose token it is.
+    pub lookups_hang: AtomicBool,
+    /// Readers are answered with an error that names the database.
+    pub away: AtomicBool,
     /// How often the clock was read.
     pub begun: AtomicU32,
 }
@@ -104,5 +112,83 @@ impl Store for TestStore {
 
     fn flushes(&self) -> u64 {
         self.inner.flushes()
+    }
+}
+
+/// What a database's driver says; not for everybody.
+pub const DRIVER_WORDS: &str = "connection to db.internal:5432 refused";
+
+pub struct TestReader {
+    pub inner: MemoryReader,
+    pub levers: Arc<Levers>,
+}
+
+impl TestReader {
+    fn there(&self) -> Result<&MemoryReader, StoreError> {
+        match self.levers.away.load(Ordering::Relaxed) {
+            true => Err(StoreError::Unavailable(DRIVER_WORDS.into())),
+            false => Ok(&self.inner),
+        }
+    }
+}
+
+impl Reader for TestReader {
+    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
+        while self.levers.lookups_hang.load(Ordering::Relaxed) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        self.there()?.credential(hash)
+    }
+
+    fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError> {
+        self.there()?.run(id)
+    }
+
+    fn job(&self, id: JobId) -> Result<Option<JobRows>, StoreError> {
+        self.there()?.job(id)
+    }
+
+    fn runs(&self, filter: &RunFilter, limit: usize) -> Result<Vec<Run>, StoreError> {
+        self.there()?.runs(filter, limit)
+    }
+
+    fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
+        self.there()?.events(id, after, limit)
+    }
+
+    fn spec(&self, id: JobId) -> Result<Option<Arc<str>>, StoreError> {
+        self.there()?.spec(id)
+    }
+
+    fn queue(&self) -> Result<Vec<QueueDepth>, StoreError> {
+        self.there()?.queue()
+    }
+
+    fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError> {
+        self.there()?.ahead(match_key, order_key)
+    }
+
+    fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        self.there()?.run_ids(after, limit)
+    }
+
+    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
+        self.there()?.credentials()
+    }
+
+    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
+        self.there()?.put_credential(credential)
+    }
+
+    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
+        self.there()?.revoke_credential(id, at)
+    }
+
+    fn ping(&self) -> Result<(), StoreError> {
+        self.there()?.ping()
+    }
+
+    fn stats(&self) -> Result<StoreStats, StoreError> {
+        self.there()?.stats()
     }
 }

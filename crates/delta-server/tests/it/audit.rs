@@ -76,7 +76,7 @@ async fn what_was_done_and_what_was_tried_is_written_down_without_a_secret() {
         )
         .await
         .expect(201);
-    let (id, other) = (made["token_id"].as_str().unwrap(), &made["token"]);
+    let (id, other) = (made["view"]["token_id"].as_str().unwrap(), &made["token"]);
     let other = other.as_str().unwrap().to_owned();
     said(&["token.create", id]).await;
     bench.create_one().await;
