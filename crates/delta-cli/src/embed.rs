@@ -167,6 +167,10 @@ fn explain(error: StartError, data: &Path) -> Failure {
             Some("keep the folder as it is, and go on with a copy from before"),
         ),
         StartError::Store(StoreError::TooNew { .. }) => (Exit::Refused, None),
+        StartError::Data { .. } if data.is_file() => (
+            Exit::Usage,
+            Some("--data names a folder, and this is a file"),
+        ),
         StartError::Bind { .. } => (
             Exit::Internal,
             Some("name another address: --listen ADDR:PORT; port 0 takes a free one"),

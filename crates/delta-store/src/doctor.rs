@@ -252,7 +252,7 @@ fn ended(mut lease: Lease) -> Lease {
     lease
 }
 
-/// Compares two rows, and names the field by which they differ, from the outermost to the innermost.
+/// Compares two rows, and names the field by which they differ, outermost name first.
 fn row<T: PartialEq + std::fmt::Debug>(
     run: RunId,
     what: &str,

@@ -317,8 +317,9 @@ async fn a_shutdown_stops_running_work_at_its_moment_and_reports_it() {
 async fn a_shutdown_does_not_wait_for_the_deadline_of_a_cancel() {
     let stubborn = "trap 'echo heard' TERM; echo up; while :; do sleep 0.05; done";
     let server = FakeServer::start(&[steps(&[stubborn])]).await;
-    server.change(|state| state.cancel_deadline = Some(600.0));
     let agent = Agent::start(&server);
+    agent.seen.wait_for("out up").await;
+    server.change(|state| state.cancel_deadline = Some(600.0));
     agent.seen.wait_for("out heard").await;
     agent.shut_down_in(Duration::ZERO);
     agent.ended().await.expect("a clean end");

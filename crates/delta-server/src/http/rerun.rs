@@ -21,6 +21,9 @@ use super::extract::{Heard, User};
 use super::runs::{created, find, idempotency, run_id};
 use crate::audit;
 
+/// Names that a refusal lists: enough to see a slip of the finger, not a thousand.
+const MAX_NAMES: usize = 20;
+
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(rerun))
 }
@@ -72,7 +75,11 @@ fn choose(rows: &RunRows, request: &RerunRequest) -> Result<BTreeSet<u32>, ApiEr
     } else if let Some(name) = &request.job {
         let named = |job: &&Job| *job.name == **name || job.id.to_string() == *name;
         let job = jobs().find(named);
-        let job = job.ok_or_else(|| Invalid::field("job", "is no job of this run"))?;
+        let job = job.ok_or_else(|| {
+            let names: Vec<&str> = jobs().map(|job| &*job.name).take(MAX_NAMES).collect();
+            let names = names.join(", ");
+            Invalid::field("job", format!("is no job of this run; it has {names}"))
+        })?;
         vec![job.id.n]
     } else {
         jobs().map(|job| job.id.n).collect()

@@ -15,7 +15,8 @@ async fn a_job_is_created_leased_acknowledged_heartbeat_completed_and_shown() {
     let run = text(&view["run_id"]);
     let lease = bench.lease().await;
     assert_eq!(lease.run, run);
-    assert_eq!(lease.granted["job_spec"], json!({ "steps": ["true"] }));
+    let spec = json!({ "name": "unit", "steps": ["true"] });
+    assert_eq!(lease.granted["job_spec"], spec);
     assert_eq!(lease.granted["lease_ttl_seconds"], 120);
     assert_eq!(lease.granted["heartbeat_interval_seconds"], 20);
     assert_eq!(lease.granted["max_runtime_seconds"], 1800);

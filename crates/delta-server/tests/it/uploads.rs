@@ -423,7 +423,7 @@ async fn a_large_spec_goes_by_reference_and_only_to_its_lease() {
     // RP-24
     let bench = Bench::patient().await;
     let step = "x".repeat(40_000);
-    let spec = json!({ "steps": [step, step] });
+    let spec = json!({ "name": "big", "steps": [step, step] });
     bench
         .create(json!([{ "name": "big", "job_spec": spec }]))
         .await;
