@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use delta_core::{Command, Millis, Reply, RunId, Span};
@@ -13,6 +14,7 @@ use delta_store::Due;
 use delta_store::read::Reader;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::DIVERGENCE;
 use crate::objects::{DEAD_PART, Objects};
 use crate::writer::{NotDone, Writer};
 
@@ -71,6 +73,7 @@ impl Sweep {
 
     pub async fn run_once(&self) -> Result<Swept, NotDone> {
         let shared = self.writer.shared();
+        self.look_for_others().await?;
         // By a wrong clock nothing is due or not due; the wake-up looks at the store's (A23).
         let swept = match shared.unfit() {
             Some(_) => Swept::default(),
@@ -81,6 +84,20 @@ impl Sweep {
         }
         self.writer.wake();
         Ok(swept)
+    }
+
+    /// After the store's clock jumped: whether another server already writes by the new one (A23).
+    async fn look_for_others(&self) -> Result<(), NotDone> {
+        let shared = self.writer.shared();
+        if shared.unready().is_none() {
+            shared.behind.store(false, Ordering::Release);
+            return Ok(());
+        }
+        let newest = self.writer.with_store(|store| store.newest_moment());
+        let ahead = newest.await?.0 - self.writer.now().0;
+        let behind = ahead > DIVERGENCE.0;
+        shared.behind.store(behind, Ordering::Release);
+        Ok(())
     }
 
     /// Settles everything that is due, page by page. What is due by the store's reckoning and not

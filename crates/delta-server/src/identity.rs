@@ -14,9 +14,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use delta_core::{Digest, Millis, Text};
 use delta_store::StoreError;
 use delta_store::read::{Credential, Reader, Role};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::writer::{random, sha256};
+use crate::writer::{LONGEST_WAIT, random, sha256};
 
 /// How long a looked-up credential is believed: short, so that a revocation bites within seconds,
 /// long enough that a heartbeat costs no read.
@@ -95,7 +95,7 @@ pub fn new_token(role: Role, name: Text, now: Millis, expires_at: Option<Millis>
 /// Looks credentials up, and remembers the good ones for a moment.
 pub struct Identity {
     reader: Arc<dyn Reader>,
-    known: Mutex<HashMap<Digest, (Credential, Instant)>>,
+    known: Mutex<HashMap<Digest, (Credential, Option<Instant>)>>,
     /// Turns of tokens nobody has shown lately.
     strangers: Semaphore,
     waiting: AtomicUsize,
@@ -140,9 +140,12 @@ impl Identity {
         let credential = match self.remembered(&hash) {
             Memory::Good(credential) => Some(credential),
             Memory::Faded => {
-                // Never closed, so that this is about waiting only.
-                let _turn = self.regulars.acquire().await;
-                self.look_up(hash).await?
+                let _turn = turn(&self.regulars).await?;
+                // Many share one token: whoever was first has looked for all.
+                match self.remembered(&hash) {
+                    Memory::Good(credential) => Some(credential),
+                    _ => self.look_up(hash).await?,
+                }
             }
             Memory::None => self.look_up_stranger(hash).await?,
         };
@@ -157,9 +160,7 @@ impl Identity {
     fn remembered(&self, hash: &Digest) -> Memory {
         let known = self.known.lock().unwrap_or_else(|e| e.into_inner());
         match known.get(hash) {
-            Some((credential, since)) if since.elapsed() < BELIEVED_FOR => {
-                Memory::Good(credential.clone())
-            }
+            Some((credential, since)) if is_fresh(*since) => Memory::Good(credential.clone()),
             Some(_) => Memory::Faded,
             None => Memory::None,
         }
@@ -167,7 +168,7 @@ impl Identity {
 
     async fn look_up_stranger(&self, hash: Digest) -> Result<Option<Credential>, Unknown> {
         let _waiting = Waiting::among(&self.waiting).ok_or(Unknown::Flood)?;
-        let _turn = self.strangers.acquire().await;
+        let _turn = turn(&self.strangers).await?;
         Ok(self.look_up(hash).await?)
     }
 
@@ -177,12 +178,15 @@ impl Identity {
         let found = found.map_err(|error| StoreError::Unavailable(error.to_string()))??;
         let mut known = self.known.lock().unwrap_or_else(|e| e.into_inner());
         if known.len() >= MAX_REMEMBERED {
+            known.retain(|_, (_, since)| is_fresh(*since));
+        }
+        if known.len() >= MAX_REMEMBERED {
             known.clear();
         }
         match &found {
             // One that was revoked is a stranger's from now on.
             Some(credential) if credential.revoked_at.is_none() => {
-                known.insert(hash, (credential.clone(), Instant::now()));
+                known.insert(hash, (credential.clone(), Some(Instant::now())));
             }
             _ => {
                 known.remove(&hash);
@@ -192,9 +196,26 @@ impl Identity {
         Ok(found)
     }
 
-    /// A credential of this server changed: believe nothing remembered.
+    /// A credential of this server changed: believe nothing remembered. Who was known is still
+    /// looked up before strangers.
     pub fn forget(&self) {
-        self.known.lock().unwrap_or_else(|e| e.into_inner()).clear();
+        let mut known = self.known.lock().unwrap_or_else(|e| e.into_inner());
+        for (_, since) in known.values_mut() {
+            *since = None;
+        }
+    }
+}
+
+/// Looked up so lately that it is believed.
+fn is_fresh(since: Option<Instant>) -> bool {
+    since.is_some_and(|since| since.elapsed() < BELIEVED_FOR)
+}
+
+/// A turn to look up, for as long as a message may wait at all.
+async fn turn(turns: &Semaphore) -> Result<SemaphorePermit<'_>, Unknown> {
+    match tokio::time::timeout(LONGEST_WAIT, turns.acquire()).await {
+        Ok(Ok(turn)) => Ok(turn),
+        Ok(Err(_)) | Err(_) => Err(Unknown::Flood),
     }
 }
 
@@ -312,11 +333,8 @@ mod tests {
         identity.waiting.store(MAX_STRANGERS, Ordering::Relaxed);
         let refused = identity.whose(&invented(2), Millis(1)).await;
         assert!(matches!(refused, Err(Unknown::Flood)), "{refused:?}");
-        // The regular's token has faded, and must be looked up again.
-        let long_ago = Instant::now().checked_sub(BELIEVED_FOR * 2).unwrap();
-        for (_, since) in identity.known.lock().unwrap().values_mut() {
-            *since = long_ago;
-        }
+        // Another token was revoked: the regular's must be looked up again, but not as a stranger's.
+        identity.forget();
         assert_eq!(
             identity.whose(&token.secret, Millis(1)).await.unwrap(),
             runner

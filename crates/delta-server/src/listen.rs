@@ -260,12 +260,17 @@ struct Connection {
     watcher: Watcher,
     stop: CancellationToken,
     patience: Patience,
-    _room: OwnedSemaphorePermit,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Serving {
     fn connection(&self, who: Option<Principal>) -> Option<Connection> {
-        let Ok(room) = self.room.clone().try_acquire_owned() else {
+        // The administrator gets in when the network has taken every place.
+        let room = match who {
+            Some(_) => None,
+            None => Some(self.room.clone().try_acquire_owned()),
+        };
+        let Ok(room) = room.transpose() else {
             tracing::warn!("too many connections");
             return None;
         };

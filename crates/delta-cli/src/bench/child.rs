@@ -39,6 +39,8 @@ impl ServerUnderTest {
     pub async fn start(store: &str, extra: &[String]) -> Result<ServerUnderTest> {
         let folder = tempfile::Builder::new().prefix("delta-bench-").tempdir()?;
         let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+        // Its audit trail would mix with the progress shown here.
+        command.env("RUST_LOG", "warn");
         command
             .args(["server", "--json", "--listen", "127.0.0.1:0", "--data"])
             .arg(folder.path())

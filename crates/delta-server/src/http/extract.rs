@@ -126,6 +126,22 @@ pub struct Message {
     pub receipt: Receipt,
 }
 
+/// A whole body about which no timer has to wait.
+pub struct Said {
+    pub bytes: Bytes,
+    pub at: Millis,
+}
+
+impl Message {
+    /// For what judges no lease: however long it waits for its turn, timers go on.
+    pub fn without_receipt(self) -> Said {
+        Said {
+            bytes: self.bytes,
+            at: self.at,
+        }
+    }
+}
+
 /// A message of at most `LIMIT` bytes and who sent it: `W` says which role that takes.
 pub struct Heard<W, const LIMIT: usize = MESSAGE_BYTES>(pub W, pub Message);
 
@@ -159,7 +175,11 @@ where
         };
         let bytes = match start? {
             Start::Whole(bytes) => bytes,
-            Start::TooLong(length) => return Err(too_long(&mut body, length, LIMIT).await),
+            Start::TooLong(length) => {
+                // It will not be judged.
+                drop(receipt);
+                return Err(too_long(&mut body, length, LIMIT).await);
+            }
         };
         let at = receipt.at();
         Ok(Heard(who, Message { bytes, at, receipt }))

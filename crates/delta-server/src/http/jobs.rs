@@ -89,6 +89,7 @@ async fn cancel_job(
     Heard(User(who), body): Heard<User>,
 ) -> Result<axum::Json<JobView>, ApiError> {
     let job = job_id(&id)?;
+    let body = body.without_receipt();
     let request = CancelRequest::parse(&body.bytes)?;
     let command = Command::CancelJob {
         job,

@@ -41,6 +41,7 @@ async fn rerun(
     Heard(User(who), body): Heard<User>,
 ) -> Result<Response, ApiError> {
     let old = run_id(&id)?;
+    let body = body.without_receipt();
     let request = RerunRequest::parse(&body.bytes)?;
     let rows = find(&app, old).await?;
     if !rows.run.state.has_ended() {

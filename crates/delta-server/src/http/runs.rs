@@ -42,6 +42,7 @@ async fn create_run(
     headers: HeaderMap,
     Heard(User(who), body): Heard<User, RUN_BYTES>,
 ) -> Result<Response, ApiError> {
+    let body = body.without_receipt();
     let request = CreateRun::parse(&body.bytes)?;
     let asked = create::Asked {
         idempotency: idempotency(&headers, &who.id, &body.bytes)?,
@@ -180,6 +181,7 @@ async fn cancel_run(
     Heard(User(who), body): Heard<User>,
 ) -> Result<axum::Json<RunView>, ApiError> {
     let run = run_id(&id)?;
+    let body = body.without_receipt();
     let request = CancelRequest::parse(&body.bytes)?;
     let command = Command::CancelRun {
         run,

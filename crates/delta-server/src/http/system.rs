@@ -46,7 +46,7 @@ async fn readyz(State(app): State<App>) -> Result<&'static str, ApiError> {
     if app.writer.is_dead() {
         return unready("the writer has ended".into());
     }
-    if let Some(why) = app.writer.shared().unfit() {
+    if let Some(why) = app.writer.shared().unready() {
         return unready(why);
     }
     match app.read(|reader| reader.ping()).await {

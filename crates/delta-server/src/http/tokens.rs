@@ -30,6 +30,7 @@ async fn create_token(
     State(app): State<App>,
     Heard(Admin(who), body): Heard<Admin>,
 ) -> Result<(StatusCode, axum::Json<TokenCreated>), ApiError> {
+    let body = body.without_receipt();
     let request = CreateToken::parse(&body.bytes)?;
     let expires = request
         .expires_in_seconds

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use delta_core::LeaseKey;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,12 @@ use crate::writer::random;
 pub const MAX_ARTIFACT_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// Artifacts of one lease: what one Complete may name.
 const MAX_ARTIFACTS: usize = 1000;
+/// Senders of one artifact at a time: one that speaks and a few whose connection broke. They do not
+/// count against each other, so that a resend finds room; this bounds what they take together.
+const MAX_SENDERS: usize = 4;
+/// A part that got no byte for this long reserves nothing: its sender is given up after half a
+/// minute, and a server that died cannot say so.
+const SILENT: Duration = Duration::from_secs(120);
 
 /// What is known of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +99,11 @@ impl Objects {
 
     /// A file of one's own to receive an artifact's bytes into.
     pub fn part(&self, id: UploadId) -> io::Result<Part> {
+        let own = format!("{id}.");
+        let senders = self.speaking(|name| name.starts_with(&own))?;
+        if senders.count() >= MAX_SENDERS {
+            return Err(io::Error::other("too many send the same artifact at once"));
+        }
         let path = self.parts().join(format!("{id}.{}.part", fresh()));
         Ok(Part {
             id,
@@ -108,7 +120,7 @@ impl Objects {
         let lease = part.id.lease;
         self.alone(lease, |folder| {
             let stored: u64 = lengths(folder, "artifact-")?.sum();
-            let receiving: u64 = lengths(&self.parts(), &id::prefix(lease))?.sum();
+            let receiving: u64 = self.receiving(part)?;
             let others = (stored + receiving).saturating_sub(part.reserved);
             let room = self.quota.saturating_sub(others);
             if least > room {
@@ -119,6 +131,27 @@ impl Objects {
             part.reserved = reserved;
             Ok(true)
         })
+    }
+
+    /// Bytes reserved by this part and by those of the lease's other artifacts. Of several parts of
+    /// one artifact only one can be sealed.
+    fn receiving(&self, part: &Part) -> io::Result<u64> {
+        let (of_lease, own) = (id::prefix(part.id.lease), format!("{}.", part.id));
+        let other = move |name: &str| name.starts_with(&of_lease) && !name.starts_with(&own);
+        Ok(part.reserved + self.speaking(other)?.sum::<u64>())
+    }
+
+    /// The lengths of the parts with such a name that somebody may still be sending.
+    fn speaking(&self, which: impl Fn(&str) -> bool) -> io::Result<impl Iterator<Item = u64>> {
+        let entries = std::fs::read_dir(self.parts())?;
+        Ok(entries.filter_map(move |entry| {
+            let entry = entry.ok()?;
+            which(entry.file_name().to_str()?).then_some(())?;
+            // One that is deleted meanwhile counts nothing.
+            let found = entry.metadata().ok()?;
+            let silent = found.modified().ok()?.elapsed().unwrap_or_default();
+            (silent < SILENT).then(|| found.len())
+        }))
     }
 
     /// The part is whole and right, and is `meta`: make it the artifact. When this returns it is on
@@ -248,6 +281,13 @@ mod tests {
         assert!(!two.reserve(&mut second, 5, 5).unwrap());
         assert!(two.reserve(&mut second, 4, 4).unwrap());
         assert!(!two.reserve(&mut second, 5, 5).unwrap());
+        // What broke off is sent again, though nobody has noticed yet that it did.
+        drop(second);
+        let broken = two.part(other).unwrap();
+        let mut broken = std::mem::ManuallyDrop::new(broken);
+        assert!(two.reserve(&mut broken, 4, 4).unwrap());
+        let mut again = one.part(other).unwrap();
+        assert!(one.reserve(&mut again, 4, 4).unwrap());
         // Another lease has its own.
         let free = one.new_artifact(lease().attempt.lease(9), &announced());
         let mut free = one.part(free.unwrap().unwrap()).unwrap();

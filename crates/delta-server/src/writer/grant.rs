@@ -59,7 +59,7 @@ pub(super) fn match_slots(
     answer_holders(batch, parking, asked, &mut matches)?;
     let pairs = pair(batch, parking, wake, &mut matches)?;
     give(batch, parking, pairs, &mut matches)?;
-    matches.more = matches.given.len() >= MAX_GRANTS;
+    matches.more |= matches.given.len() >= MAX_GRANTS;
     Ok(matches)
 }
 
@@ -163,13 +163,26 @@ fn pair(
             continue;
         }
         let room = MAX_GRANTS.saturating_sub(pairs.len() + matches.given.len());
+        if room == 0 {
+            matches.more = true;
+            break;
+        }
         let mut slots = parking.listening(&name, room);
         slots.retain(|slot| !matches.is_settled(*slot));
         let Some(group) = parking.groups.get_mut(&name).filter(|_| !slots.is_empty()) else {
             continue;
         };
         if look {
-            let claimed = claim(batch, group, slots.len(), &taken, &mut keys)?;
+            let claimed = match claim(batch, group, slots.len(), &taken, &mut keys) {
+                Ok(claimed) => claimed,
+                // Something at the head of the queue cannot be read. That must not fail those who
+                // hold leases; the next look is at the next wake-up.
+                Err(StoreError::Corrupt(why)) => {
+                    tracing::error!(why, "a queued attempt cannot be read");
+                    Vec::new()
+                }
+                Err(other) => return Err(other),
+            };
             // With work left over the group is looked for again; with slots left over it is not.
             group.unserved = claimed.len() >= slots.len();
             found.extend(claimed);

@@ -41,7 +41,7 @@ pub use receipts::Receipt;
 pub use thread::Thread;
 
 use crate::audit::Noticed;
-use crate::clock::Clock;
+use crate::clock::{Clock, DIVERGENCE};
 use crate::metrics::Metrics;
 use crate::watch::Watchers;
 use lanes::{Lanes, Refused};
@@ -168,6 +168,8 @@ pub struct Shared {
     pub lease_floor: Millis,
     /// Several servers write to this store.
     pub several_writers: bool,
+    /// Another server writes moments that are far ahead of this one's clock.
+    pub behind: AtomicBool,
     longest_wait: Duration,
     receipts: Arc<Receipts>,
     /// A wake-up is in its lane: one is as good as many.
@@ -384,10 +386,22 @@ impl Shared {
         self.receipts.horizon(&self.clock, Span(longest))
     }
 
-    /// Why this server must not write now: beside others its clock must agree with the store's,
-    /// while a lone server on its own file is right by definition (A23).
-    pub fn unfit(&self) -> Option<String> {
+    /// Why others should be asked instead: beside them a clock must agree with the store's, while
+    /// a lone server on its own file is right by definition (A23).
+    pub fn unready(&self) -> Option<String> {
         self.clock.trouble().filter(|_| self.several_writers)
+    }
+
+    /// Why this server must not write now (A23). A store's clock that jumps is no reason: all who
+    /// run go on by their own (F40). Another server that has started since, and writes by the new
+    /// clock, is one: what the two say about the same lease would contradict.
+    pub fn unfit(&self) -> Option<String> {
+        self.behind.load(Ordering::Acquire).then(|| {
+            format!(
+                "this server's clock is more than {DIVERGENCE} behind what others have written; \
+                 restart it"
+            )
+        })
     }
 
     fn is_closing(&self) -> bool {

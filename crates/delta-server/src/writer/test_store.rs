@@ -17,7 +17,11 @@ use delta_store::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 pub struct Levers {
     /// Milliseconds its clock is ahead of the system's.
     pub clock_ahead: AtomicI64,
+    /// Milliseconds by which another server's writes are ahead of ours.
+    pub others_ahead: AtomicI64,
     pub panics: AtomicBool,
+    /// What stands first in the queue cannot be read.
+    pub queue_damaged: AtomicBool,
     /// Commits of more than one command that are answered with a conflict.
     pub conflicts: AtomicU32,
     /// Milliseconds a commit takes.
@@ -63,6 +67,9 @@ impl Store for TestStore {
     }
 
     fn claim(&mut self, claim: &Claim, world: &mut World) -> Result<Vec<AttemptId>, StoreError> {
+        if self.levers.queue_damaged.load(Ordering::Relaxed) {
+            return Err(StoreError::Corrupt("an attempt".into()));
+        }
         self.inner.claim(claim, world)
     }
 
@@ -103,7 +110,8 @@ impl Store for TestStore {
     }
 
     fn newest_moment(&mut self) -> Result<Millis, StoreError> {
-        self.inner.newest_moment()
+        let ahead = self.levers.others_ahead.load(Ordering::Relaxed);
+        Ok(Millis(self.inner.newest_moment()?.0 + ahead))
     }
 
     fn wakeups(&mut self) -> Option<Wakeups> {
@@ -138,6 +146,10 @@ impl Reader for TestReader {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
         self.there()?.credential(hash)
+    }
+
+    fn pruned(&self, among: &[RunId]) -> Result<Vec<RunId>, StoreError> {
+        self.there()?.pruned(among)
     }
 
     fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError> {

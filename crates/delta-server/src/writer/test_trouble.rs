@@ -131,11 +131,19 @@ async fn no_timer_is_judged_before_a_message_that_came_first() {
 }
 
 #[tokio::test]
-async fn a_server_whose_clock_disagrees_judges_nothing() {
-    // A23
+async fn a_server_far_behind_the_others_judges_nothing() {
+    // A23, F40
     let desk = desk_with(&[], |thread| thread.several_writers = true);
     let granted = acked(&desk, 1, "r1").await;
     desk.levers.clock_ahead.store(6_000, Relaxed);
+    // The store's clock jumped: whoever runs goes on by its own.
+    desk.create(3).await.unwrap();
+    assert!(desk.writer.shared().unready().is_some());
+    sweep(&desk).run_once().await.unwrap();
+    assert_eq!(desk.writer.shared().unfit(), None);
+    // Another one started by the new clock.
+    desk.levers.others_ahead.store(6_000, Relaxed);
+    sweep(&desk).run_once().await.unwrap();
     for answer in [
         desk.create(2).await.map(drop),
         desk.writer
@@ -154,10 +162,29 @@ async fn a_server_whose_clock_disagrees_judges_nothing() {
     // The sweep's wake-up looks at the clock again, although nobody waits.
     sweep(&desk).run_once().await.unwrap();
     until("the clocks agree", || {
-        desk.writer.shared().unfit().is_none()
+        desk.writer.shared().unready().is_none()
     })
     .await;
+    sweep(&desk).run_once().await.unwrap();
     desk.create(2).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_queue_that_cannot_be_read_keeps_nobody_from_renewing() {
+    // F56
+    let desk = desk_with(&[], |_| {});
+    let granted = acked(&desk, 1, "r1").await;
+    desk.create(2).await.unwrap();
+    desk.levers.queue_damaged.store(true, Relaxed);
+    let beat = || {
+        let receipt = desk.writer.receive();
+        desk.writer
+            .holder_says(receipt, beat(&granted, "r1"), Duration::ZERO)
+    };
+    let wait = desk.lease("r2", Duration::from_millis(200));
+    let (waited, renewed) = tokio::join!(wait, beat());
+    assert!(waited.unwrap().is_none());
+    assert!(matches!(renewed.unwrap().reply, Reply::Renewed { .. }));
 }
 
 #[tokio::test]

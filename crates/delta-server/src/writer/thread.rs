@@ -70,6 +70,7 @@ impl Thread {
             watchers: self.watchers,
             lease_floor: self.lease_floor,
             several_writers: self.several_writers,
+            behind: AtomicBool::new(false),
             longest_wait: self.longest_wait,
             receipts: Arc::new(Receipts::default()),
             waking: AtomicBool::new(false),
@@ -196,7 +197,8 @@ impl Turns {
                     asked.extend(self.parking.park(ask));
                 }
                 Kind::Wake => {
-                    self.shared.waking.store(false, Ordering::Release);
+                    // Acquires what those saw to who found it set and left.
+                    self.shared.waking.swap(false, Ordering::AcqRel);
                     wake = true;
                     self.clean();
                 }
@@ -320,8 +322,9 @@ impl Turns {
         wake: bool,
     ) -> Result<Done, Failed> {
         let mut batch = Batch::begin(&self.shared, self.store.as_mut())?;
-        let filled = fill(&mut batch, orders, &self.held).and_then(|(answers, news)| {
+        let filled = fill(&mut batch, orders).and_then(|mut answers| {
             let matches = match_slots(&mut batch, &mut self.parking, asked, wake)?;
+            let news = tell(&mut batch, orders, &mut answers, &self.held)?;
             Ok((answers, news, matches))
         });
         match filled {
@@ -405,17 +408,10 @@ impl Turns {
     }
 }
 
-type Filled = (
-    Vec<Result<Answer, NotDone>>,
-    Vec<(LeaseKey, Result<Answer, NotDone>)>,
-);
+type Answered = Result<Answer, NotDone>;
 
-/// Decides every command in order, then once more the heartbeats whose lease has news.
-fn fill(
-    batch: &mut Batch,
-    orders: &[Stamped],
-    held: &HeldHeartbeats,
-) -> Result<Filled, StoreError> {
+/// Decides every command in order.
+fn fill(batch: &mut Batch, orders: &[Stamped]) -> Result<Vec<Answered>, StoreError> {
     let mut wanted = BTreeSet::new();
     for Stamped { order, .. } in orders {
         wants(&order.command, &mut wanted);
@@ -425,7 +421,18 @@ fn fill(
     for Stamped { at, order, .. } in orders {
         answers.push(batch.decide(*at, &order.command, &order.specs)?);
     }
-    for (Stamped { order, .. }, answered) in orders.iter().zip(&mut answers) {
+    Ok(answers)
+}
+
+/// Decides once more the heartbeats whose lease has news, also from matching: those of this batch,
+/// in place of their answer, and those that are held.
+fn tell(
+    batch: &mut Batch,
+    orders: &[Stamped],
+    answers: &mut [Answered],
+    held: &HeldHeartbeats,
+) -> Result<Vec<(LeaseKey, Answered)>, StoreError> {
+    for (Stamped { order, .. }, answered) in orders.iter().zip(answers) {
         if let Some(command) = overtaken(batch, order, answered) {
             let now = batch.shared.clock.now();
             *answered = batch.decide(now, &command, &[])?;
@@ -436,7 +443,7 @@ fn fill(
         let now = batch.shared.clock.now();
         news.push((lease, batch.decide(now, &command, &[])?));
     }
-    Ok((answers, news))
+    Ok(news)
 }
 
 /// A heartbeat that would be held although a cancel came in the same batch.

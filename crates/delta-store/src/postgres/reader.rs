@@ -28,13 +28,36 @@ use crate::read::{
 /// second, and a server keeps well under the hundred connections PostgreSQL allows by default.
 const CONNECTIONS: usize = 4;
 
+/// Connections for credentials alone: who asks is known however long others read.
+const CREDENTIAL_CONNECTIONS: usize = 2;
+
 /// The reading side. See [`super::open`].
 pub struct PgReader {
     /// Taken only by drop.
     runtime: Option<Runtime>,
     target: Target,
+    pages: Pool,
+    credentials: Pool,
+}
+
+/// Connections that wait for work, and how many there may be.
+struct Pool {
     idle: Mutex<Vec<Session>>,
     free: Semaphore,
+}
+
+impl Pool {
+    fn of(connections: usize) -> Pool {
+        Pool {
+            idle: Mutex::default(),
+            free: Semaphore::new(connections),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
+        // A list of connections has no state to spoil.
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl PgReader {
@@ -49,8 +72,8 @@ impl PgReader {
         Ok(PgReader {
             runtime: Some(runtime),
             target,
-            idle: Mutex::default(),
-            free: Semaphore::new(CONNECTIONS),
+            pages: Pool::of(CONNECTIONS),
+            credentials: Pool::of(CREDENTIAL_CONNECTIONS),
         })
     }
 
@@ -61,9 +84,14 @@ impl PgReader {
 
     /// Runs `work` on a free connection, within the deadline. An idle connection may have died:
     /// then a new one is tried before giving up, which is why `work` must be repeatable.
-    fn ask<T>(&self, work: impl AsyncFn(&Session) -> Result<T, Error>) -> Result<T, StoreError> {
+    fn ask<T>(
+        &self,
+        pool: &Pool,
+        work: impl AsyncFn(&Session) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
         let runtime = self.runtime.as_ref().expect("taken only by drop");
-        let answer = async { tokio::time::timeout(ANSWER_DEADLINE, self.on_a_session(work)).await };
+        let answer =
+            async { tokio::time::timeout(ANSWER_DEADLINE, self.on_a_session(pool, work)).await };
         match runtime.block_on(answer) {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(Trouble::Silent.into()),
@@ -72,36 +100,39 @@ impl PgReader {
 
     async fn on_a_session<T>(
         &self,
+        pool: &Pool,
         work: impl AsyncFn(&Session) -> Result<T, Error>,
     ) -> Result<T, Trouble> {
         // Never closed, so that this is about waiting only.
-        let _free = self.free.acquire().await;
-        let idle = self.lock().pop();
+        let _free = pool.free.acquire().await;
+        let idle = pool.lock().pop();
         if let Some(session) = idle {
             let answer = bounded(work(&session)).await;
             if !answer.as_ref().is_err_and(Trouble::ends_session) {
-                self.lock().push(session);
+                pool.lock().push(session);
                 return answer;
             }
             // The others are of the same age.
-            self.lock().clear();
+            pool.lock().clear();
         }
         let session = self.target.open(Planning::Each).await?;
         let answer = bounded(work(&session)).await;
         if !answer.as_ref().is_err_and(Trouble::ends_session) {
-            self.lock().push(session);
+            pool.lock().push(session);
         }
         answer
     }
 
     fn rows(&self, sql: Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
-        self.ask(async |session: &Session| session.rows(sql, params).await)
+        self.ask(&self.pages, async |session: &Session| {
+            session.rows(sql, params).await
+        })
     }
 
     /// Several queries that see one moment.
     fn snapshot(&self, calls: &[Call<'_>]) -> Result<Vec<Vec<Row>>, StoreError> {
         const BEGIN: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-        self.ask(async |session: &Session| {
+        self.ask(&self.pages, async |session: &Session| {
             let (begun, rows, ended) = tokio::join!(
                 biased;
                 session.client.batch_execute(BEGIN),
@@ -112,11 +143,6 @@ impl PgReader {
             let rows = rows?;
             ended.map(|()| rows)
         })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Session>> {
-        // A list of connections has no state to spoil.
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -255,7 +281,10 @@ impl Reader for PgReader {
     }
 
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
-        let found = self.rows(Sql::Credential, &[&hash.as_slice()])?;
+        let hash = hash.as_slice();
+        let found = self.ask(&self.credentials, async |session: &Session| {
+            session.rows(Sql::Credential, &[&hash]).await
+        })?;
         found.first().map(read_credential).transpose()
     }
 
@@ -284,7 +313,7 @@ impl Reader for PgReader {
 
     fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
         let id = escape(id);
-        let count = self.ask(async |session: &Session| {
+        let count = self.ask(&self.pages, async |session: &Session| {
             let statement = session.statement(Sql::RevokeCredential);
             session.client.execute(statement, &[&id, &at.0]).await
         })?;
@@ -332,5 +361,21 @@ impl Drop for PgReader {
             // Never waits, so that a reader may be dropped anywhere.
             runtime.shutdown_background();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use delta_testkit::postgres::fresh_database;
+
+    use super::*;
+
+    #[test]
+    fn credentials_are_looked_up_while_every_other_connection_is_busy() {
+        let database = fresh_database().expect("a database");
+        let (_store, reader) = crate::postgres::open(&database.url).expect("opens");
+        let busy = reader.pages.free.try_acquire_many(CONNECTIONS as u32);
+        assert!(busy.is_ok());
+        assert_eq!(reader.credential(&[7; 32]).expect("an answer"), None);
     }
 }
