@@ -15,6 +15,7 @@ use delta_core::Millis;
 use delta_store::read::Role;
 use delta_wire::ErrorCode;
 use http_body_util::BodyExt;
+use tokio::sync::Notify;
 
 use super::App;
 use super::error::ApiError;
@@ -26,6 +27,9 @@ use crate::writer::Receipt;
 pub const MESSAGE_BYTES: usize = 1024 * 1024;
 /// A run with its jobs: a thousand of them at four kilobytes each.
 pub const RUN_BYTES: usize = 4 * 1024 * 1024;
+/// What is kept of a body before it is known who sends it. Nearly every message is smaller; when
+/// look-ups take long, thousands of strangers wait with what they have sent.
+const STRANGER_BYTES: usize = 64 * 1024;
 /// How much of a body that is too large is still read, so that the answer is seen rather than a
 /// broken connection.
 const DRAINED_BYTES: usize = 64 * 1024 * 1024;
@@ -157,8 +161,10 @@ where
             return Err(unauthenticated(app));
         }
         let (who, start, receipt) = {
+            let known = Notify::new();
             let read = async {
-                let start = tokio::time::timeout(BODY_TIME, start(&mut body, LIMIT)).await;
+                let start = start(&mut body, LIMIT, Some(&known));
+                let start = tokio::time::timeout(BODY_TIME, start).await;
                 (
                     start.unwrap_or_else(|_| Err(too_slow())),
                     app.writer.receive(),
@@ -168,7 +174,11 @@ where
             tokio::pin!(read, who);
             // Whichever is first; a caller who proves to be nobody is not read to the end.
             let (who, (start, receipt)) = tokio::select! {
-                who = &mut who => (who?, read.await),
+                who = &mut who => {
+                    let who = who?;
+                    known.notify_one();
+                    (who, read.await)
+                }
                 start = &mut read => (who.await?, start),
             };
             (who, start, receipt)
@@ -216,7 +226,7 @@ pub async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
 
 /// Reads a body of at most `limit` bytes.
 pub async fn read(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
-    match start(&mut body, limit).await? {
+    match start(&mut body, limit, None).await? {
         Start::Whole(bytes) => Ok(bytes),
         Start::TooLong(length) => Err(too_long(&mut body, length, limit).await),
     }
@@ -229,8 +239,12 @@ enum Start {
     TooLong(usize),
 }
 
-/// Reads a body as far as its bound goes.
-async fn start(body: &mut Body, limit: usize) -> Result<Start, ApiError> {
+/// Reads a body as far as its bound goes; of a caller who is not known yet, only the beginning.
+async fn start(
+    body: &mut Body,
+    limit: usize,
+    mut known: Option<&Notify>,
+) -> Result<Start, ApiError> {
     let mut first: Option<Bytes> = None;
     let mut whole: Vec<u8> = Vec::new();
     let mut length = 0;
@@ -238,6 +252,11 @@ async fn start(body: &mut Body, limit: usize) -> Result<Start, ApiError> {
         length += data.len();
         if length > limit {
             return Ok(Start::TooLong(length));
+        }
+        if length > STRANGER_BYTES
+            && let Some(known) = known.take()
+        {
+            known.notified().await;
         }
         // Nearly every message is one frame: no copy then.
         match &first {
@@ -271,4 +290,41 @@ async fn too_long(body: &mut Body, mut length: usize, limit: usize) -> ApiError 
 fn too_slow() -> ApiError {
     let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
     ApiError::new(ErrorCode::Unavailable, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio_util::io::ReaderStream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn of_a_stranger_only_the_beginning_is_read() {
+        // F18: look-ups that hang must not fill the memory.
+        let (mut sender, receiver) = tokio::io::duplex(1024);
+        let mut body = Body::from_stream(ReaderStream::new(receiver));
+        let known = Notify::new();
+        let read = start(&mut body, MESSAGE_BYTES, Some(&known));
+        let send = async {
+            // Fits into what is kept, what was read beyond it, and the pipe.
+            let beginning = vec![b'x'; STRANGER_BYTES];
+            sender.write_all(&beginning).await.unwrap();
+            let rest = vec![b'x'; STRANGER_BYTES];
+            {
+                let waits = sender.write_all(&rest);
+                tokio::pin!(waits);
+                let pause = Duration::from_millis(50);
+                assert!(tokio::time::timeout(pause, &mut waits).await.is_err());
+                known.notify_one();
+                waits.await.unwrap();
+            }
+            drop(sender);
+        };
+        let (read, ()) = tokio::join!(read, send);
+        let Start::Whole(bytes) = read.unwrap() else {
+            panic!("it is within the limit");
+        };
+        assert_eq!(bytes.len(), 2 * STRANGER_BYTES);
+    }
 }
