@@ -29,6 +29,12 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Terminal;
 
+/// Messages are many small pieces that one thread makes and another frees. Measured against the
+/// system's allocator: a sixth less of the server's CPU time per job, and no more memory. Without
+/// huge pages: those kept ten megabytes that nothing used.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -333,7 +333,7 @@ mod tests {
         identity.waiting.store(MAX_STRANGERS, Ordering::Relaxed);
         let refused = identity.whose(&invented(2), Millis(1)).await;
         assert!(matches!(refused, Err(Unknown::Flood)), "{refused:?}");
-        // Another token was revoked: the regular's must be looked up again, but not as a stranger's.
+        // Another token was revoked: the regular's is looked up again, but not as a stranger's.
         identity.forget();
         assert_eq!(
             identity.whose(&token.secret, Millis(1)).await.unwrap(),

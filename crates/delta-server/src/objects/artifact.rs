@@ -150,7 +150,7 @@ impl Objects {
             // One that is deleted meanwhile counts nothing.
             let found = entry.metadata().ok()?;
             let silent = found.modified().ok()?.elapsed().unwrap_or_default();
-            (silent < SILENT).then(|| found.len())
+            (silent < SILENT).then_some(found.len())
         }))
     }
 

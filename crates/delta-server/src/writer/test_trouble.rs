@@ -1,5 +1,5 @@
-//! The writer when things go wrong around it: a store that panics, clocks that disagree, timers that
-//! are early, writers that are always first.
+//! The writer when things go wrong around it: a store that panics, clocks that disagree, timers
+//! that are early, writers that are always first.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

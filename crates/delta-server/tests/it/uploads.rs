@@ -144,7 +144,7 @@ async fn forced(bench: &Bench) -> (Lease, String) {
 
 #[tokio::test]
 async fn a_forced_cancel_keeps_what_was_uploaded() {
-    // SM-52, A42: what the runner sent, before and after, stays readable and is not called complete.
+    // SM-52, A42: what the runner sent, before and after, is readable and not called complete.
     let bench = Bench::quick().await;
     let (lease, url) = forced(&bench).await;
     assert_eq!(log_text(&bench, &lease.job).await, "half a");
