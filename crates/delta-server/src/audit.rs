@@ -11,13 +11,13 @@ use crate::identity::Principal;
 
 /// Somebody with the right to do so did something.
 pub fn done(action: &'static str, by: &Principal, what: &str) {
-    tracing::info!(target: "audit", action, by = %by.id, role = by.role.name(), what);
+    tracing::info!(target: "audit", action, by = %by.id, by_role = by.role.name(), what);
 }
 
 /// Somebody we know asked for something beyond its role.
 pub fn forbidden(by: &Principal, needed: &'static str) {
     tracing::warn!(target: "audit", action = "forbidden", by = %by.id,
-        role = by.role.name(), needed);
+        by_role = by.role.name(), needed);
 }
 
 /// A message about a lease that an honest holder does not send.
