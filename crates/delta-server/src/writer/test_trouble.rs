@@ -35,6 +35,10 @@ fn proof(granted: &GrantedLease, runner: &str) -> LeaseProof {
 /// A granted and acknowledged lease of a new run.
 async fn acked(desk: &Desk, id: u128, runner: &str) -> Box<GrantedLease> {
     desk.create(id).await.unwrap();
+    take(desk, runner).await
+}
+
+async fn take(desk: &Desk, runner: &str) -> Box<GrantedLease> {
     let granted = desk.lease(runner, Duration::ZERO).await.unwrap().unwrap();
     let ack = Command::AckLease {
         proof: proof(&granted, runner),
@@ -167,6 +171,42 @@ async fn a_server_far_behind_the_others_judges_nothing() {
     .await;
     sweep(&desk).run_once().await.unwrap();
     desk.create(2).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_held_heartbeat_hears_at_once_of_a_cancel_that_matching_decided() {
+    // A70, A54: the run is over, and a slot asks before the sweep looks.
+    let short = Settings {
+        run_timeout: Span(300),
+        ..Settings::recommended()
+    };
+    let desk = Arc::new(desk_with(&[], |thread| thread.settings = short));
+    let two = br#"{"jobs":[{"name":"a","job_spec":{"steps":["true"]}},
+        {"name":"b","job_spec":{"steps":["true"]}}]}"#;
+    desk.create_from(1, two).await.unwrap();
+    let granted = take(&desk, "r1").await;
+    let over = desk.writer.now() + Span(300);
+    let beat = beat(&granted, "r1");
+    let held = {
+        let desk = desk.clone();
+        let hold = Duration::from_secs(10);
+        tokio::spawn(async move {
+            let receipt = desk.writer.receive();
+            desk.writer.holder_says(receipt, beat, hold).await
+        })
+    };
+    until("the run is over", || desk.writer.now() >= over).await;
+    let none = desk.lease("r2", Duration::ZERO).await.unwrap();
+    assert!(none.is_none(), "nothing of it is granted");
+    let reply = held.await.unwrap().unwrap().reply;
+    let told = matches!(
+        reply,
+        Reply::Renewed {
+            cancel: Some(_),
+            ..
+        }
+    );
+    assert!(told, "{reply:?}");
 }
 
 #[tokio::test]

@@ -68,8 +68,7 @@ fn plain(faults: &[Fault]) -> Desk {
 }
 
 impl Desk {
-    fn new_run(&self, id: u128) -> (NewRun, Vec<Arc<str>>) {
-        let body = br#"{"jobs":[{"name":"a","job_spec":{"steps":["true"]}}]}"#;
+    fn new_run(&self, id: u128, body: &[u8]) -> (NewRun, Vec<Arc<str>>) {
         let asked = Asked {
             by: "u".into(),
             idempotency: None,
@@ -79,7 +78,12 @@ impl Desk {
     }
 
     pub async fn create(&self, id: u128) -> Result<Answer, NotDone> {
-        let (new, specs) = self.new_run(id);
+        let body = br#"{"jobs":[{"name":"a","job_spec":{"steps":["true"]}}]}"#;
+        self.create_from(id, body).await
+    }
+
+    pub async fn create_from(&self, id: u128, body: &[u8]) -> Result<Answer, NotDone> {
+        let (new, specs) = self.new_run(id, body);
         let command = Command::CreateRun(Box::new(new));
         self.writer.create(self.writer.now(), command, specs).await
     }
