@@ -160,28 +160,37 @@ fn a_cancel_and_a_result_are_decided_by_their_order() {
         person.create(&jobs(1));
         let grant = one.take();
         let start = Barrier::new(2);
-        // The first rounds are each order on its own, the others a race with a small head start.
-        let lead = |mine: u64| match round {
-            0 | 1 => Duration::from_millis(if round == mine { 0 } else { 300 }),
-            _ => Duration::from_micros(mine * (round * 37 % 900)),
+        let complete = || one.complete(&grant, "SUCCEEDED", 0).unwrap();
+        let cancel = || person.cancel(&grant.run).unwrap().expect(200);
+        // The head start of one of them in a race.
+        let lead = Duration::from_micros(round * 37 % 900);
+        let (mine, theirs) = match rng.chance(0.5) {
+            true => (Duration::ZERO, lead),
+            false => (lead, Duration::ZERO),
         };
-        let (first, second) = if rng.chance(0.5) { (0, 1) } else { (1, 0) };
-        let pauses = if round < 2 {
-            (lead(0), lead(1))
-        } else {
-            (lead(first), lead(second))
-        };
-        let answer = std::thread::scope(|scope| {
-            let done = scope.spawn(|| {
+        // The first rounds are each order on its own, the others a race.
+        let answer = match round {
+            0 => {
+                let answer = complete();
+                cancel();
+                answer
+            }
+            1 => {
+                cancel();
+                complete()
+            }
+            _ => std::thread::scope(|scope| {
+                let done = scope.spawn(|| {
+                    start.wait();
+                    std::thread::sleep(mine);
+                    complete()
+                });
                 start.wait();
-                std::thread::sleep(pauses.0);
-                one.complete(&grant, "SUCCEEDED", 0).unwrap()
-            });
-            start.wait();
-            std::thread::sleep(pauses.1);
-            person.cancel(&grant.run).unwrap().expect(200);
-            done.join().unwrap()
-        });
+                std::thread::sleep(theirs);
+                cancel();
+                done.join().unwrap()
+            }),
+        };
         let over = person.until_over(&grant.run);
         let accepted = answer.body["accepted"] == true;
         let (state, outcome) = match accepted {

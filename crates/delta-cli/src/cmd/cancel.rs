@@ -68,7 +68,7 @@ fn ended(found: &Found, text: &str) -> Result<Option<&'static str>, Failure> {
     Ok(match found {
         Found::Run(_) => {
             let run: RunView = client::read(text)?;
-            run.outcome.map(|outcome| outcome.as_str())
+            run.summary.outcome.map(|outcome| outcome.as_str())
         }
         Found::Job(_) => {
             let job: JobView = client::read(text)?;

@@ -83,7 +83,7 @@ async fn follow(
             }
         }
         let view: RunView = client.get(&format!("/api/v1/runs/{run}")).await?;
-        if view.outcome.is_some() && view.version <= after {
+        if view.summary.outcome.is_some() && view.version <= after {
             return Ok(());
         }
     }

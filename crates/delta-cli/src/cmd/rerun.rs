@@ -43,11 +43,11 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             terminal.value(&client::read::<serde_json::Value>(&text)?);
         } else {
             let view: RunView = client::read(&text)?;
-            terminal.data(&clean::text(&view.run_id));
+            terminal.data(&clean::text(&view.summary.run_id));
             terminal.say(&format!(
                 "run attempt {} of what {run} was; delta-ci show {} tells how it goes",
-                view.run_attempt,
-                clean::text(&view.run_id)
+                view.summary.run_attempt,
+                clean::text(&view.summary.run_id)
             ));
         }
         Ok(Exit::Ok)

@@ -109,7 +109,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     server.shutdown().await;
     let view = ended?;
     show_end(&view, terminal);
-    Ok(view.outcome.map_or(Exit::Canceled, Exit::of))
+    Ok(view.summary.outcome.map_or(Exit::Canceled, Exit::of))
 }
 
 /// The tree that jobs work on, and the pipeline file.
@@ -259,7 +259,7 @@ async fn execute(
         .post_text("/api/v1/runs", &pipeline.to_request())
         .await?;
     let created: RunView = client::read(&text)?;
-    let run = created.run_id;
+    let run = created.summary.run_id;
     let over = watch::until_over(&client, &run, screen);
     tokio::pin!(over);
     tokio::select! {
@@ -304,12 +304,16 @@ fn show_end(view: &RunView, terminal: &Terminal) {
     for line in show::jobs_table(view, terminal) {
         terminal.data(&line);
     }
-    let (word, tone) = match view.outcome {
+    let (word, tone) = match view.summary.outcome {
         Some(outcome) => (outcome.as_str(), words::outcome_tone(outcome)),
         None => (RunOutcome::Canceled.as_str(), Tone::Warn),
     };
-    let took = moment::taken(view.started_at, view.ended_at, moment::now());
-    let id = clean::text(&view.run_id);
+    let took = moment::taken(
+        view.summary.started_at,
+        view.summary.ended_at,
+        moment::now(),
+    );
+    let id = clean::text(&view.summary.run_id);
     let word = terminal.paint_out(tone, word);
     terminal.data(&format!("{id}: {word} in {took}"));
 }

@@ -52,40 +52,45 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 /// The header of a run and a table of its jobs, to stdout.
 pub fn show_run(run: &RunView, terminal: &Terminal) {
     let now = moment::now();
-    let state = words::run(run.state, run.outcome);
+    let state = words::run(run.summary.state, run.summary.outcome);
     let tone = state.tone.unwrap_or(Tone::Quiet);
-    let id = terminal.paint_out(Tone::Strong, &clean::text(&run.run_id));
+    let id = terminal.paint_out(Tone::Strong, &clean::text(&run.summary.run_id));
     terminal.data(&format!("{id}  {}", terminal.paint_out(tone, &state.text)));
     let mut facts = vec![
-        ("created", moment::relative(run.created_at, now)),
-        ("took", moment::taken(run.started_at, run.ended_at, now)),
+        ("created", moment::relative(run.summary.created_at, now)),
+        (
+            "took",
+            moment::taken(run.summary.started_at, run.summary.ended_at, now),
+        ),
     ];
-    if run.run_attempt > 1 {
-        facts.push(("run attempt", run.run_attempt.to_string()));
+    if run.summary.run_attempt > 1 {
+        facts.push(("run attempt", run.summary.run_attempt.to_string()));
     }
     let texts = [
-        ("cause", &run.cause),
-        ("rerun of", &run.rerun_of),
-        ("repository", &run.repository),
-        ("ref", &run.git_ref),
-        ("commit", &run.commit),
+        ("cause", &run.summary.cause),
+        ("rerun of", &run.summary.rerun_of),
+        ("repository", &run.summary.repository),
+        ("ref", &run.summary.git_ref),
+        ("commit", &run.summary.commit),
     ];
     for (name, text) in texts {
         facts.extend(text.as_ref().map(|text| (name, clean::text(text))));
     }
     facts.extend(
-        run.cancel
+        run.summary
+            .cancel
             .as_ref()
             .map(|it| ("cancel by", words::cancel(it))),
     );
-    facts.extend(run.must_end_by.map(|at| {
+    facts.extend(run.summary.must_end_by.map(|at| {
         (
             "must end by",
             format!("{at} ({})", moment::relative(at, now)),
         )
     }));
     facts.extend(
-        run.why
+        run.summary
+            .why
             .as_ref()
             .map(|why| ("why", clean::text(&why.message))),
     );

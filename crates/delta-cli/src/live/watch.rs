@@ -27,7 +27,7 @@ pub async fn until_over(client: &Client, run: &str, screen: &Screen) -> Result<R
             }
         }
         screen.standing(&view.jobs);
-        if view.outcome.is_some() {
+        if view.summary.outcome.is_some() {
             return Ok(view);
         }
         seen = view.version.max(seen);

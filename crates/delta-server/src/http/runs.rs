@@ -89,7 +89,7 @@ pub(super) async fn created(app: &App, answer: Answer) -> Result<Response, ApiEr
         (None, Reply::Created { run, .. }) => views::run(&find(app, run).await?, settings),
         (None, _) => return Err(ApiError::new(ErrorCode::Internal, "no run was made")),
     };
-    let location = format!("/api/v1/runs/{}", view.run_id);
+    let location = format!("/api/v1/runs/{}", view.summary.run_id);
     let headers = [(axum::http::header::LOCATION, location)];
     Ok((StatusCode::CREATED, headers, axum::Json(view)).into_response())
 }

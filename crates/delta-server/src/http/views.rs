@@ -20,8 +20,11 @@ pub struct Left {
 
 pub fn run(rows: &RunRows, settings: &Settings) -> RunView {
     let jobs = rows.jobs.iter();
-    let jobs = jobs.map(|(job, current)| summary(job, current)).collect();
-    run_summary(&rows.run, settings).with(rows.version, jobs)
+    RunView {
+        summary: run_summary(&rows.run, settings),
+        version: rows.version,
+        jobs: jobs.map(|(job, current)| summary(job, current)).collect(),
+    }
 }
 
 /// A run without its jobs.

@@ -36,7 +36,7 @@ pub(super) enum Failed {
     /// Another writer was first: run it again.
     Again,
     Store(StoreError),
-    /// This server must not write at all for now, and why (A23).
+    /// Others write by a clock far ahead of this server's; says so in words for people (A23).
     Unfit(String),
 }
 

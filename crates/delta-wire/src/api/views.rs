@@ -13,37 +13,8 @@ use crate::time::Millis;
 /// A run with a line for each of its jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunView {
-    #[schema(example = "run_0197f3c4a1b27c3d9e8f0a1b2c3d4e5f")]
-    pub run_id: String,
-    pub state: RunState,
-    /// Null until the run has one; it stays when the state is REPORTED (A13).
-    pub outcome: Option<RunOutcome>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cause: Option<String>,
-    /// 1, and one more with every rerun (SM-3).
-    pub run_attempt: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rerun_of: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub repository: Option<String>,
-    #[serde(default, rename = "ref", skip_serializing_if = "Option::is_none")]
-    pub git_ref: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub commit: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust: Option<Trust>,
-    pub created_at: Millis,
-    pub started_at: Option<Millis>,
-    pub ended_at: Option<Millis>,
-    /// The latest moment the run can end; absent once it has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub must_end_by: Option<Millis>,
-    /// What to expect of it while it is not over, such as `will fail`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<Why>,
-    /// Who asked for it to stop, if somebody did.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cancel: Option<CancelView>,
+    #[serde(flatten)]
+    pub summary: RunSummary,
     /// Number of its newest event; rises without gaps.
     pub version: u64,
     pub jobs: Vec<JobSummary>,
@@ -83,32 +54,6 @@ pub struct RunSummary {
     /// Who asked for it to stop, if somebody did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel: Option<CancelView>,
-}
-
-impl RunSummary {
-    /// The whole view, with what a list leaves out.
-    pub fn with(self, version: u64, jobs: Vec<JobSummary>) -> RunView {
-        RunView {
-            run_id: self.run_id,
-            state: self.state,
-            outcome: self.outcome,
-            cause: self.cause,
-            run_attempt: self.run_attempt,
-            rerun_of: self.rerun_of,
-            repository: self.repository,
-            git_ref: self.git_ref,
-            commit: self.commit,
-            trust: self.trust,
-            created_at: self.created_at,
-            started_at: self.started_at,
-            ended_at: self.ended_at,
-            must_end_by: self.must_end_by,
-            why: self.why,
-            cancel: self.cancel,
-            version,
-            jobs,
-        }
-    }
 }
 
 /// One line about a job.
