@@ -58,6 +58,7 @@ causes! {
     Artifact "artifact" Infra "An artifact could not be stored or fetched.",
     Registry "registry" Infra "A package registry did not answer.",
     StartUp "start_up" Infra "The agent failed before the work began.",
+    AgentError "agent_error" Infra "The agent could not carry out the work.",
     Network "network" Infra "A network the job depends on failed.",
     LeaseLost "lease_lost" Infra "The attempt lost its lease as often as it may.",
     LostOnce "lost_once" Infra "The agent was lost, and the job may not be repeated.",
@@ -107,6 +108,7 @@ impl Cause {
                 | C::Artifact
                 | C::Registry
                 | C::StartUp
+                | C::AgentError
                 | C::Network
                 | C::StepTimeout
                 | C::JobTimeout

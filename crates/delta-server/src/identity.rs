@@ -57,6 +57,16 @@ impl Principal {
         }
     }
 
+    /// What was granted with the credential.
+    pub fn scope(&self) -> delta_store::credential::Scope {
+        delta_store::credential::Scope::any_label()
+    }
+
+    /// The one agent that may use it.
+    pub fn bound_agent(&self) -> Option<Text> {
+        None
+    }
+
     /// Runners speak the Runner Protocol and nothing else, people everything else; administrators
     /// are people with keys.
     pub fn may(&self, needed: Role) -> bool {

@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod agents;
 mod audit;
 mod clock;
 mod create;
 mod data;
 mod duties;
+mod holder;
 mod http;
 mod identity;
 mod listen;

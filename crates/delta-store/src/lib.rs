@@ -4,7 +4,9 @@
 //! only by the edits and records the core made. Memory serves the simulator and tests, SQLite one
 //! server, PostgreSQL several.
 
+pub mod agents;
 pub mod codec;
+pub mod credential;
 pub mod doctor;
 pub mod drive;
 pub mod events;

@@ -8,9 +8,10 @@ use delta_core::{
 };
 
 use crate::StoreError;
+use crate::agents::Agents;
 
 /// Shared by all request handlers; each call is short and synchronous.
-pub trait Reader: Send + Sync {
+pub trait Reader: Agents + Send + Sync {
     fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError>;
     fn job(&self, id: JobId) -> Result<Option<JobRows>, StoreError>;
     /// Newest first; at most `limit`.

@@ -5,6 +5,7 @@
 //! lease is alive or a run may be canceled is the core's business. What comes in is read field by
 //! field ([`fields`]), so that every refusal names the field; what goes out is serialised by serde.
 
+pub mod agent;
 pub mod api;
 mod convert;
 pub mod duration;

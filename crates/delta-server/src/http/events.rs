@@ -21,8 +21,8 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::User;
-use super::runner::hex;
 use super::{App, runs, views};
+use crate::holder::hex;
 use crate::watch::Watch;
 
 /// Events of one page, and of one read of a stream.

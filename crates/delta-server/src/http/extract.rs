@@ -85,6 +85,11 @@ async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principa
     Ok(who)
 }
 
+/// Who calls, if it is a runner: for calls that are not HTTP's own.
+pub async fn runner(parts: &Parts, app: &App) -> Result<Principal, ApiError> {
+    authenticate(parts, app, Role::Runner).await
+}
+
 /// What the store says about its troubles is for the log: nobody knows yet who asks.
 async fn whose(app: &App, token: &str) -> Result<Option<Principal>, ApiError> {
     let known = app.identity.whose(token, app.writer.now()).await;

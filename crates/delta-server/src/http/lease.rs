@@ -22,8 +22,9 @@ use utoipa_axum::routes;
 use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, Runner, still_a_runner};
-use super::runner::{hex, parse};
-use crate::writer::{Delivery, GrantedLease, NotDone, sha256};
+use super::runner::parse;
+use crate::holder::hex;
+use crate::writer::{Delivery, GrantedLease, NotDone, Offer, sha256};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(lease))
@@ -48,9 +49,10 @@ async fn lease(
     let capabilities = capabilities(&ask.capabilities);
     app.presence.asks(&who.id, &runner, &capabilities);
     let wait = ask.wait_seconds.as_duration();
+    let offer = Offer::new(capabilities);
     let lease = app
         .writer
-        .lease(body.at, who.id.clone(), runner.clone(), capabilities, wait);
+        .lease(body.at, who.id.clone(), runner.clone(), offer, wait);
     match lease.await? {
         Some(granted) => {
             // Dropping the grant takes the lease back at once (A67).

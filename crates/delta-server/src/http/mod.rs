@@ -33,7 +33,9 @@ use utoipa_axum::router::OpenApiRouter;
 use uuid::timestamp::context::ContextV7;
 
 pub use error::ApiError;
+pub use extract::runner;
 
+use crate::agents::{self, Agents};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
@@ -49,6 +51,7 @@ pub struct Parts {
     pub reader: Arc<dyn Reader>,
     pub identity: Identity,
     pub presence: Presence,
+    pub agents: Agents,
     pub objects: Arc<Objects>,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
@@ -76,6 +79,7 @@ impl App {
             writer,
             reader,
             presence: Presence::default(),
+            agents: Agents::default(),
             objects,
             stop,
             ids: Mutex::new(ContextV7::new()),
@@ -145,6 +149,7 @@ fn routes() -> OpenApiRouter<App> {
 pub fn router(app: App) -> Router {
     let (router, _) = routes().split_for_parts();
     router
+        .merge(agents::routes())
         .fallback(async || ApiError::not_found("path"))
         .method_not_allowed_fallback(async || {
             ApiError::new(ErrorCode::MethodNotAllowed, "this path knows other methods")

@@ -8,10 +8,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use delta_core::attempt::{Progress, Report};
-use delta_core::command::LeaseProof;
+use delta_core::attempt::Progress;
 use delta_core::lease::Stale;
-use delta_core::{Cause, Command, JobId, Reply, Text};
+use delta_core::{Command, JobId, Reply, Text};
 use delta_wire::runner::{
     self as wire, AckLease, AckLeaseAck, CancelAck, CancelAckAck, Complete, CompleteAck, Heartbeat,
     HeartbeatAck, LeaseToken, Reason, StaleLease,
@@ -24,8 +23,8 @@ use utoipa_axum::routes;
 use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, Message, Runner};
-use crate::identity::Principal;
-use crate::writer::{Answer, NotDone, sha256};
+use crate::holder::{self, proof};
+use crate::writer::{Answer, NotDone};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -141,13 +140,7 @@ async fn complete(
     let Some(proof) = proof(&token, &who, done.runner_id.clone()) else {
         return Ok(stale(token, Stale::Unknown));
     };
-    let command = Command::Complete {
-        proof,
-        digest: sha256(&wire::complete_digest_input(&done)),
-        status: done.status.into(),
-        cause: done.cause.as_deref().and_then(Cause::from_name),
-        report: Box::new(completion_report(&done)),
-    };
+    let command = holder::complete(proof, &done);
     let answer = said(&app, body, command).await?;
     let (accepted, reason, final_status) = match answer.reply {
         Reply::Completed => (true, None, None),
@@ -168,31 +161,6 @@ async fn complete(
     Ok((accepted_status(accepted), axum::Json(ack)).into_response())
 }
 
-fn completion_report(done: &Complete) -> Report {
-    let timings = done.timings.as_ref();
-    Report {
-        exit_code: done.exit_code,
-        summary: done.summary.as_deref().map(Text::from),
-        artifacts: artifacts(&done.artifacts),
-        log: done.log.as_ref().and_then(log),
-        started_at: moment(timings.and_then(|it| it.started_at.as_ref())),
-        finished_at: moment(timings.and_then(|it| it.finished_at.as_ref())),
-    }
-}
-
-fn moment(text: Option<&String>) -> Option<delta_core::Millis> {
-    delta_wire::Millis::from_rfc3339(text?).map(Into::into)
-}
-
-fn artifacts(list: &[wire::Artifact]) -> Option<Text> {
-    let text = (!list.is_empty()).then(|| serde_json::to_string(list))?;
-    text.ok().map(Text::from)
-}
-
-fn log(log: &wire::LogDigest) -> Option<(u64, delta_core::Digest)> {
-    Some((log.length, unhex(&log.sha256)?))
-}
-
 /// End a lease after a cancel was asked for.
 #[utoipa::path(post, path = "/api/v1/runner/cancel-ack", tag = "runner",
     request_body(content = serde_json::Value, description = "CancelAck"),
@@ -209,17 +177,7 @@ async fn cancel_ack(
     let Some(proof) = proof(&token, &who, ack.runner_id.clone()) else {
         return Ok(stale(token, Stale::Unknown));
     };
-    let command = Command::CancelAck {
-        proof,
-        digest: cancel_ack_digest(&ack),
-        report: Box::new(Report {
-            summary: ack.summary.as_deref().map(Text::from),
-            artifacts: artifacts(&ack.artifacts),
-            log: ack.log.as_ref().and_then(log),
-            finished_at: moment(ack.ts.as_ref()),
-            ..Report::default()
-        }),
-    };
+    let command = holder::cancel_ack(proof, &ack);
     let answer = said(&app, body, command).await?;
     let (accepted, reason) = match answer.reply {
         Reply::CancelAcknowledged => (true, None),
@@ -235,16 +193,6 @@ async fn cancel_ack(
         final_status: accepted.then_some(AttemptState::Canceled),
     };
     Ok((accepted_status(accepted), axum::Json(ack)).into_response())
-}
-
-/// What a CancelAck means: its sequence number and its clock play no part in it (A18).
-fn cancel_ack_digest(ack: &CancelAck) -> delta_core::Digest {
-    let meaning = CancelAck {
-        ts: None,
-        seq: None,
-        ..ack.clone()
-    };
-    sha256(&serde_json::to_vec(&meaning).unwrap_or_default())
 }
 
 /// Judges what a holder said by the moment it was read, before any timer of a later one (A38).
@@ -282,33 +230,7 @@ pub(super) fn parse<M: wire::Message>(app: &App, body: &[u8]) -> Result<M, ApiEr
     Ok(parsed.message)
 }
 
-/// What the token claims, for the core to check; nothing when it is none of ours.
-pub(super) fn proof(token: &LeaseToken, who: &Principal, runner: String) -> Option<LeaseProof> {
-    Some(LeaseProof {
-        key: token.locator()?.into(),
-        token: sha256(token.expose().as_bytes()),
-        principal: who.id.clone(),
-        runner: runner.into(),
-    })
-}
-
 fn unexpected(reply: &Reply) -> ApiError {
     tracing::error!(?reply, "the core answered with something else");
     ApiError::new(ErrorCode::Internal, "the answer made no sense")
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-pub(super) fn unhex(text: &str) -> Option<delta_core::Digest> {
-    let mut digest = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(text.as_bytes().chunks(2)) {
-        let pair = std::str::from_utf8(pair).ok()?;
-        *byte = u8::from_str_radix(pair, 16).ok()?;
-    }
-    Some(digest)
 }

@@ -21,9 +21,10 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Heard, Runner, next_piece, read};
-use super::runner::{hex, parse, proof, stale};
+use super::runner::{parse, stale};
 use super::{App, internal};
 use crate::audit::Noticed;
+use crate::holder::{hex, proof};
 use crate::identity::Principal;
 use crate::objects::{
     AppendError, ArtifactMeta, MAX_ARTIFACT_BYTES, MAX_LOG_BYTES, Part, Sealed, UploadId,

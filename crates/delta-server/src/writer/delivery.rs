@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use delta_core::{LeaseKey, Span};
+use delta_core::{LeaseKey, Span, Text};
 use delta_wire::runner::LeaseToken;
 
 use super::Shared;
@@ -18,6 +18,9 @@ pub struct GrantedLease {
     pub ttl: Span,
     pub max_runtime: Span,
     pub spec: Arc<str>,
+    pub name: Text,
+    pub priority: i32,
+    pub trusted: bool,
     pub delivery: Delivery,
 }
 

@@ -30,6 +30,9 @@ pub(super) struct Given {
     pub ttl: Span,
     pub max_runtime: Span,
     pub spec: Arc<str>,
+    pub name: Text,
+    pub priority: i32,
+    pub trusted: bool,
 }
 
 /// What a batch has for its slots.
@@ -258,14 +261,21 @@ fn give(
             continue;
         };
         match grant(batch, id, principal, runner)? {
-            Ok((token, lease, ttl, max_runtime)) => matches.given.push(Given {
-                slot,
-                token,
-                lease,
-                ttl,
-                max_runtime,
-                spec: spec.clone(),
-            }),
+            Ok((token, lease, ttl, max_runtime)) => {
+                let job = batch.world.jobs.get(&id.job).and_then(Option::as_ref);
+                let run = batch.world.runs.get(&id.run()).and_then(Option::as_ref);
+                matches.given.push(Given {
+                    slot,
+                    token,
+                    lease,
+                    ttl,
+                    max_runtime,
+                    spec: spec.clone(),
+                    name: job.map_or_else(|| "".into(), |job| job.name.clone()),
+                    priority: job.map_or(0, |job| job.policy.priority),
+                    trusted: run.is_some_and(|run| run.header.trusted),
+                });
+            }
             // Not to be had after all: the slot goes on waiting.
             Err(NotDone::Refused(Refusal::NotQueued(_))) => {}
             Err(why) => matches.refused.push((slot, why)),

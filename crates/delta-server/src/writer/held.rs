@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use delta_core::{AttemptId, Command, Fact, LeaseEvent, LeaseKey, Record, Reply, Span};
 
-use super::{Answer, AnswerTo};
+use super::Answer;
+use super::outbox::AnswerTo;
 
 /// One heartbeat in waiting.
 pub(super) struct Held {
@@ -66,7 +67,7 @@ impl HeldHeartbeats {
                 ttl: Span((held.ttl.0.saturating_sub(waited)).max(1)),
                 cancel: None,
             };
-            let _ = held.answer.send(Ok(Answer {
+            held.answer.send(Ok(Answer {
                 reply,
                 created: None,
                 noticed: None,

@@ -86,16 +86,37 @@ impl<T> Lanes<T> {
             return Err(Refused::Closed);
         }
         let waiting = state.lanes[lane as usize].len();
-        let full = match lane {
-            Lane::Hold => waiting >= HOLD_LIMIT,
-            Lane::Dispatch => waiting >= DISPATCH_LIMIT,
-            Lane::People => waiting >= self.people_limit || state.lanes[0].len() >= HOLD_PRESSURE,
-        };
-        if full {
+        let pressed = lane == Lane::People && state.lanes[0].len() >= HOLD_PRESSURE;
+        if pressed || waiting >= self.limit(lane) {
             return Err(Refused::Full);
         }
         self.add(state, lane, item);
         Ok(())
+    }
+
+    /// Takes all of them or none, in their order.
+    pub fn push_all(&self, lane: Lane, items: Vec<T>) -> Result<(), Refused> {
+        let mut state = self.lock();
+        if state.closed {
+            return Err(Refused::Closed);
+        }
+        if state.lanes[lane as usize].len() + items.len() > self.limit(lane) {
+            return Err(Refused::Full);
+        }
+        if items.is_empty() {
+            return Ok(());
+        }
+        state.lanes[lane as usize].extend(items);
+        self.wake(state);
+        Ok(())
+    }
+
+    fn limit(&self, lane: Lane) -> usize {
+        match lane {
+            Lane::Hold => HOLD_LIMIT,
+            Lane::Dispatch => DISPATCH_LIMIT,
+            Lane::People => self.people_limit,
+        }
     }
 
     /// For what the server itself must do about something it already did: never refused for want
@@ -109,6 +130,10 @@ impl<T> Lanes<T> {
 
     fn add(&self, mut state: MutexGuard<'_, State<T>>, lane: Lane, item: T) {
         state.lanes[lane as usize].push_back(item);
+        self.wake(state);
+    }
+
+    fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
         let wake = std::mem::take(&mut state.waiting);
         drop(state);
         if wake {

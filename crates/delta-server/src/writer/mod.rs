@@ -13,6 +13,7 @@ mod delivery;
 mod grant;
 mod held;
 pub mod lanes;
+mod outbox;
 mod parking;
 mod receipts;
 #[cfg(test)]
@@ -27,7 +28,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use delta_core::requirement::Capabilities;
 use delta_core::{
     Attempt, Command, Job, LeaseKey, Millis, Refusal, Reply, Run, Settings, Span, Text,
 };
@@ -37,6 +37,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use delivery::{Delivery, GrantedLease};
 pub use lanes::Lane;
+pub use outbox::{Delivered, News, Outbox, Ticket, TicketKind};
+pub use parking::Offer;
 pub use receipts::Receipt;
 pub use thread::Thread;
 
@@ -45,11 +47,15 @@ use crate::clock::{Clock, DIVERGENCE};
 use crate::metrics::Metrics;
 use crate::watch::Watchers;
 use lanes::{Lanes, Refused};
+use outbox::{AnswerTo, LeaseTo};
 use receipts::Receipts;
 
 /// A command that waited this long is answered "try again", never judged (A38): its sender has
 /// given up on it, or will repeat it.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// A session's slots wait as long as it lasts: a year is longer.
+const FOR_GOOD: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Why a command was not carried out. Nothing changed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -83,7 +89,6 @@ pub struct Created {
     pub jobs: Vec<(Job, Attempt)>,
 }
 
-type AnswerTo = oneshot::Sender<Result<Answer, NotDone>>;
 type LeaseAnswer = Result<Option<Box<GrantedLease>>, NotDone>;
 type Task = Box<dyn FnOnce(&mut dyn Store) + Send>;
 
@@ -109,6 +114,8 @@ impl Item {
 enum Kind {
     Command(Box<Order>),
     Ask(Ask),
+    /// Tell this session what happens to a lease.
+    Listen(LeaseKey, Arc<Outbox>),
     /// Look for queued attempts for the slots that wait.
     Wake,
     /// Something a duty needs of the store, outside any batch.
@@ -143,9 +150,9 @@ impl Order {
 struct Ask {
     principal: Text,
     runner: Text,
-    capabilities: Capabilities,
+    offer: Arc<Offer>,
     until: Instant,
-    answer: oneshot::Sender<LeaseAnswer>,
+    answer: LeaseTo,
 }
 
 /// A command on its way.
@@ -262,7 +269,7 @@ impl Writer {
         mut order: Order,
     ) -> Result<Sent, NotDone> {
         let (answer, answered) = oneshot::channel();
-        order.answer = Some(answer);
+        order.answer = Some(AnswerTo::One(answer));
         self.push(lane, at, arrived, Kind::Command(Box::new(order)))?;
         Ok(Sent(answered))
     }
@@ -283,19 +290,85 @@ impl Writer {
         at: Millis,
         principal: Text,
         runner: Text,
-        capabilities: Capabilities,
+        offer: Arc<Offer>,
         wait: Duration,
     ) -> LeaseAnswer {
         let (answer, answered) = oneshot::channel();
         let ask = Ask {
             principal,
             runner,
-            capabilities,
+            offer,
             until: Instant::now() + wait,
-            answer,
+            answer: LeaseTo::One(answer),
         };
         self.push(Lane::Dispatch, at, Instant::now(), Kind::Ask(ask))?;
         answered.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Carries out what a session's messages say, in their order; the answers go to its outbox.
+    pub fn session_says(
+        &self,
+        outbox: &Arc<Outbox>,
+        said: impl Iterator<Item = (Ticket, Receipt, Command)>,
+    ) -> Result<(), NotDone> {
+        let arrived = Instant::now();
+        let items = said.map(|(ticket, receipt, command)| Item {
+            at: receipt.at(),
+            arrived,
+            kind: Kind::Command(Box::new(Order {
+                answer: Some(AnswerTo::Session(outbox.clone(), ticket)),
+                receipt: Some(receipt),
+                ..Order::of(command)
+            })),
+        });
+        self.push_all(Lane::Hold, items.collect())
+    }
+
+    /// Parks slots of a session until they are granted something; the grants go to its outbox.
+    pub fn park(
+        &self,
+        outbox: &Arc<Outbox>,
+        principal: &Text,
+        offer: &Arc<Offer>,
+        slots: impl Iterator<Item = (u32, u32, Text)>,
+    ) -> Result<(), NotDone> {
+        let (at, arrived) = (self.now(), Instant::now());
+        let items = slots.map(|(slot, round, runner)| Item {
+            at,
+            arrived,
+            kind: Kind::Ask(Ask {
+                principal: principal.clone(),
+                runner,
+                offer: offer.clone(),
+                until: arrived + FOR_GOOD,
+                answer: LeaseTo::Session {
+                    outbox: outbox.clone(),
+                    slot,
+                    round,
+                },
+            }),
+        });
+        self.push_all(Lane::Dispatch, items.collect())
+    }
+
+    /// From now on the session hears what happens to these leases.
+    pub fn listen(
+        &self,
+        outbox: &Arc<Outbox>,
+        leases: impl Iterator<Item = LeaseKey>,
+    ) -> Result<(), NotDone> {
+        let (at, arrived) = (self.now(), Instant::now());
+        let items = leases.map(|lease| Item {
+            at,
+            arrived,
+            kind: Kind::Listen(lease, outbox.clone()),
+        });
+        self.push_all(Lane::Hold, items.collect())
+    }
+
+    fn push_all(&self, lane: Lane, items: Vec<Item>) -> Result<(), NotDone> {
+        let pushed = self.shared.lanes.push_all(lane, items);
+        pushed.map_err(|why| self.refused(&why))
     }
 
     /// Runs `task` on the store between two batches.
@@ -343,13 +416,18 @@ impl Writer {
 
     fn push(&self, lane: Lane, at: Millis, arrived: Instant, kind: Kind) -> Result<(), NotDone> {
         let item = Item { at, arrived, kind };
-        self.shared.lanes.push(lane, item).map_err(|why| match why {
+        let pushed = self.shared.lanes.push(lane, item);
+        pushed.map_err(|why| self.refused(&why))
+    }
+
+    fn refused(&self, why: &Refused) -> NotDone {
+        match why {
             Refused::Full => {
                 self.shared.metrics.refused.inc();
                 NotDone::Overloaded
             }
             Refused::Closed => stopping(),
-        })
+        }
     }
 }
 

@@ -5,12 +5,13 @@
 //! stops. Slots with equal capabilities form a group: what fits one fits all of them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Instant;
 
 use delta_core::Text;
 use delta_core::requirement::Capabilities;
-use tokio::sync::oneshot;
 
+use super::outbox::{LeaseTo, Outbox};
 use super::{Ask, LeaseAnswer, NotDone};
 
 /// Parked requests of one server: an open connection each, and well beyond the slots that one
@@ -23,16 +24,30 @@ const MAX_REMEMBERED: usize = 10_000;
 
 pub(super) type SlotId = u64;
 
+/// What a slot offers, with the text that equal offers share.
+#[derive(Debug)]
+pub struct Offer {
+    pub capabilities: Capabilities,
+    key: Text,
+}
+
+impl Offer {
+    pub fn new(capabilities: Capabilities) -> Arc<Offer> {
+        let key = capabilities.key();
+        Arc::new(Offer { capabilities, key })
+    }
+}
+
 pub(super) struct Slot {
     pub principal: Text,
     pub runner: Text,
     until: Instant,
     group: Text,
-    answer: oneshot::Sender<LeaseAnswer>,
+    answer: LeaseTo,
 }
 
 pub(super) struct Group {
-    capabilities: Capabilities,
+    offer: Arc<Offer>,
     fits: HashMap<Text, bool>,
     pub slots: BTreeSet<SlotId>,
     /// Nobody has looked into the queue for this group since its first slot came. Once somebody
@@ -49,7 +64,7 @@ impl Group {
         if self.fits.len() >= MAX_REMEMBERED {
             self.fits.clear();
         }
-        let fits = self.capabilities.fits(key);
+        let fits = self.offer.capabilities.fits(key);
         self.fits.insert(key.clone(), fits);
         fits
     }
@@ -72,16 +87,16 @@ impl Parking {
             self.answer(earlier, Ok(None));
         }
         if self.slots.len() >= MAX_PARKED {
-            let _ = ask.answer.send(Err(NotDone::Overloaded));
+            ask.answer.send(Err(NotDone::Overloaded));
             return None;
         }
         self.next += 1;
         let id = self.next;
-        let group = ask.capabilities.key();
+        let group = ask.offer.key.clone();
         self.by_runner.insert(runner, id);
         self.deadlines.insert((ask.until, id));
         let entry = self.groups.entry(group.clone()).or_insert_with(|| Group {
-            capabilities: ask.capabilities,
+            offer: ask.offer,
             fits: HashMap::new(),
             slots: BTreeSet::new(),
             unserved: true,
@@ -107,12 +122,16 @@ impl Parking {
         self.slots.get(&id)
     }
 
-    /// Ends a wait with an answer. Gives the answer back when nobody is there to take it.
+    /// Ends a wait with an answer.
     pub fn answer(&mut self, id: SlotId, answer: LeaseAnswer) {
         if let Some(slot) = self.remove(id) {
-            // A grant nobody takes revokes itself as it is dropped.
-            let _ = slot.answer.send(answer);
+            slot.answer.send(answer);
         }
+    }
+
+    /// The session that a slot belongs to.
+    pub fn session(&self, id: SlotId) -> Option<Arc<Outbox>> {
+        self.slots.get(&id)?.answer.session().cloned()
     }
 
     fn remove(&mut self, id: SlotId) -> Option<Slot> {
@@ -206,15 +225,16 @@ impl Parking {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use tokio::sync::oneshot;
 
     fn ask(runner: &str, tags: &[&str]) -> (Ask, oneshot::Receiver<LeaseAnswer>) {
         let (answer, answered) = oneshot::channel();
         let ask = Ask {
             principal: "p".into(),
             runner: runner.into(),
-            capabilities: Capabilities::parse(tags.iter().copied()),
+            offer: Offer::new(Capabilities::parse(tags.iter().copied())),
             until: Instant::now() + Duration::from_secs(60),
-            answer,
+            answer: LeaseTo::One(answer),
         };
         (ask, answered)
     }

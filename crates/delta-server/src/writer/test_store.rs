@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use delta_core::{AttemptId, Digest, JobId, Millis, Run, RunId, Text, Want, World};
+use delta_store::agents::{AgentRow, AgentSeen, Agents};
 use delta_store::memory::{MemoryReader, MemoryStore};
 use delta_store::read::{
     Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
@@ -202,5 +203,31 @@ impl Reader for TestReader {
 
     fn stats(&self) -> Result<StoreStats, StoreError> {
         self.there()?.stats()
+    }
+}
+
+impl Agents for TestReader {
+    fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError> {
+        self.there()?.agent(id)
+    }
+
+    fn agents(&self, after: &str, limit: usize) -> Result<Vec<AgentRow>, StoreError> {
+        self.there()?.agents(after, limit)
+    }
+
+    fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError> {
+        self.there()?.new_agent(agent)
+    }
+
+    fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError> {
+        self.there()?.agents_seen(seen)
+    }
+
+    fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
+        self.there()?.drain_agent(id, drain)
+    }
+
+    fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
+        self.there()?.revoke_agent(id, at)
     }
 }

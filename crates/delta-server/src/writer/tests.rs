@@ -89,7 +89,7 @@ impl Desk {
     }
 
     pub async fn lease(&self, runner: &str, wait: Duration) -> LeaseAnswer {
-        let tags = Capabilities::parse(["work:steps"]);
+        let tags = Offer::new(Capabilities::parse(["work:steps"]));
         let now = self.writer.now();
         self.writer
             .lease(now, "p".into(), runner.into(), tags, wait)

@@ -19,6 +19,7 @@ use super::delivery::{Delivery, GrantedLease};
 use super::grant::{Given, Matches, match_slots};
 use super::held::{Held, HeldHeartbeats};
 use super::lanes::{Drained, Lanes};
+use super::outbox::{AnswerTo, Listeners};
 use super::parking::{Parking, SlotId};
 use super::receipts::Receipts;
 use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, entropy, store_error};
@@ -82,6 +83,7 @@ impl Thread {
             store: self.store,
             parking: Parking::default(),
             held: HeldHeartbeats::default(),
+            listeners: Listeners::default(),
             cleaned: Instant::now(),
         };
         let thread = std::thread::Builder::new().name("writer".into());
@@ -101,6 +103,7 @@ struct Turns {
     store: Box<dyn Store>,
     parking: Parking,
     held: HeldHeartbeats,
+    listeners: Listeners,
     /// When closed connections were looked for.
     cleaned: Instant,
 }
@@ -182,7 +185,7 @@ impl Turns {
                 }
                 Kind::Ask(ask) if late => {
                     self.shared.metrics.too_late.inc();
-                    let _ = ask.answer.send(Err(too_late()));
+                    ask.answer.send(Err(too_late()));
                 }
                 Kind::Command(order) => orders.push(Stamped {
                     at: item.at,
@@ -190,7 +193,7 @@ impl Turns {
                     order,
                 }),
                 Kind::Ask(ask) if self.shared.is_closing() => {
-                    let _ = ask.answer.send(Ok(None));
+                    ask.answer.send(Ok(None));
                 }
                 Kind::Ask(ask) => {
                     self.shared.metrics.lease_requests.inc();
@@ -202,6 +205,7 @@ impl Turns {
                     wake = true;
                     self.clean();
                 }
+                Kind::Listen(lease, outbox) => self.listeners.listen(lease, outbox),
                 Kind::Task(task) => task(self.store.as_mut()),
             }
         }
@@ -231,6 +235,7 @@ impl Turns {
     fn clean(&mut self) {
         if self.cleaned.elapsed() >= CLEAN_EVERY {
             self.parking.drop_closed();
+            self.listeners.drop_closed();
             self.cleaned = Instant::now();
         }
     }
@@ -345,8 +350,17 @@ impl Turns {
     fn finish(&mut self, orders: Vec<Stamped>, done: Done) -> bool {
         let size = orders.len() + done.matches.given.len();
         self.shared.metrics.batch(size, self.store.flushes());
+        // Before new grants are heard of: what ended did not end them.
+        self.listeners.tell(&done.writes.records);
+        // A slot hears that its work is over before it hears of the next.
+        for (stamped, answered) in orders.into_iter().zip(done.answers) {
+            self.reply(stamped.order, answered);
+        }
         for given in done.matches.given {
             let slot = given.slot;
+            if let Some(outbox) = self.parking.session(slot) {
+                self.listeners.listen(given.lease, outbox);
+            }
             let granted = self.granted(given);
             self.parking.answer(slot, Ok(Some(Box::new(granted))));
         }
@@ -355,11 +369,8 @@ impl Turns {
         }
         for (lease, news) in done.news {
             if let Some(held) = self.held.take(lease) {
-                let _ = held.answer.send(news);
+                held.answer.send(news);
             }
-        }
-        for (stamped, answered) in orders.into_iter().zip(done.answers) {
-            self.reply(stamped.order, answered);
         }
         for record in &done.writes.records {
             self.shared.watchers.wake(record.run);
@@ -376,6 +387,9 @@ impl Turns {
             ttl: given.ttl,
             max_runtime: given.max_runtime,
             spec: given.spec,
+            name: given.name,
+            priority: given.priority,
+            trusted: given.trusted,
         }
     }
 
@@ -482,9 +496,9 @@ fn unnumbered(command: Command) -> Option<(LeaseKey, Command)> {
     }
 }
 
-fn answer(to: Option<super::AnswerTo>, answered: Result<Answer, NotDone>) {
+fn answer(to: Option<AnswerTo>, answered: Result<Answer, NotDone>) {
     if let Some(to) = to {
-        let _ = to.send(answered);
+        to.send(answered);
     }
 }
 

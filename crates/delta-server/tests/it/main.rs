@@ -1,6 +1,7 @@
 //! The server over real sockets: every endpoint and every refusal, on the memory store and on
 //! SQLite, with timings small enough to wait for.
 
+mod agent;
 mod audit;
 mod bench;
 mod cancel;
@@ -11,6 +12,7 @@ mod people;
 mod refusals;
 mod replicas;
 mod restart;
+mod sessions;
 mod sockets;
 mod stale;
 mod story;

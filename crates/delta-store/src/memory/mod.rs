@@ -4,6 +4,7 @@
 //! set. What was committed outlives [`MemoryStore::crash`]; an open batch does not. Faults at the
 //! commit can be ordered in advance.
 
+mod agents;
 mod reader;
 mod tables;
 

@@ -27,7 +27,7 @@ impl MemoryReader {
         self.tables().tombstones.get(&id).copied()
     }
 
-    fn tables(&self) -> MutexGuard<'_, Tables> {
+    pub(super) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,6 +7,7 @@ use delta_core::{
     Attempt, AttemptId, Digest, Job, JobId, Lease, LeaseKey, Millis, Run, RunId, Text, Want, World,
 };
 
+use crate::agents::AgentRow;
 use crate::events::{self, Tip};
 use crate::index::Index;
 use crate::read::{Credential, StoredEvent};
@@ -22,6 +23,7 @@ pub(super) struct Tables {
     pub events: BTreeMap<RunId, Vec<StoredEvent>>,
     pub tombstones: BTreeMap<RunId, Tip>,
     pub credentials: BTreeMap<Text, Credential>,
+    pub agents: BTreeMap<Text, AgentRow>,
     pub index: Index,
     pub incarnation: u32,
     pub newest: Millis,
@@ -40,6 +42,7 @@ impl Tables {
             events: BTreeMap::new(),
             tombstones: BTreeMap::new(),
             credentials: BTreeMap::new(),
+            agents: BTreeMap::new(),
             index: Index::default(),
             incarnation: 1,
             newest: Millis::ZERO,

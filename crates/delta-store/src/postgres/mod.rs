@@ -13,6 +13,7 @@
 //! [`open`] gives both sides; each owns its connections and their threads. Calls block and must
 //! not be made on a thread of an async runtime.
 
+mod agents;
 mod claim;
 mod commit;
 mod connect;

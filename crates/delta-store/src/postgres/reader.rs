@@ -123,7 +123,11 @@ impl PgReader {
         answer
     }
 
-    fn rows(&self, sql: Sql, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, StoreError> {
+    pub(super) fn rows(
+        &self,
+        sql: Sql,
+        params: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, StoreError> {
         self.ask(&self.pages, async |session: &Session| {
             session.rows(sql, params).await
         })

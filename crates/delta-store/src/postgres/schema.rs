@@ -18,6 +18,10 @@ const STEPS: &[Migration] = &[
         version: 2,
         sql: include_str!("../../migrations/postgres/0002_lists.sql"),
     },
+    Migration {
+        version: 4,
+        sql: include_str!("../../migrations/postgres/0004_agents.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

@@ -70,6 +70,33 @@ fn short(sql: Sql) -> &'static str {
                  expires_at = excluded.expires_at, revoked_at = excluded.revoked_at"
         }
         // The first revocation counts.
+        Sql::Agent => {
+            "SELECT id, principal, resume, slots, about, session, drain, created_at, seen_at, \
+             revoked_at \
+             FROM agents WHERE id = $1"
+        }
+        Sql::AgentPage => {
+            "SELECT id, principal, resume, slots, about, session, drain, created_at, seen_at, \
+             revoked_at \
+             FROM agents WHERE id > $1 ORDER BY id LIMIT $2"
+        }
+        Sql::NewAgent => {
+            "INSERT INTO agents (project, id, principal, resume, slots, about, session, drain, \
+             created_at, seen_at, revoked_at) \
+             VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+             ON CONFLICT DO NOTHING RETURNING id"
+        }
+        Sql::AgentsSeen => {
+            "UPDATE agents a SET slots = greatest(a.slots, w.slots), about = w.about, \
+             seen_at = greatest(a.seen_at, w.seen_at), \
+             session = greatest(a.session, w.session) \
+             FROM unnest($1::text[], $2::int8[], $3::text[], $4::int8[], $5::int8[]) \
+             AS w(id, slots, about, seen_at, session) WHERE a.id = w.id"
+        }
+        Sql::DrainAgent => "UPDATE agents SET drain = $2 WHERE id = $1 RETURNING id",
+        Sql::RevokeAgent => {
+            "UPDATE agents SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1 RETURNING id"
+        }
         Sql::RevokeCredential => {
             "UPDATE credentials SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1"
         }

@@ -5,6 +5,7 @@
 //! transaction that is on disk before anybody hears of it. After a commit that failed, memory says
 //! again what the file says.
 
+mod agents;
 mod cache;
 mod commit;
 mod connection;

@@ -26,6 +26,10 @@ const MIGRATIONS: &[Migration] = &[
         version: 2,
         sql: include_str!("../../migrations/sqlite/0002_lists.sql"),
     },
+    Migration {
+        version: 4,
+        sql: include_str!("../../migrations/sqlite/0004_agents.sql"),
+    },
 ];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller

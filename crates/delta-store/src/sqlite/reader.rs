@@ -22,7 +22,7 @@ use crate::read::{
 const READERS: usize = 4;
 
 /// The project of credentials, until there are more.
-const PROJECT: &str = "default";
+pub(super) const PROJECT: &str = "default";
 
 #[derive(Debug)]
 pub struct SqliteReader {
@@ -49,7 +49,7 @@ impl SqliteReader {
     }
 
     /// A connection that is free, or the next in turn.
-    fn reader(&self) -> MutexGuard<'_, Connection> {
+    pub(super) fn reader(&self) -> MutexGuard<'_, Connection> {
         let start = self.next.fetch_add(1, Relaxed);
         for n in 0..READERS {
             match self.readers[(start + n) % READERS].try_lock() {
@@ -72,7 +72,7 @@ impl SqliteReader {
         read(&transaction)
     }
 
-    fn writer(&self) -> MutexGuard<'_, Connection> {
+    pub(super) fn writer(&self) -> MutexGuard<'_, Connection> {
         self.credentials
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -36,29 +36,32 @@ macro_rules! columns {
 pub(super) use columns;
 
 /// Columns one after the other.
-struct Columns<'r, 's> {
-    row: &'r Row<'s>,
-    next: usize,
+pub struct Columns<'r, 's> {
+    pub row: &'r Row<'s>,
+    pub next: usize,
 }
 
 impl Columns<'_, '_> {
-    fn get<T: FromSql>(&mut self) -> Result<T, StoreError> {
+    pub fn get<T: FromSql>(&mut self) -> Result<T, StoreError> {
         let value = self.row.get(self.next).map_err(store_error);
         self.next += 1;
         value
     }
 
-    fn text(&mut self) -> Result<Text, StoreError> {
+    pub fn text(&mut self) -> Result<Text, StoreError> {
         self.map(|text| Ok(text.into()))
     }
 
     /// A text that is turned into something else without a copy.
-    fn map<T>(&mut self, read: impl Fn(&str) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    pub fn map<T>(
+        &mut self,
+        read: impl Fn(&str) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         self.map_opt(read)?
             .ok_or_else(|| corrupt("a row", "a value is missing"))
     }
 
-    fn map_opt<T>(
+    pub fn map_opt<T>(
         &mut self,
         read: impl Fn(&str) -> Result<T, StoreError>,
     ) -> Result<Option<T>, StoreError> {
@@ -69,13 +72,16 @@ impl Columns<'_, '_> {
         text.map(read).transpose()
     }
 
-    fn bytes<T>(&mut self, read: impl Fn(&[u8]) -> Result<T, StoreError>) -> Result<T, StoreError> {
+    pub fn bytes<T>(
+        &mut self,
+        read: impl Fn(&[u8]) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
         let value = self.row.get_ref(self.next).map_err(store_error)?;
         self.next += 1;
         read(value.as_blob().map_err(|e| corrupt("a row", e))?)
     }
 
-    fn bytes_opt<T>(
+    pub fn bytes_opt<T>(
         &mut self,
         read: impl Fn(&[u8]) -> Result<T, StoreError>,
     ) -> Result<Option<T>, StoreError> {
@@ -85,15 +91,15 @@ impl Columns<'_, '_> {
         bytes.map(read).transpose()
     }
 
-    fn small(&mut self) -> Result<u32, StoreError> {
+    pub fn small(&mut self) -> Result<u32, StoreError> {
         column::small(self.get()?)
     }
 
-    fn millis(&mut self) -> Result<Millis, StoreError> {
+    pub fn millis(&mut self) -> Result<Millis, StoreError> {
         self.get().map(Millis)
     }
 
-    fn millis_opt(&mut self) -> Result<Option<Millis>, StoreError> {
+    pub fn millis_opt(&mut self) -> Result<Option<Millis>, StoreError> {
         Ok(self.get::<Option<i64>>()?.map(Millis))
     }
 }

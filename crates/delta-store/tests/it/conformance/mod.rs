@@ -89,6 +89,7 @@ macro_rules! conformance {
                 an_idempotency_key_finds_its_run
                 filters_and_pages_of_runs
                 credentials_are_kept_and_revoked
+                agents_are_kept_seen_drained_and_revoked
                 stats_count_what_is_there
             }
             races {

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use delta_core::command::NewRun;
 use delta_core::{Command, JobId, Millis, Refusal, Reply, RunState, Text, Want, World};
 use delta_store::Store;
+use delta_store::agents::{AgentRow, AgentSeen};
 use delta_store::read::{Credential, Role, RunFilter};
 
 use super::Fixture;
@@ -199,4 +200,60 @@ pub fn stats_count_what_is_there(make: &dyn Fn() -> Fixture) {
     bench.reader.ping().unwrap();
     let stats = bench.reader.stats().unwrap();
     assert_eq!((stats.runs, stats.queued, stats.leased), (2, 2, 1));
+}
+
+pub fn agents_are_kept_seen_drained_and_revoked(make: &dyn Fn() -> Fixture) {
+    let bench = Bench::new(make);
+    let agent = |n: u64| AgentRow {
+        id: format!("agt_{n}").into(),
+        principal: "tok_1".into(),
+        resume: (n == 1).then(|| digest(n)),
+        slots: 4,
+        about: "{\"name\":\"\0\"}".into(),
+        session: u64::MAX / 2,
+        drain: None,
+        created_at: Millis(5),
+        seen_at: Millis(5),
+        revoked_at: None,
+    };
+    let (one, two) = (agent(1), agent(2));
+    assert!(bench.reader.new_agent(&two).unwrap());
+    assert!(bench.reader.new_agent(&one).unwrap());
+    let taken = AgentRow {
+        principal: "tok_2".into(),
+        ..one.clone()
+    };
+    assert!(!bench.reader.new_agent(&taken).unwrap());
+    let bench = bench.reopen();
+    assert_eq!(bench.reader.agent("agt_1").unwrap(), Some(one.clone()));
+    assert_eq!(bench.reader.agent("agt_9").unwrap(), None);
+    let both = [one.clone(), two.clone()];
+    assert_eq!(bench.reader.agents("", 10).unwrap(), both);
+    assert_eq!(bench.reader.agents("agt_1", 10).unwrap(), both[1..]);
+    assert_eq!(bench.reader.agents("", 1).unwrap(), both[..1]);
+    let seen = |id: &str, slots, at| AgentSeen {
+        id: id.into(),
+        slots,
+        about: "{}".into(),
+        session: 7,
+        seen_at: Millis(at),
+    };
+    let news = [
+        seen("agt_1", 2, 9),
+        seen("agt_2", 8, 3),
+        seen("agt_9", 1, 1),
+    ];
+    bench.reader.agents_seen(&news).unwrap();
+    assert!(bench.reader.drain_agent("agt_2", Some("d1")).unwrap());
+    assert!(!bench.reader.drain_agent("agt_9", Some("d1")).unwrap());
+    assert!(bench.reader.revoke_agent("agt_1", Millis(20)).unwrap());
+    assert!(bench.reader.revoke_agent("agt_1", Millis(30)).unwrap());
+    assert!(!bench.reader.revoke_agent("agt_9", Millis(20)).unwrap());
+    let bench = bench.reopen();
+    let found = bench.reader.agents("", 10).unwrap();
+    let as_of = |row: &AgentRow| (row.slots, row.seen_at.0, row.drain.clone(), row.revoked_at);
+    assert_eq!(as_of(&found[0]), (4, 9, None, Some(Millis(20))));
+    assert_eq!(as_of(&found[1]), (8, 5, Some("d1".into()), None));
+    assert!(bench.reader.drain_agent("agt_2", None).unwrap());
+    assert_eq!(bench.reader.agent("agt_2").unwrap().unwrap().drain, None);
 }

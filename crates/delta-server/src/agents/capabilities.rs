@@ -1,0 +1,249 @@
+//! What an agent offers, from what it says and what it was given.
+//!
+//! Facts (os, arch, runtimes, resources, kinds of work) are the agent's to tell; zones, labels and
+//! the pool were granted with its credential, and what the agent says only narrows them (T27).
+//! Everything is bounded here: an agent is not trusted to be brief (EP-4).
+
+use delta_core::requirement::{Capabilities, MAX_LENGTH};
+use delta_store::credential::{Labels, Scope};
+use delta_wire::agent::MAX_PARALLEL;
+use delta_wire::agent::proto;
+use serde::{Deserialize, Serialize};
+
+/// Items of one list that are looked at; the rest is left out.
+const MAX_ITEMS: usize = 64;
+/// Characters of a name or a version.
+const MAX_WORD: usize = 128;
+/// Cores, mebibytes: more than any machine has.
+const MAX_CORES: i32 = 65_536;
+const MAX_MIB: i64 = 1 << 40;
+
+/// What is known of an agent, as it is stored and shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct About {
+    pub name: String,
+    pub version: String,
+    pub pool: String,
+    pub zones: Vec<String>,
+    pub labels: Vec<String>,
+    pub os: String,
+    pub arch: String,
+    pub runtimes: Vec<String>,
+    pub work: Vec<String>,
+    pub docker: bool,
+    pub cpu_cores: i32,
+    pub memory_mb: i64,
+    pub disk_mb: i64,
+    pub slots: u32,
+    pub enforced: Vec<String>,
+}
+
+/// Reads what an agent says in the light of what it may be.
+pub fn about(request: &proto::RegisterRequest, scope: &Scope) -> About {
+    let said = request.capabilities.clone().unwrap_or_default();
+    let resources = said.resources.unwrap_or_default();
+    let work = if said.work.is_empty() {
+        // A68: who says nothing executes tests.
+        vec!["tests".to_owned()]
+    } else {
+        words(&said.work)
+    };
+    About {
+        name: word(&request.agent_name),
+        version: word(&request.version),
+        pool: scope.pool.to_string(),
+        zones: narrowed(scope, &said.network_zones),
+        labels: granted(scope, &said.labels),
+        os: word(&said.os),
+        arch: word(&said.arch),
+        runtimes: said.runtimes.iter().take(MAX_ITEMS).map(runtime).collect(),
+        work,
+        docker: said.docker_available,
+        cpu_cores: resources.cpu_cores.clamp(0, MAX_CORES),
+        memory_mb: resources.memory_mb.clamp(0, MAX_MIB),
+        disk_mb: resources.disk_mb.clamp(0, MAX_MIB),
+        slots: u32::try_from(said.max_parallel)
+            .unwrap_or(0)
+            .clamp(1, MAX_PARALLEL),
+        enforced: words(&said.enforced),
+    }
+}
+
+fn runtime(runtime: &proto::Runtime) -> String {
+    match runtime.version.is_empty() {
+        true => word(&runtime.name),
+        false => format!("{}={}", word(&runtime.name), word(&runtime.version)),
+    }
+}
+
+/// All that was granted, or those of them that the agent names.
+fn narrowed(scope: &Scope, said: &[String]) -> Vec<String> {
+    let granted = scope.zones.iter().map(|zone| zone.to_string());
+    granted
+        .filter(|zone| said.is_empty() || said.contains(zone))
+        .collect()
+}
+
+/// Labels are offered when both sides name them.
+fn granted(scope: &Scope, said: &[String]) -> Vec<String> {
+    let may = |label: &String| match &scope.labels {
+        Labels::Any => true,
+        Labels::Only(labels) => labels.contains(label.as_str()),
+    };
+    words(said).into_iter().filter(may).collect()
+}
+
+fn words(list: &[String]) -> Vec<String> {
+    list.iter().take(MAX_ITEMS).map(|it| word(it)).collect()
+}
+
+/// Printable and short; what else is in it is left out.
+fn word(text: &str) -> String {
+    let fit = text.chars().filter(|c| !c.is_control());
+    fit.take(MAX_WORD).collect()
+}
+
+/// Names that only we give: no label may say them.
+const OURS: [&str; 8] = [
+    "zone", "pool", "os", "arch", "cpu", "memory", "disk", "docker",
+];
+
+impl About {
+    /// The tags that jobs are matched by (A64).
+    pub fn capabilities(&self) -> Capabilities {
+        let mut tags = vec![
+            format!("pool={}", self.pool),
+            format!("cpu={}", self.cpu_cores),
+            format!("memory={}MiB", self.memory_mb),
+            format!("disk={}MiB", self.disk_mb),
+        ];
+        for (name, value) in [("os", &self.os), ("arch", &self.arch)] {
+            if !value.is_empty() {
+                tags.extend([value.clone(), format!("{name}={value}")]);
+            }
+        }
+        tags.extend(self.zones.iter().map(|zone| format!("zone={zone}")));
+        tags.extend(self.work.iter().map(|work| format!("work:{work}")));
+        let free = self.runtimes.iter().chain(&self.labels);
+        tags.extend(free.filter(|tag| !is_ours(tag)).cloned());
+        if self.docker {
+            tags.push("docker".to_owned());
+        }
+        tags.retain(|tag| tag.len() <= MAX_LENGTH);
+        Capabilities::parse(tags.iter().map(String::as_str))
+    }
+}
+
+fn is_ours(tag: &str) -> bool {
+    let name = tag
+        .split(['=', '>'])
+        .next()
+        .unwrap_or_default()
+        .to_lowercase();
+    OURS.contains(&name.as_str()) || name.starts_with("work:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope() -> Scope {
+        Scope {
+            pool: "linux".into(),
+            zones: ["eu".into(), "us".into()].into(),
+            labels: Labels::Only(["gpu".into()].into()),
+        }
+    }
+
+    fn said(capabilities: proto::Capabilities) -> Capabilities {
+        let request = proto::RegisterRequest {
+            capabilities: Some(capabilities),
+            ..Default::default()
+        };
+        about(&request, &scope()).capabilities()
+    }
+
+    #[test]
+    fn an_agent_offers_what_it_was_given_and_no_more() {
+        // T27, A64
+        let offer = said(proto::Capabilities {
+            network_zones: vec!["eu".into(), "prod".into()],
+            labels: vec!["gpu".into(), "zone=prod".into(), "fast".into()],
+            runtimes: vec![
+                proto::Runtime {
+                    name: "python".into(),
+                    version: "3.11".into(),
+                },
+                proto::Runtime {
+                    name: "zone".into(),
+                    version: "prod".into(),
+                },
+            ],
+            os: "linux".into(),
+            docker_available: true,
+            resources: Some(proto::Resources {
+                cpu_cores: 4,
+                memory_mb: 2048,
+                disk_mb: 10,
+            }),
+            work: vec!["steps".into()],
+            ..Default::default()
+        });
+        for fits in [
+            "zone=eu",
+            "gpu",
+            "python>=3.9",
+            "linux",
+            "docker",
+            "cpu>=4",
+            "memory>=2GiB",
+            "pool=linux",
+            "work:steps",
+        ] {
+            assert!(offer.fits(fits), "{fits}");
+        }
+        for unfit in [
+            "zone=us",
+            "zone=prod",
+            "fast",
+            "python>=3.12",
+            "cpu>=5",
+            "memory>=3GiB",
+            "work:tests",
+            "pool=other",
+        ] {
+            assert!(!offer.fits(unfit), "{unfit}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_names_no_zone_is_in_all_it_was_given() {
+        let offer = said(proto::Capabilities::default());
+        assert!(offer.fits("zone=eu zone=us work:tests"));
+    }
+
+    #[test]
+    fn nonsense_is_clamped() {
+        // EP-4
+        let request = proto::RegisterRequest {
+            agent_name: "x".repeat(10_000),
+            capabilities: Some(proto::Capabilities {
+                max_parallel: -5,
+                labels: vec!["gpu".into(); 10_000],
+                resources: Some(proto::Resources {
+                    cpu_cores: i32::MIN,
+                    memory_mb: i64::MAX,
+                    disk_mb: -1,
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let about = about(&request, &scope());
+        assert_eq!((about.slots, about.cpu_cores, about.disk_mb), (1, 0, 0));
+        assert_eq!(about.name.len(), MAX_WORD);
+        assert!(about.labels.len() <= MAX_ITEMS);
+        assert!(about.capabilities().fits("memory>=1TiB"));
+    }
+}

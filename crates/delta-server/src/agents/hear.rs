@@ -1,0 +1,490 @@
+//! What an agent says, turned into commands of the core: the same ones as the Runner Protocol's
+//! (D6). A message that lacks a field is answered with an error that names it, and changes nothing
+//! (EP-39).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use delta_core::attempt::Progress;
+use delta_core::command::LeaseProof;
+use delta_core::lease::Revocation;
+use delta_core::{Cause, Command, LeaseKey, Text};
+use delta_wire::agent::frame::Received;
+use delta_wire::agent::proto::agent_message::Message as Said;
+use delta_wire::agent::proto::result_stream::Payload;
+use delta_wire::agent::proto::server_message::Message as Say;
+use delta_wire::agent::proto::{
+    AgentMessage, AgentStatus, Heartbeat, LeaseRenewal, LeaseRenewalAck, LogChunk, ProtocolError,
+    ResultStream, RunComplete, RunStatus, StaleLease, WorkAccepted, WorkRejected,
+};
+use delta_wire::runner::{
+    CancelAck, Complete, CompleteStatus, LeaseToken, LogDigest, MAX_LABEL_BYTES, MAX_SUMMARY_BYTES,
+    MAX_WORD, Reason, Timings,
+};
+use prost::Message as _;
+
+use super::execution;
+use super::logs::Chunk;
+use super::registry::Status;
+use super::session::Session;
+use crate::holder;
+use crate::writer::{Receipt, Ticket, TicketKind};
+
+/// Why a message is not obeyed.
+enum Refused {
+    Missing(&'static str),
+    Invalid(&'static str, &'static str),
+    /// Not a lease of this agent's.
+    Stale,
+}
+
+/// The lease a message is about, and the proof it shows.
+struct Proven {
+    lease: LeaseKey,
+    token: LeaseToken,
+    proof: LeaseProof,
+}
+
+type Commands = Vec<(Ticket, Receipt, Command)>;
+
+impl Session {
+    /// Takes everything a frame holds, in order.
+    pub fn hear(&mut self, received: Received) {
+        if received.garbled {
+            return self.offence("garbled frame");
+        }
+        let mut commands = Commands::new();
+        for bytes in received.messages {
+            match AgentMessage::decode(bytes) {
+                Ok(AgentMessage {
+                    message: Some(said),
+                }) => self.hear_one(said, &mut commands),
+                Ok(_) => self.offence("unknown message"),
+                Err(_) => self.offence("garbled message"),
+            }
+        }
+        self.command(commands);
+    }
+
+    fn command(&mut self, commands: Commands) {
+        if commands.is_empty() {
+            return;
+        }
+        let tickets: Vec<Ticket> = commands.iter().map(|(ticket, ..)| *ticket).collect();
+        let said = self
+            .app
+            .writer
+            .session_says(&self.outbox, commands.into_iter());
+        match said {
+            Ok(()) => {
+                self.in_flight += tickets.len();
+                // A slot whose work is over is asked for in the same batch.
+                self.ask_for_work();
+            }
+            Err(why) => {
+                for ticket in tickets {
+                    self.not_done(ticket, &why);
+                }
+            }
+        }
+    }
+
+    fn hear_one(&mut self, said: Said, commands: &mut Commands) {
+        let (kind, run_id) = about(&said);
+        let heard = match said {
+            Said::Register(_) => Err(Refused::Invalid("register", "this agent is registered")),
+            Said::Heartbeat(heartbeat) => self.heartbeat(heartbeat, commands),
+            Said::WorkAccepted(accepted) => self.accepted(&accepted, commands),
+            Said::WorkRejected(rejected) => self.rejected(&rejected, commands),
+            Said::Result(result) => self.result(result, commands),
+            Said::DrainComplete(complete) => {
+                self.drained(&complete.drain_id);
+                Ok(())
+            }
+            Said::CreateUpload(_) => {
+                let words = "uploads are asked for over HTTP: POST /api/v1/runner/uploads";
+                Err(Refused::Invalid("create_upload", words))
+            }
+        };
+        if let Err(refused) = heard {
+            self.refuse(kind, run_id, &refused);
+        }
+    }
+
+    fn refuse(&mut self, kind: &'static str, run_id: String, refused: &Refused) {
+        let (code, field, words) = match refused {
+            Refused::Stale => {
+                self.app.metrics().stale.inc();
+                let reason = Reason::UnknownLease.as_str().to_owned();
+                return self
+                    .outgoing
+                    .say(Say::StaleLease(StaleLease { run_id, reason }));
+            }
+            Refused::Missing(field) => ("MISSING_FIELD", field, "is missing"),
+            Refused::Invalid(field, words) => ("INVALID", field, *words),
+        };
+        tracing::warn!(agent = %self.who.agent, kind, field, words, "a message is refused");
+        self.outgoing.say(Say::ProtocolError(ProtocolError {
+            message_type: kind.to_owned(),
+            run_id,
+            code: code.to_owned(),
+            field: (*field).to_owned(),
+            message: format!("{field}: {words}"),
+            retryable: false,
+        }));
+    }
+
+    /// The lease that a message names and proves, if this agent holds it.
+    fn proven(&self, run_id: &str, agent_id: &str, lease: &str) -> Result<Proven, Refused> {
+        if run_id.is_empty() {
+            return Err(Refused::Missing("run_id"));
+        }
+        if lease.is_empty() {
+            return Err(Refused::Missing("lease"));
+        }
+        if !agent_id.is_empty() && *agent_id != *self.who.agent {
+            return Err(Refused::Invalid("agent_id", "is another agent's"));
+        }
+        let token = LeaseToken::from_text(lease).map_err(|_| Refused::Stale)?;
+        let key: LeaseKey = token.locator().ok_or(Refused::Stale)?.into();
+        if execution::lease(run_id) != Some(key) {
+            return Err(Refused::Invalid("run_id", "does not belong to this lease"));
+        }
+        let held = self.leases.get(key).ok_or(Refused::Stale)?;
+        let proof = holder::proof(&token, &self.who.principal, held.runner.clone());
+        Ok(Proven {
+            lease: key,
+            token,
+            proof: proof.ok_or(Refused::Stale)?,
+        })
+    }
+
+    fn receipt(&self) -> Receipt {
+        self.app.writer.receive()
+    }
+
+    fn accepted(&mut self, said: &WorkAccepted, commands: &mut Commands) -> Result<(), Refused> {
+        let proven = self.proven(&said.run_id, &said.agent_id, &said.lease)?;
+        let lease = proven.lease;
+        if let Some(held) = self.leases.get_mut(lease) {
+            held.accepted = true;
+        }
+        let command = Command::AckLease {
+            proof: proven.proof,
+            job: lease.attempt.job,
+        };
+        commands.push((ticket(TicketKind::Accept, lease), self.receipt(), command));
+        Ok(())
+    }
+
+    fn rejected(&mut self, said: &WorkRejected, commands: &mut Commands) -> Result<(), Refused> {
+        let proven = self.proven(&said.run_id, &said.agent_id, &said.lease)?;
+        let lease = proven.lease;
+        let accepted = self.leases.get(lease).is_some_and(|held| held.accepted);
+        let (kind, command) = if accepted {
+            // A32: after the acknowledgement only a result can say so.
+            let reason = cut(&said.reason, MAX_SUMMARY_BYTES);
+            let done = Complete {
+                status: CompleteStatus::Failed,
+                cause: Some(Cause::AgentError.name().to_owned()),
+                summary: Some(format!("rejected: {reason}")),
+                ..empty_complete(&proven)
+            };
+            (TicketKind::Complete, holder::complete(proven.proof, &done))
+        } else {
+            let proof = proven.proof;
+            (TicketKind::Decline, Command::Decline { proof })
+        };
+        self.rest_after_rejection();
+        commands.push((ticket(kind, lease), self.receipt(), command));
+        Ok(())
+    }
+
+    fn heartbeat(&mut self, said: Heartbeat, commands: &mut Commands) -> Result<(), Refused> {
+        if said.agent_id.is_empty() {
+            return Err(Refused::Missing("agent_id"));
+        }
+        if *said.agent_id != *self.who.agent {
+            return Err(Refused::Invalid("agent_id", "is another agent's"));
+        }
+        let status = match AgentStatus::try_from(said.status) {
+            Ok(AgentStatus::Busy) => Status::Busy,
+            Ok(AgentStatus::Draining) => Status::Draining,
+            _ => Status::Idle,
+        };
+        self.note(|present| present.status = status);
+        for renewal in &said.leases {
+            self.renewal(renewal, commands);
+        }
+        self.compare(&said.active_runs);
+        Ok(())
+    }
+
+    fn renewal(&mut self, said: &LeaseRenewal, commands: &mut Commands) {
+        let proven = match self.proven(&said.run_id, "", &said.lease) {
+            Ok(proven) => proven,
+            Err(Refused::Stale) => {
+                self.app.metrics().stale.inc();
+                return self.outgoing.renewed(LeaseRenewalAck {
+                    run_id: said.run_id.clone(),
+                    stale: true,
+                    reason: Reason::UnknownLease.as_str().to_owned(),
+                    seq: said.seq,
+                    ..Default::default()
+                });
+            }
+            Err(refused) => return self.refuse("Heartbeat", said.run_id.clone(), &refused),
+        };
+        let ticket = Ticket {
+            kind: TicketKind::Renew,
+            lease: proven.lease,
+            seq: said.seq,
+        };
+        let command = Command::Heartbeat {
+            proof: proven.proof,
+            seq: said.seq,
+            progress: progress(said),
+            uploading: said.uploading,
+        };
+        commands.push((ticket, self.receipt(), command));
+    }
+
+    /// Compares what the agent says it holds with what it holds (A63).
+    fn compare(&mut self, active_runs: &[String]) {
+        let mut listed = HashSet::new();
+        for run_id in active_runs {
+            match execution::lease(run_id).filter(|key| self.leases.get(*key).is_some()) {
+                Some(lease) => drop(listed.insert(lease)),
+                None => self.refuse("Heartbeat", cut(run_id, 256), &Refused::Stale),
+            }
+        }
+        let interval = self.app.writer.shared().settings.heartbeat_interval;
+        let interval = Duration::from_millis(interval.0.unsigned_abs());
+        for lease in self.leases.disowned(&listed, interval) {
+            tracing::warn!(agent = %self.who.agent, attempt = %lease.attempt, "disowned");
+            let why = Revocation::Disowned;
+            let now = self.app.writer.now();
+            let command = Command::Revoke { lease, why };
+            // Lost only with the server's stop; the next heartbeat tries again.
+            let _ = self.app.writer.send_duty(now, command);
+        }
+    }
+
+    fn result(&mut self, said: ResultStream, commands: &mut Commands) -> Result<(), Refused> {
+        let proven = self.proven(&said.run_id, &said.agent_id, &said.lease)?;
+        match said.payload {
+            None => Err(Refused::Missing("payload")),
+            Some(Payload::LogChunk(chunk)) => self.log_chunk(&proven, chunk),
+            Some(Payload::RunComplete(complete)) => self.run_complete(proven, &complete, commands),
+            Some(Payload::TestResult(_)) => Err(Refused::Invalid(
+                "test_result",
+                "is not kept by this server",
+            )),
+            Some(Payload::Artifact(_)) => {
+                let words = "send it to where POST /api/v1/runner/uploads says";
+                Err(Refused::Invalid("artifact", words))
+            }
+        }
+    }
+
+    /// Log bytes are fenced like everything else (D4): those of a lease that is over are refused,
+    /// but for what its completion declared (I25).
+    fn log_chunk(&mut self, proven: &Proven, chunk: LogChunk) -> Result<(), Refused> {
+        let now = self.app.writer.now();
+        let held = self.leases.get(proven.lease).ok_or(Refused::Stale)?;
+        let in_time = held.accepted && now < held.until;
+        let declared = held.ended.is_some_and(|ended| {
+            let from = chunk.offset.unwrap_or(u64::MAX);
+            from.saturating_add(chunk.data.len() as u64) <= ended.log_length
+        });
+        if !(in_time && held.ended.is_none()) && !declared {
+            return Err(Refused::Stale);
+        }
+        self.write_log(Chunk {
+            lease: proven.lease,
+            offset: chunk.offset,
+            data: chunk.data,
+        });
+        Ok(())
+    }
+
+    fn run_complete(
+        &mut self,
+        proven: Proven,
+        said: &RunComplete,
+        commands: &mut Commands,
+    ) -> Result<(), Refused> {
+        let lease = proven.lease;
+        let status = RunStatus::try_from(said.status).unwrap_or_default();
+        if let Some(held) = self.leases.get_mut(lease) {
+            held.declared = said.log_length.unwrap_or(0);
+        }
+        let (kind, command) = match status {
+            RunStatus::Unspecified => return Err(Refused::Missing("run_complete.status")),
+            RunStatus::Cancelled => {
+                let (ack, instead) = (cancel_ack(&proven, said), stopped_itself(&proven, said));
+                let instead = holder::complete(proven.proof.clone(), &instead);
+                if let Some(held) = self.leases.get_mut(lease) {
+                    held.unless_canceled = Some(Box::new(instead));
+                }
+                (
+                    TicketKind::CancelAck,
+                    holder::cancel_ack(proven.proof, &ack),
+                )
+            }
+            status => {
+                let done = complete(&proven, said, status);
+                (TicketKind::Complete, holder::complete(proven.proof, &done))
+            }
+        };
+        commands.push((ticket(kind, lease), self.receipt(), command));
+        Ok(())
+    }
+
+    /// A stop that nobody asked for is the agent's own doing (A34): its result says so.
+    pub fn canceled_unasked(&mut self, lease: LeaseKey) {
+        let held = self.leases.get_mut(lease);
+        let Some(instead) = held.and_then(|held| held.unless_canceled.take()) else {
+            return;
+        };
+        tracing::warn!(agent = %self.who.agent, attempt = %lease.attempt,
+            "the agent ended work that nobody canceled");
+        let ticket = ticket(TicketKind::Complete, lease);
+        self.command(vec![(ticket, self.receipt(), *instead)]);
+    }
+
+    fn drained(&mut self, drain_id: &str) {
+        let ours = self.drain.as_ref().is_some_and(|id| **id == *drain_id);
+        if ours {
+            tracing::info!(agent = %self.who.agent, drain_id, "drained");
+            self.note(|present| present.status = Status::Draining);
+        }
+    }
+}
+
+fn ticket(kind: TicketKind, lease: LeaseKey) -> Ticket {
+    Ticket {
+        kind,
+        lease,
+        seq: None,
+    }
+}
+
+/// The name of a message and the execution it is about, for errors.
+fn about(said: &Said) -> (&'static str, String) {
+    match said {
+        Said::Register(_) => ("RegisterRequest", String::new()),
+        Said::Heartbeat(_) => ("Heartbeat", String::new()),
+        Said::WorkAccepted(it) => ("WorkAccepted", cut(&it.run_id, 256)),
+        Said::WorkRejected(it) => ("WorkRejected", cut(&it.run_id, 256)),
+        Said::Result(it) => ("ResultStream", cut(&it.run_id, 256)),
+        Said::DrainComplete(_) => ("DrainComplete", String::new()),
+        Said::CreateUpload(it) => ("CreateUpload", cut(&it.run_id, 256)),
+    }
+}
+
+fn progress(said: &LeaseRenewal) -> Progress {
+    let progress = said.progress.clone().unwrap_or_default();
+    let label = |text: Option<String>| text.map(|text| Text::from(cut(&text, MAX_LABEL_BYTES)));
+    let percent = progress.percent.filter(|percent| !percent.is_nan());
+    Progress {
+        // A21: outside of 0..=100 is moved to the nearer end.
+        percent: percent.map(|percent| percent.clamp(0.0, 100.0).round() as u8),
+        step_index: progress.step_index,
+        current_step: label(progress.current_step),
+        message: label(progress.message),
+        log_bytes: said.log_bytes,
+    }
+}
+
+fn empty_complete(proven: &Proven) -> Complete {
+    Complete {
+        lease_id: proven.token.clone(),
+        runner_id: proven.proof.runner.to_string(),
+        status: CompleteStatus::Failed,
+        exit_code: None,
+        timings: None,
+        artifacts: Vec::new(),
+        summary: None,
+        cause: None,
+        seq: None,
+        log: None,
+    }
+}
+
+/// A30: what the agent's word for the end means.
+fn complete(proven: &Proven, said: &RunComplete, status: RunStatus) -> Complete {
+    let (status, implied) = match status {
+        RunStatus::Success => (CompleteStatus::Succeeded, None),
+        RunStatus::Timeout => (CompleteStatus::TimedOut, None),
+        RunStatus::Error => (CompleteStatus::Failed, Some(Cause::AgentError.name())),
+        _ => (CompleteStatus::Failed, None),
+    };
+    let exit_code = match (status, said.exit_code) {
+        // The specification's own message has no exit code.
+        (CompleteStatus::Succeeded, None) => Some(0),
+        (_, code) => code.map(i64::from),
+    };
+    let cause = (!said.cause.is_empty()).then(|| cut(&said.cause, MAX_WORD));
+    Complete {
+        status,
+        exit_code,
+        timings: Some(Timings {
+            started_at: moment(said.started_at),
+            finished_at: moment(said.completed_at),
+        }),
+        summary: summary(said),
+        cause: cause.or_else(|| implied.map(str::to_owned)),
+        log: log_digest(said),
+        ..empty_complete(proven)
+    }
+}
+
+fn cancel_ack(proven: &Proven, said: &RunComplete) -> CancelAck {
+    CancelAck {
+        lease_id: proven.token.clone(),
+        runner_id: proven.proof.runner.to_string(),
+        final_status: "CANCELED".to_owned(),
+        ts: moment(said.completed_at),
+        artifacts: Vec::new(),
+        summary: summary(said),
+        seq: None,
+        log: log_digest(said),
+    }
+}
+
+/// What CANCELLED means when nobody asked for it.
+fn stopped_itself(proven: &Proven, said: &RunComplete) -> Complete {
+    Complete {
+        cause: Some(Cause::AgentShutdown.name().to_owned()),
+        ..complete(proven, said, RunStatus::Failure)
+    }
+}
+
+fn summary(said: &RunComplete) -> Option<String> {
+    (!said.message.is_empty()).then(|| cut(&said.message, MAX_SUMMARY_BYTES))
+}
+
+fn log_digest(said: &RunComplete) -> Option<LogDigest> {
+    let length = said.log_length?;
+    (said.log_sha256.len() == 32).then(|| LogDigest {
+        length,
+        sha256: holder::hex(&said.log_sha256),
+    })
+}
+
+fn moment(at: Option<prost_types::Timestamp>) -> Option<String> {
+    let at = at?;
+    let millis = at.seconds.checked_mul(1000)?;
+    let millis = millis.checked_add(i64::from(at.nanos) / 1_000_000)?;
+    Some(delta_wire::Millis(millis).to_rfc3339())
+}
+
+/// At most so many bytes, never half a character.
+fn cut(text: &str, most: usize) -> String {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}

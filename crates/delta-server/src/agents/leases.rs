@@ -1,0 +1,292 @@
+//! What one session holds: its slots, and the lease in each.
+//!
+//! Owns capacity as the session sees it: a slot is asked for again when its lease is over, and never
+//! more slots than the agent has, whatever it held before (A28). Whether a lease is good is not
+//! judged here.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use delta_core::{Command, LeaseKey, Millis, Text};
+
+/// A lease the agent holds, or held a moment ago.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub slot: u32,
+    /// Who the server granted it to: agent and slot.
+    pub runner: Text,
+    /// The agent said that it takes it.
+    pub accepted: bool,
+    /// Until when the server lets it live, as last heard.
+    pub until: Millis,
+    /// Since when heartbeats leave it out.
+    missing: Option<Instant>,
+    /// The agent's last word was accepted: what log is still to come, and until when.
+    pub ended: Option<Ended>,
+    /// Bytes of log that the agent's last word declared.
+    pub declared: u64,
+    /// What to make of the agent's CANCELLED if nobody asked for it (A34).
+    pub unless_canceled: Option<Box<Command>>,
+}
+
+/// What may still come of a lease that was completed (I25).
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    pub log_length: u64,
+    pub at: Instant,
+}
+
+/// How long the rest of a log is taken after its lease was completed (I25).
+pub const LOG_AFTER_END: Duration = Duration::from_secs(10 * 60);
+
+/// A lease found in the store when a session begins.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub lease: LeaseKey,
+    pub slot: u32,
+    pub runner: Text,
+    pub accepted: bool,
+    pub until: Millis,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Free,
+    Parked,
+    Busy,
+}
+
+pub struct Leases {
+    agent: Text,
+    slots: HashMap<u32, Slot>,
+    most: u32,
+    held: HashMap<LeaseKey, Held>,
+    /// Counts requests for work, so that an answer to an old one is told from one to the last.
+    round: u32,
+}
+
+impl Leases {
+    pub fn new(agent: Text, most: u32, found: Vec<Found>) -> Leases {
+        let mut slots: HashMap<u32, Slot> = (1..=most).map(|slot| (slot, Slot::Free)).collect();
+        let mut held = HashMap::new();
+        for it in found {
+            slots.insert(it.slot, Slot::Busy);
+            held.insert(
+                it.lease,
+                Held::new(it.slot, it.runner, it.accepted, it.until),
+            );
+        }
+        Leases {
+            agent,
+            slots,
+            most,
+            held,
+            round: 0,
+        }
+    }
+
+    pub fn get(&self, lease: LeaseKey) -> Option<&Held> {
+        self.held.get(&lease)
+    }
+
+    pub fn get_mut(&mut self, lease: LeaseKey) -> Option<&mut Held> {
+        self.held.get_mut(&lease)
+    }
+
+    /// Leases that are not over.
+    pub fn live(&self) -> impl Iterator<Item = (LeaseKey, &Held)> {
+        let live = self.held.iter().filter(|(_, held)| held.ended.is_none());
+        live.map(|(lease, held)| (*lease, held))
+    }
+
+    pub fn live_count(&self) -> u32 {
+        u32::try_from(self.live().count()).unwrap_or(u32::MAX)
+    }
+
+    /// Takes the free slots to ask for work with, as (slot, round, runner).
+    pub fn park(&mut self) -> Vec<(u32, u32, Text)> {
+        let taken = self.slots.values().filter(|slot| **slot != Slot::Free);
+        let room = (self.most as usize).saturating_sub(taken.count());
+        let mut free: Vec<u32> = self
+            .slots
+            .iter()
+            .filter(|(number, slot)| **slot == Slot::Free && **number <= self.most)
+            .map(|(number, _)| *number)
+            .collect();
+        free.sort_unstable();
+        free.truncate(room);
+        if free.is_empty() {
+            return Vec::new();
+        }
+        self.round = self.round.wrapping_add(1);
+        let round = self.round;
+        free.into_iter()
+            .map(|slot| {
+                self.slots.insert(slot, Slot::Parked);
+                (slot, round, format!("{}/{slot}", self.agent).into())
+            })
+            .collect()
+    }
+
+    /// Takes back every request for work: what is still answered to it is old.
+    pub fn unpark(&mut self) {
+        self.round = self.round.wrapping_add(1);
+        for slot in self.slots.values_mut() {
+            if *slot == Slot::Parked {
+                *slot = Slot::Free;
+            }
+        }
+    }
+
+    /// A request for work came back empty.
+    pub fn not_granted(&mut self, slot: u32, round: u32) {
+        if round == self.round && self.slots.get(&slot) == Some(&Slot::Parked) {
+            self.free(slot);
+        }
+    }
+
+    pub fn granted(&mut self, slot: u32, lease: LeaseKey, until: Millis) {
+        let runner: Text = format!("{}/{slot}", self.agent).into();
+        self.slots.insert(slot, Slot::Busy);
+        self.held
+            .insert(lease, Held::new(slot, runner, false, until));
+    }
+
+    /// The lease is over and so is everything about it.
+    pub fn over(&mut self, lease: LeaseKey) {
+        if let Some(held) = self.held.remove(&lease)
+            && held.ended.is_none()
+        {
+            self.free(held.slot);
+        }
+    }
+
+    /// The lease was completed; the rest of its log may follow.
+    pub fn ended(&mut self, lease: LeaseKey) {
+        if let Some(held) = self.held.get_mut(&lease).filter(|it| it.ended.is_none()) {
+            let (log_length, at) = (held.declared, Instant::now());
+            held.ended = Some(Ended { log_length, at });
+            let slot = held.slot;
+            self.free(slot);
+        }
+    }
+
+    /// Forgets completed leases whose log does not come any more.
+    pub fn forget_ended(&mut self) {
+        self.held
+            .retain(|_, held| held.ended.is_none_or(|it| it.at.elapsed() < LOG_AFTER_END));
+    }
+
+    fn free(&mut self, slot: u32) {
+        if slot > self.most {
+            self.slots.remove(&slot);
+        } else {
+            self.slots.insert(slot, Slot::Free);
+        }
+    }
+
+    /// Accepted leases that a heartbeat leaves out for the second time, at least `interval` after
+    /// the first (A63).
+    pub fn disowned(&mut self, listed: &HashSet<LeaseKey>, interval: Duration) -> Vec<LeaseKey> {
+        let now = Instant::now();
+        let mut gone = Vec::new();
+        for (lease, held) in &mut self.held {
+            if !held.accepted || held.ended.is_some() || listed.contains(lease) {
+                held.missing = None;
+                continue;
+            }
+            let since = *held.missing.get_or_insert(now);
+            if since != now && now.duration_since(since) >= interval {
+                gone.push(*lease);
+            }
+        }
+        gone
+    }
+}
+
+impl Held {
+    fn new(slot: u32, runner: Text, accepted: bool, until: Millis) -> Held {
+        Held {
+            slot,
+            runner,
+            accepted,
+            until,
+            missing: None,
+            ended: None,
+            declared: 0,
+            unless_canceled: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use delta_core::RunId;
+
+    fn key(n: u32) -> LeaseKey {
+        RunId(1).job(n).attempt(1).lease(1)
+    }
+
+    fn found(slot: u32) -> Found {
+        Found {
+            lease: key(slot),
+            slot,
+            runner: format!("a/{slot}").into(),
+            accepted: true,
+            until: Millis(1),
+        }
+    }
+
+    fn slots(parked: &[(u32, u32, Text)]) -> Vec<u32> {
+        parked.iter().map(|(slot, ..)| *slot).collect()
+    }
+
+    #[test]
+    fn an_agent_with_fewer_slots_than_before_gets_nothing_until_it_has_room() {
+        // A28, I21
+        let mut leases = Leases::new("a".into(), 2, vec![found(3), found(4)]);
+        assert_eq!(slots(&leases.park()), []);
+        leases.over(key(3));
+        assert_eq!(slots(&leases.park()), [1]);
+        leases.over(key(4));
+        assert_eq!(slots(&leases.park()), [2]);
+        assert_eq!(slots(&leases.park()), []);
+    }
+
+    #[test]
+    fn a_slot_is_free_again_when_its_lease_is_over() {
+        let mut leases = Leases::new("a".into(), 1, Vec::new());
+        let parked = leases.park();
+        assert_eq!(parked[0].2, "a/1".into());
+        leases.granted(1, key(1), Millis(1));
+        assert_eq!(slots(&leases.park()), []);
+        leases.ended(key(1));
+        assert_eq!(slots(&leases.park()), [1]);
+        assert_eq!(leases.live_count(), 0);
+        leases.over(key(1));
+        assert_eq!(slots(&leases.park()), [], "the slot is asked for already");
+    }
+
+    #[test]
+    fn an_answer_to_an_old_request_changes_nothing() {
+        let mut leases = Leases::new("a".into(), 1, Vec::new());
+        let (slot, old, _) = leases.park().remove(0);
+        leases.unpark();
+        assert_eq!(slots(&leases.park()), [1]);
+        leases.not_granted(slot, old);
+        assert_eq!(slots(&leases.park()), []);
+    }
+
+    #[test]
+    fn a_lease_that_two_heartbeats_leave_out_is_disowned() {
+        // A63
+        let mut leases = Leases::new("a".into(), 2, vec![found(1), found(2)]);
+        let listed = HashSet::from([key(2)]);
+        let interval = Duration::from_millis(5);
+        assert_eq!(leases.disowned(&listed, interval), []);
+        assert_eq!(leases.disowned(&listed, Duration::from_secs(60)), []);
+        std::thread::sleep(interval);
+        assert_eq!(leases.disowned(&listed, interval), [key(1)]);
+    }
+}

@@ -1,0 +1,24 @@
+//! Agents that speak the Execution Protocol: their sessions, who they are, what they offer.
+//!
+//! A session is transport and holds no authority (A31): everything it says becomes the same
+//! commands as a message of the Runner Protocol, and a lease outlives any number of sessions.
+//! Presence gates what is assigned and nothing else.
+//!
+//! Reading order: [`call`] (one call comes in), [`register`] (who is it), [`session`] (its loop),
+//! [`hear`] (what it says), [`tell`] (what it is told), [`leases`] (what it holds), [`logs`].
+
+mod call;
+mod capabilities;
+mod execution;
+mod hear;
+mod leases;
+mod logs;
+mod outgoing;
+mod register;
+mod registry;
+mod session;
+mod tell;
+
+pub use call::routes;
+pub use capabilities::About;
+pub use registry::{Agents, Order, Present, Status};

@@ -1,0 +1,335 @@
+//! The first message of a session: who is it, may it be that, what does it hold (EP-3, EP-5, A26,
+//! A29).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use delta_core::{Attempt, Digest, LeaseState, Text, Want, World};
+use delta_store::StoreError;
+use delta_store::agents::{AgentRow, AgentSeen};
+use delta_wire::agent::proto::server_message::Message as Say;
+use delta_wire::agent::proto::{
+    AgentConfig, HeldLease, RegisterRequest, RegisterResponse, ResumePoint,
+};
+use delta_wire::agent::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_VERSION};
+use delta_wire::runner::Reason;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use super::capabilities::{self, About};
+use super::execution;
+use super::leases::{Found, Leases};
+use super::outgoing::Outgoing;
+use super::registry::Order;
+use super::session::{Session, Who};
+use crate::http::App;
+use crate::identity::Principal;
+use crate::objects::{MAX_ARTIFACT_BYTES, MAX_LOG_BYTES};
+use crate::writer::{NotDone, Offer, random, sha256};
+
+/// Between two heartbeats of an agent that holds nothing (EP-48).
+const HEARTBEAT_SECONDS: i32 = 30;
+/// Characters of an agent's id or instance.
+const MAX_ID: usize = 128;
+/// Leases an agent may list: its slots, and as many that are over.
+const MAX_LISTED: usize = 2 * delta_wire::agent::MAX_PARALLEL as usize;
+
+/// Registers an agent; what is returned is ready to run.
+pub async fn register(
+    app: &App,
+    principal: Principal,
+    request: RegisterRequest,
+) -> Result<(Session, mpsc::Receiver<Order>), Status> {
+    check(&request)?;
+    let scope = principal.scope();
+    let about = capabilities::about(&request, &scope);
+    let (row, secret) = identify(app, &principal, &request, &about).await?;
+    let agent = row.id.clone();
+    let now = app.writer.now();
+    let entered = app
+        .agents
+        .enter(&agent, &request.instance, about.clone(), row.session, now)
+        .map_err(|_| {
+            Status::unavailable("QUARANTINED: another program uses this agent's identity")
+        })?;
+    note_seen(app, &agent, &about, entered.epoch).await;
+    let slots = row.slots.max(about.slots);
+    let found = held(app, &principal.id, &agent, slots).await?;
+    let resume = resume_points(app, &request.leases, &found).await;
+    let mut outgoing = Outgoing::default();
+    outgoing.say(Say::RegisterResponse(RegisterResponse {
+        agent_id: agent.to_string(),
+        config: Some(config(app)),
+        session_epoch: entered.epoch,
+        resume_secret: secret.unwrap_or_default(),
+        resume,
+        pool: about.pool.clone(),
+        network_zones: about.zones.clone(),
+        labels: about.labels.clone(),
+        protocol_version: PROTOCOL_VERSION.to_owned(),
+        drain_id: row.drain.as_deref().unwrap_or_default().to_owned(),
+    }));
+    let who = Who {
+        principal,
+        agent: agent.clone(),
+        epoch: entered.epoch,
+    };
+    let leases = Leases::new(agent, about.slots, found);
+    let offer = Offer::new(about.capabilities());
+    let mut session = Session::new(app.clone(), who, leases, offer, outgoing);
+    session.drain = row.drain;
+    session.quarantined = entered.quarantined;
+    let drained = session.drain.is_some();
+    session.note(|present| present.drained = drained);
+    Ok((session, entered.orders))
+}
+
+/// A29, EP-39, EP-52: what must be there, and which versions we speak.
+fn check(request: &RegisterRequest) -> Result<(), Status> {
+    if request.protocol_version.is_empty() {
+        return Err(Status::invalid_argument("protocol_version is missing"));
+    }
+    let major = request.protocol_version.split('.').next();
+    match major.and_then(|major| major.parse::<u32>().ok()) {
+        None => {
+            return Err(Status::invalid_argument(
+                "protocol_version must be like 1.0",
+            ));
+        }
+        Some(PROTOCOL_MAJOR) => {}
+        Some(_) => {
+            let words = format!(
+                "protocol_version {} is not spoken here; {PROTOCOL_MAJOR}.0 to {PROTOCOL_MAJOR}.x are",
+                word(&request.protocol_version)
+            );
+            return Err(Status::failed_precondition(words));
+        }
+    }
+    if request.agent_name.is_empty() {
+        return Err(Status::invalid_argument("agent_name is missing"));
+    }
+    if request.capabilities.is_none() {
+        return Err(Status::invalid_argument("capabilities is missing"));
+    }
+    for (field, value) in [
+        ("agent_id", &request.agent_id),
+        ("instance", &request.instance),
+    ] {
+        let fit = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
+        if value.len() > MAX_ID || !value.chars().all(fit) {
+            let words = format!("{field} must be at most {MAX_ID} letters, digits and . _ - :");
+            return Err(Status::invalid_argument(words));
+        }
+    }
+    if request.leases.len() > MAX_LISTED {
+        return Err(Status::invalid_argument("leases has too many entries"));
+    }
+    Ok(())
+}
+
+fn word(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(20).collect()
+}
+
+/// Binds an id to its credential at first registration, and holds everybody to it afterwards
+/// (A26, T3). Returns the row and, for a new agent, the secret it must show from now on.
+async fn identify(
+    app: &App,
+    principal: &Principal,
+    request: &RegisterRequest,
+    about: &About,
+) -> Result<(AgentRow, Option<String>), Status> {
+    let bound = principal.bound_agent();
+    if let Some(bound) = bound.as_ref()
+        && !request.agent_id.is_empty()
+        && *request.agent_id != **bound
+    {
+        return Err(impostor(app, principal, &request.agent_id));
+    }
+    let wanted = match (&bound, request.agent_id.as_str()) {
+        (Some(bound), _) => bound.clone(),
+        (None, "") => fresh_id(),
+        (None, given) => given.into(),
+    };
+    let id = wanted.clone();
+    let known = app.read(move |reader| reader.agent(&id)).await;
+    let known = known.map_err(unavailable)?;
+    if let Some(row) = known {
+        return admit(app, principal, request, row).map(|row| (row, None));
+    }
+    if bound.is_none() && !request.agent_id.is_empty() {
+        // An id that nobody gave out, or that was deleted: the agent gets one of ours.
+        let words = format!("there is no agent {wanted}; register with an empty agent_id");
+        return Err(Status::not_found(words));
+    }
+    // An agent that names its process can keep a secret, too.
+    let secret = (bound.is_none() && !request.instance.is_empty()).then(fresh_secret);
+    let now = app.writer.now();
+    let row = AgentRow {
+        id: wanted,
+        principal: principal.id.clone(),
+        resume: secret.as_ref().map(|secret| sha256(secret.as_bytes())),
+        slots: about.slots,
+        about: text(about),
+        session: 0,
+        drain: None,
+        created_at: now,
+        seen_at: now,
+        revoked_at: None,
+    };
+    let new = row.clone();
+    let entered = app.read(move |reader| reader.new_agent(&new)).await;
+    if !entered.map_err(unavailable)? {
+        return Err(Status::unavailable(
+            "the agent is being registered; try again",
+        ));
+    }
+    tracing::info!(target: "audit", action = "agent.register", by = %principal.id, what = %row.id);
+    Ok((row, secret))
+}
+
+fn admit(
+    app: &App,
+    principal: &Principal,
+    request: &RegisterRequest,
+    row: AgentRow,
+) -> Result<AgentRow, Status> {
+    if row.principal != principal.id || !knows_secret(&row, &request.resume_secret) {
+        return Err(impostor(app, principal, &row.id));
+    }
+    if row.revoked_at.is_some() {
+        return Err(Status::permission_denied("this agent was revoked"));
+    }
+    Ok(row)
+}
+
+fn knows_secret(row: &AgentRow, shown: &str) -> bool {
+    let same = |a: &Digest, b: &Digest| a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0;
+    row.resume
+        .as_ref()
+        .is_none_or(|expected| same(expected, &sha256(shown.as_bytes())))
+}
+
+fn impostor(app: &App, principal: &Principal, agent: &str) -> Status {
+    app.metrics().unauthenticated.inc();
+    tracing::warn!(target: "audit", action = "agent.impostor", by = %principal.id, what = agent);
+    Status::permission_denied("this agent_id belongs to somebody else")
+}
+
+fn fresh_id() -> Text {
+    format!("agt_{:016x}", u64::from_be_bytes(random())).into()
+}
+
+fn fresh_secret() -> String {
+    let bytes: [u8; 32] = random();
+    format!("resume_{}", crate::holder::hex(&bytes))
+}
+
+fn text(about: &About) -> Text {
+    serde_json::to_string(about).unwrap_or_default().into()
+}
+
+/// What other servers and later starts know of it. Losing it loses nothing that matters.
+async fn note_seen(app: &App, agent: &Text, about: &About, epoch: u64) {
+    let seen = AgentSeen {
+        id: agent.clone(),
+        slots: about.slots,
+        about: text(about),
+        session: epoch,
+        seen_at: app.writer.now(),
+    };
+    app.agents.note_seen(seen);
+}
+
+/// The live leases of an agent's slots, found by who holds what.
+async fn held(app: &App, who: &Text, agent: &Text, slots: u32) -> Result<Vec<Found>, Status> {
+    let runners: Vec<(u32, Text)> = (1..=slots)
+        .map(|slot| (slot, format!("{agent}/{slot}").into()))
+        .collect();
+    let who = who.clone();
+    let found = app.writer.with_store(move |store| {
+        store.begin()?;
+        let found = load(store, &who, &runners);
+        store.rollback();
+        found
+    });
+    found
+        .await
+        .map_err(|why: NotDone| Status::unavailable(why.to_string()))
+}
+
+fn load(
+    store: &mut dyn delta_store::Store,
+    who: &Text,
+    runners: &[(u32, Text)],
+) -> Result<Vec<Found>, StoreError> {
+    let mut world = World::default();
+    let holders = runners
+        .iter()
+        .map(|(_, it)| Want::Holder(who.clone(), it.clone()));
+    store.load(&holders.collect::<BTreeSet<_>>(), &mut world)?;
+    let attempts = world.holders.values().flatten().copied();
+    store.load(&attempts.map(Want::Attempt).collect(), &mut world)?;
+    let mut found = Vec::new();
+    for (slot, runner) in runners {
+        let holder = (who.clone(), runner.clone());
+        let held = world.holders.get(&holder).copied().flatten();
+        let Some(id) = held else { continue };
+        let attempt = world.attempts.get(&id).and_then(Option::as_ref);
+        let Some(lease) = attempt.and_then(Attempt::live_lease) else {
+            continue;
+        };
+        found.push(Found {
+            lease: id.lease(lease.epoch),
+            slot: *slot,
+            runner: runner.clone(),
+            accepted: lease.state == LeaseState::Active,
+            until: lease.expires_at,
+        });
+    }
+    Ok(found)
+}
+
+/// Where the agent goes on with what it says it holds (A27, EP-29).
+async fn resume_points(app: &App, listed: &[HeldLease], found: &[Found]) -> Vec<ResumePoint> {
+    let mut points = Vec::with_capacity(listed.len());
+    for held in listed {
+        let lease = execution::lease(&held.run_id);
+        let live = found.iter().find(|it| Some(it.lease) == lease);
+        let Some(live) = live else {
+            points.push(ResumePoint {
+                run_id: held.run_id.clone(),
+                reason: Reason::UnknownLease.as_str().to_owned(),
+                ..Default::default()
+            });
+            continue;
+        };
+        let key = live.lease;
+        let length = app.files(move |objects| Ok(objects.log_length(key))).await;
+        let received = length.ok().flatten().unwrap_or(0);
+        points.push(ResumePoint {
+            run_id: held.run_id.clone(),
+            live: true,
+            reason: String::new(),
+            log_received: received,
+            log_stored: received,
+        });
+    }
+    points
+}
+
+fn config(app: &App) -> AgentConfig {
+    let settings = &app.writer.shared().settings;
+    let default = Duration::from_millis(settings.job_timeout.0.unsigned_abs());
+    AgentConfig {
+        heartbeat_interval_seconds: HEARTBEAT_SECONDS,
+        default_timeout_seconds: i32::try_from(default.as_secs()).unwrap_or(i32::MAX),
+        max_artifact_size_bytes: i64::try_from(MAX_ARTIFACT_BYTES).unwrap_or(i64::MAX),
+        max_frame_bytes: u32::try_from(MAX_FRAME_BYTES).unwrap_or(u32::MAX),
+        max_log_bytes: MAX_LOG_BYTES,
+    }
+}
+
+fn unavailable(error: crate::http::ApiError) -> Status {
+    Status::unavailable(error.body.message)
+}

@@ -1,0 +1,317 @@
+//! Which agent has a session with this server, and what it last said (EP-6, EP-49).
+//!
+//! Owns presence and the rule of one session per agent: the newest wins, and two programs that
+//! fight over one identity are told apart from one that restarts (A26).
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use delta_core::why::SeenAgent;
+use delta_core::{Millis, Text};
+use delta_store::agents::AgentSeen;
+use tokio::sync::mpsc;
+
+use super::capabilities::About;
+
+/// An agent that was not heard of for this long is offline: three heartbeats (EP-49).
+pub const OFFLINE_AFTER: Duration = Duration::from_secs(90);
+/// A superseded program that registers again this often within this time is a second agent with
+/// the same identity, not a restart (A26).
+const CLASHES: usize = 3;
+const CLASH_WINDOW: Duration = Duration::from_secs(5 * 60);
+/// Superseded programs remembered per agent: two that fight need two.
+const MAX_SUPERSEDED: usize = 8;
+/// Agents remembered after their session ended, so that their clashes are seen; beyond it those
+/// without a session are forgotten.
+const MAX_REMEMBERED: usize = 50_000;
+
+/// What a session is told from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    Drain(Text),
+    Undrain(Text),
+    /// Another session of the same agent has begun.
+    Superseded,
+    /// The agent or its credential was revoked.
+    Revoked,
+}
+
+/// What an agent says it is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Idle,
+    Busy,
+    Draining,
+}
+
+/// An agent as this server sees it.
+#[derive(Clone, Debug)]
+pub struct Present {
+    pub status: Status,
+    pub about: About,
+    pub session: u64,
+    pub since: Millis,
+    pub seen_at: Millis,
+    /// Live leases it holds.
+    pub leases: u32,
+    pub quarantined: bool,
+    pub drained: bool,
+}
+
+#[derive(Default)]
+pub struct Agents {
+    known: Mutex<HashMap<Text, Known>>,
+    /// What is to be written about agents, the latest word of each.
+    unwritten: Mutex<HashMap<Text, AgentSeen>>,
+}
+
+#[derive(Default)]
+struct Known {
+    current: Option<Current>,
+    superseded: VecDeque<(String, Instant)>,
+    clashes: VecDeque<Instant>,
+    newest: u64,
+}
+
+struct Current {
+    instance: String,
+    orders: mpsc::Sender<Order>,
+    present: Present,
+    heard: Instant,
+}
+
+/// Why an agent may not register now.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Quarantined;
+
+/// A session's entry.
+pub struct Entered {
+    pub epoch: u64,
+    pub orders: mpsc::Receiver<Order>,
+    pub quarantined: bool,
+}
+
+impl Agents {
+    /// Enters a session. An earlier one of the same agent is told to end.
+    pub fn enter(
+        &self,
+        agent: &Text,
+        instance: &str,
+        about: About,
+        newest: u64,
+        now: Millis,
+    ) -> Result<Entered, Quarantined> {
+        let mut known = self.lock();
+        if known.len() >= MAX_REMEMBERED {
+            known.retain(|_, agent| agent.current.is_some());
+        }
+        let agent = known.entry(agent.clone()).or_default();
+        agent.note_clash(instance);
+        let quarantined = agent.is_quarantined();
+        let other = agent
+            .current
+            .as_ref()
+            .is_some_and(|it| it.instance != instance);
+        if quarantined && other {
+            return Err(Quarantined);
+        }
+        let epoch = newest.max(agent.newest).max(now.0.unsigned_abs()) + 1;
+        agent.newest = epoch;
+        let (sender, orders) = mpsc::channel(8);
+        let present = Present {
+            status: Status::Idle,
+            about,
+            session: epoch,
+            since: now,
+            seen_at: now,
+            leases: 0,
+            quarantined,
+            drained: false,
+        };
+        let current = Current {
+            instance: instance.to_owned(),
+            orders: sender,
+            present,
+            heard: Instant::now(),
+        };
+        if let Some(old) = agent.current.replace(current) {
+            agent.supersede(&old);
+        }
+        Ok(Entered {
+            epoch,
+            orders,
+            quarantined,
+        })
+    }
+
+    /// A session has ended; a newer one stays.
+    pub fn leave(&self, agent: &Text, epoch: u64) {
+        let mut known = self.lock();
+        if let Some(agent) = known.get_mut(agent)
+            && agent
+                .current
+                .as_ref()
+                .is_some_and(|it| it.present.session == epoch)
+        {
+            agent.current = None;
+        }
+    }
+
+    /// Notes what a session sees of its agent. False when it is no longer the newest.
+    pub fn note(&self, agent: &Text, epoch: u64, note: impl FnOnce(&mut Present)) -> bool {
+        let mut known = self.lock();
+        let current = known.get_mut(agent).and_then(|it| it.current.as_mut());
+        let Some(current) = current.filter(|it| it.present.session == epoch) else {
+            return false;
+        };
+        current.heard = Instant::now();
+        note(&mut current.present);
+        true
+    }
+
+    /// Hands an order to an agent's session; false when it has none here.
+    pub fn order(&self, agent: &Text, order: Order) -> bool {
+        let known = self.lock();
+        let current = known.get(agent).and_then(|it| it.current.as_ref());
+        // A full channel is a session that is ending.
+        current.is_some_and(|it| it.orders.try_send(order).is_ok())
+    }
+
+    /// An agent with a session here, unless it has fallen silent.
+    pub fn present(&self, agent: &str) -> Option<Present> {
+        let known = self.lock();
+        let current = known.get(agent)?.current.as_ref()?;
+        current.is_online().then(|| current.present.clone())
+    }
+
+    /// Every agent with a session here: its id, and what it last said.
+    pub fn all(&self) -> Vec<(Text, Present)> {
+        let known = self.lock();
+        let present = known.iter().filter_map(|(id, agent)| {
+            let current = agent.current.as_ref()?;
+            Some((id.clone(), current.present.clone()))
+        });
+        present.collect()
+    }
+
+    /// For "why is this waiting": slots that are free count as agents that are (D12).
+    pub fn seen(&self) -> Vec<SeenAgent> {
+        let known = self.lock();
+        let current = known.values().filter_map(|it| it.current.as_ref());
+        let online = current.filter(|it| it.is_online() && !it.present.drained);
+        online
+            .map(|it| SeenAgent {
+                name: it.present.about.name.as_str().into(),
+                capabilities: it.present.about.capabilities(),
+                busy: it.present.leases >= it.present.about.slots,
+            })
+            .collect()
+    }
+
+    /// Keeps what is to be written when the next minute is over.
+    pub fn note_seen(&self, seen: AgentSeen) {
+        let mut unwritten = self.unwritten.lock().unwrap_or_else(|e| e.into_inner());
+        unwritten.insert(seen.id.clone(), seen);
+    }
+
+    /// Takes what is to be written.
+    pub fn take_seen(&self) -> Vec<AgentSeen> {
+        let mut unwritten = self.unwritten.lock().unwrap_or_else(|e| e.into_inner());
+        unwritten.drain().map(|(_, seen)| seen).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Text, Known>> {
+        // Entries are replaced whole: there is no state to spoil.
+        self.known.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}
+
+impl Current {
+    fn is_online(&self) -> bool {
+        self.heard.elapsed() < OFFLINE_AFTER
+    }
+}
+
+impl Known {
+    fn supersede(&mut self, old: &Current) {
+        let _ = old.orders.try_send(Order::Superseded);
+        self.superseded
+            .retain(|(instance, _)| *instance != old.instance);
+        if self.superseded.len() >= MAX_SUPERSEDED {
+            self.superseded.pop_front();
+        }
+        self.superseded
+            .push_back((old.instance.clone(), Instant::now()));
+    }
+
+    /// Only alternation counts: somebody who was superseded by another comes back.
+    fn note_clash(&mut self, instance: &str) {
+        let recent = |at: &Instant| at.elapsed() < CLASH_WINDOW;
+        self.superseded.retain(|(_, at)| recent(at));
+        self.clashes.retain(recent);
+        let back = self.superseded.iter().any(|(it, _)| it == instance);
+        let other = self
+            .current
+            .as_ref()
+            .is_some_and(|it| it.instance != instance);
+        if back && other && !instance.is_empty() {
+            self.clashes.push_back(Instant::now());
+        }
+    }
+
+    fn is_quarantined(&self) -> bool {
+        self.clashes.len() >= CLASHES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enter(agents: &Agents, instance: &str) -> Result<Entered, Quarantined> {
+        agents.enter(&"a".into(), instance, About::default(), 0, Millis(5))
+    }
+
+    #[test]
+    fn the_newest_session_wins_and_restarts_never_count() {
+        // A26, F50
+        let agents = Agents::default();
+        let mut first = enter(&agents, "p1").unwrap();
+        for n in 0..20 {
+            let next = enter(&agents, &format!("p{}", n + 2)).unwrap();
+            assert!(next.epoch > first.epoch && !next.quarantined);
+            assert_eq!(first.orders.try_recv(), Ok(Order::Superseded));
+            assert!(!agents.note(&"a".into(), first.epoch, |_| {}));
+            first = next;
+        }
+        let again = enter(&agents, "p21").unwrap();
+        assert!(!again.quarantined, "the same program reconnects");
+    }
+
+    #[test]
+    fn two_programs_that_fight_over_an_identity_are_quarantined() {
+        // A26, F50
+        let agents = Agents::default();
+        let mut outcomes = Vec::new();
+        for n in 0..8 {
+            let instance = if n % 2 == 0 { "one" } else { "two" };
+            outcomes.push(enter(&agents, instance).map(|it| it.quarantined).ok());
+        }
+        // The third time that somebody superseded comes back is one too many. Who has the session
+        // keeps it, without new work.
+        assert_eq!(outcomes[..4], [Some(false); 4]);
+        assert_eq!(outcomes[4..], [None, Some(true), None, Some(true)]);
+    }
+
+    #[test]
+    fn a_session_that_ended_does_not_end_a_newer_one() {
+        let agents = Agents::default();
+        let first = enter(&agents, "p").unwrap();
+        let second = enter(&agents, "p").unwrap();
+        agents.leave(&"a".into(), first.epoch);
+        assert!(agents.present("a").is_some());
+        agents.leave(&"a".into(), second.epoch);
+        assert!(agents.present("a").is_none());
+    }
+}

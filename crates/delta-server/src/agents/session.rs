@@ -1,0 +1,349 @@
+//! One agent's session: a loop over what the agent says, what the writer answers, what operators
+//! order, and time.
+//!
+//! It reads no further than it can answer, and never waits for the agent to read: a session that
+//! is stuck costs its own agent and nobody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use delta_core::Text;
+use delta_wire::agent::frame::Received;
+use delta_wire::agent::proto::{Drain, Undrain, server_message::Message as Say};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tonic::{Status, Streaming};
+
+use super::leases::Leases;
+use super::logs::{self, Chunk, MAX_WAITING_BYTES, MAX_WAITING_CHUNKS, Written};
+use super::outgoing::{Frame, MAX_WAITING, Outgoing};
+use super::registry::Order;
+use crate::http::App;
+use crate::identity::Principal;
+use crate::writer::{Offer, Outbox};
+
+/// How often a session looks at itself: credentials, slots that did not get parked, presence.
+const TICK: Duration = Duration::from_secs(5);
+/// How often the credential is looked at again, so that a revocation ends the stream within a
+/// minute (D14).
+const RECHECK: Duration = Duration::from_secs(20);
+/// Messages that cannot be read, per minute, before the stream is closed (A36).
+const MAX_OFFENCES: u32 = 100;
+const OFFENCE_WINDOW: Duration = Duration::from_secs(60);
+/// An agent that rejected work is left alone this long, doubling up to the cap (A32).
+const REJECTED_BASE: Duration = Duration::from_secs(1);
+const REJECTED_CAP: Duration = Duration::from_secs(60);
+
+/// What the session's agent is.
+pub struct Who {
+    pub principal: Principal,
+    pub agent: Text,
+    pub epoch: u64,
+}
+
+pub struct Session {
+    pub app: App,
+    pub who: Who,
+    pub leases: Leases,
+    pub outgoing: Outgoing,
+    pub outbox: Arc<Outbox>,
+    pub offer: Arc<Offer>,
+    pub drain: Option<Text>,
+    pub quarantined: bool,
+    /// Messages sent to the writer and not answered.
+    pub in_flight: usize,
+    log: Option<LogWriting>,
+    offences: u32,
+    offences_since: Instant,
+    rejections: u32,
+    /// No work before this moment.
+    rest_until: Option<Instant>,
+    rechecked: Instant,
+    /// Set when the session must end, with what the agent is told.
+    pub end: Option<Status>,
+}
+
+/// The task that writes logs, and what it has in hand.
+struct LogWriting {
+    chunks: mpsc::Sender<Chunk>,
+    written: mpsc::Receiver<Written>,
+    bytes: usize,
+    count: usize,
+}
+
+impl Session {
+    pub fn new(
+        app: App,
+        who: Who,
+        leases: Leases,
+        offer: Arc<Offer>,
+        outgoing: Outgoing,
+    ) -> Session {
+        Session {
+            app,
+            who,
+            leases,
+            outgoing,
+            outbox: Arc::default(),
+            offer,
+            drain: None,
+            quarantined: false,
+            in_flight: 0,
+            log: None,
+            offences: 0,
+            offences_since: Instant::now(),
+            rejections: 0,
+            rest_until: None,
+            rechecked: Instant::now(),
+            end: None,
+        }
+    }
+
+    /// Serves the stream until it ends, whoever ends it. Leases live on.
+    pub async fn run(
+        mut self,
+        mut stream: Streaming<Received>,
+        mut orders: mpsc::Receiver<Order>,
+        frames: mpsc::Sender<Result<Frame, Status>>,
+    ) {
+        self.begin();
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.reset();
+        let (stop, outbox) = (self.app.stop.clone(), self.outbox.clone());
+        while self.end.is_none() {
+            let may_read = self.may_read();
+            tokio::select! {
+                () = outbox.arrived() => self.told(),
+                permit = frames.reserve(), if !self.outgoing.is_empty() => match permit {
+                    Ok(permit) => permit.send(Ok(self.outgoing.frame())),
+                    Err(_) => break,
+                },
+                Some(written) = next_written(&mut self.log) => self.log_written(written),
+                received = stream.message(), if may_read => match received {
+                    Ok(Some(received)) => self.hear(received),
+                    Ok(None) => self.end = Some(Status::ok("")),
+                    Err(status) => {
+                        tracing::debug!(agent = %self.who.agent, %status, "a session broke");
+                        break;
+                    }
+                },
+                order = orders.recv() => self.obey(order),
+                _ = ticks.tick() => self.tick().await,
+                () = stop.cancelled() => self.end = Some(Status::unavailable("the server stops")),
+            }
+        }
+        self.outbox.close();
+        self.app.agents.leave(&self.who.agent, self.who.epoch);
+        self.say_goodbye(&frames);
+    }
+
+    /// What was said before is still sent where there is room, then the reason.
+    fn say_goodbye(mut self, frames: &mpsc::Sender<Result<Frame, Status>>) {
+        while !self.outgoing.is_empty() {
+            if frames.try_send(Ok(self.outgoing.frame())).is_err() {
+                return;
+            }
+        }
+        if let Some(status) = self
+            .end
+            .take()
+            .filter(|status| status.code() != tonic::Code::Ok)
+        {
+            let _ = frames.try_send(Err(status));
+        }
+    }
+
+    fn begin(&mut self) {
+        let held: Vec<_> = self.leases.live().map(|(lease, _)| lease).collect();
+        if self
+            .app
+            .writer
+            .listen(&self.outbox, held.into_iter())
+            .is_err()
+        {
+            self.end = Some(Status::unavailable("the server is overloaded"));
+        }
+        self.ask_for_work();
+    }
+
+    fn may_read(&self) -> bool {
+        let log_room = self
+            .log
+            .as_ref()
+            .is_none_or(|log| log.bytes < MAX_WAITING_BYTES && log.count < MAX_WAITING_CHUNKS);
+        log_room && self.outgoing.len() + self.in_flight < MAX_WAITING
+    }
+
+    /// Parks every slot that is free, unless the agent is to take no work.
+    pub fn ask_for_work(&mut self) {
+        let now = Instant::now();
+        if self.rest_until.is_some_and(|until| now < until) {
+            return;
+        }
+        if self.rest_until.take().is_some() && self.drain.is_none() {
+            self.outbox.rest(false);
+        }
+        if self.drain.is_some() || self.quarantined {
+            return;
+        }
+        let slots = self.leases.park();
+        if slots.is_empty() {
+            return;
+        }
+        let writer = &self.app.writer;
+        let parked = writer.park(
+            &self.outbox,
+            &self.who.principal.id,
+            &self.offer,
+            slots.into_iter(),
+        );
+        // The next tick asks again.
+        if parked.is_err() {
+            self.leases.unpark();
+        }
+    }
+
+    /// The agent rejected work: others should have it, and this one not at once (A32, F43).
+    pub fn rest_after_rejection(&mut self) {
+        let pause = REJECTED_BASE
+            .saturating_mul(1 << self.rejections.min(10))
+            .min(REJECTED_CAP);
+        self.rejections = self.rejections.saturating_add(1);
+        self.rest_until = Some(Instant::now() + pause);
+        self.stop_asking();
+    }
+
+    pub fn accepted_work(&mut self) {
+        self.rejections = 0;
+    }
+
+    fn stop_asking(&mut self) {
+        self.outbox.rest(true);
+        self.leases.unpark();
+    }
+
+    /// Something that cannot be read: counted, and too much of it ends the session (A36).
+    pub fn offence(&mut self, what: &'static str) {
+        self.app.metrics().unknown_fields.inc();
+        if self.offences_since.elapsed() >= OFFENCE_WINDOW {
+            self.offences = 0;
+            self.offences_since = Instant::now();
+        }
+        self.offences += 1;
+        if self.offences == 1 {
+            tracing::warn!(agent = %self.who.agent, what, "a message is ignored");
+        }
+        if self.offences > MAX_OFFENCES {
+            let status = Status::resource_exhausted("too many messages that cannot be read");
+            self.end = Some(status);
+        }
+    }
+
+    /// Hands a piece of log to the task that writes.
+    pub fn write_log(&mut self, chunk: Chunk) {
+        let app = &self.app;
+        let log = self.log.get_or_insert_with(|| {
+            let (chunks, written) = logs::start(app.clone());
+            LogWriting {
+                chunks,
+                written,
+                bytes: 0,
+                count: 0,
+            }
+        });
+        let length = chunk.data.len();
+        // There is room for as many chunks as the session reads.
+        if log.chunks.try_send(chunk).is_ok() {
+            log.bytes += length;
+            log.count += 1;
+        }
+    }
+
+    fn log_written(&mut self, written: Written) {
+        if let Some(log) = &mut self.log {
+            log.bytes = log.bytes.saturating_sub(written.taken);
+            log.count = log.count.saturating_sub(written.chunks);
+        }
+        self.tell_log(&written);
+    }
+
+    fn obey(&mut self, order: Option<Order>) {
+        match order {
+            Some(Order::Drain(id)) => {
+                if self.drain.as_ref() != Some(&id) {
+                    let drain_id = id.to_string();
+                    self.outgoing.say(Say::Drain(Drain { drain_id }));
+                    self.drain = Some(id);
+                }
+                self.stop_asking();
+            }
+            Some(Order::Undrain(id)) => {
+                if self.drain.take().is_some() {
+                    let drain_id = id.to_string();
+                    self.outgoing.say(Say::Undrain(Undrain { drain_id }));
+                    self.outbox.rest(false);
+                }
+                self.ask_for_work();
+            }
+            Some(Order::Superseded) | None => {
+                let words = "SUPERSEDED: another session of this agent has begun";
+                self.end = Some(Status::aborted(words));
+            }
+            Some(Order::Revoked) => {
+                let words = "the agent or its credential was revoked";
+                self.end = Some(Status::unauthenticated(words));
+            }
+        }
+        let drained = self.drain.is_some();
+        self.note(|present| present.drained = drained);
+    }
+
+    /// Notes something about the agent; a session that is not the newest ends.
+    pub fn note(&mut self, note: impl FnOnce(&mut super::Present)) {
+        let now = self.app.writer.now();
+        let leases = self.leases.live_count();
+        let newest = self.app.agents.note(&self.who.agent, self.who.epoch, |it| {
+            it.seen_at = now;
+            it.leases = leases;
+            note(it);
+        });
+        if !newest && self.end.is_none() {
+            let words = "SUPERSEDED: another session of this agent has begun";
+            self.end = Some(Status::aborted(words));
+        }
+    }
+
+    async fn tick(&mut self) {
+        self.leases.forget_ended();
+        self.ask_for_work();
+        if self.rechecked.elapsed() >= RECHECK {
+            self.rechecked = Instant::now();
+            self.recheck().await;
+        }
+    }
+
+    /// Looks again at who this is. A store that does not answer ends nobody.
+    async fn recheck(&mut self) {
+        let (agent, epoch) = (self.who.agent.clone(), self.who.epoch);
+        let row = self.app.read(move |reader| reader.agent(&agent)).await;
+        match row {
+            Ok(Some(row)) if row.revoked_at.is_some() => self.obey(Some(Order::Revoked)),
+            Ok(Some(row)) if row.session > epoch => self.obey(Some(Order::Superseded)),
+            Ok(Some(row)) => match (&self.drain, row.drain) {
+                (None, Some(id)) => self.obey(Some(Order::Drain(id))),
+                (Some(id), None) => self.obey(Some(Order::Undrain(id.clone()))),
+                _ => {}
+            },
+            Ok(None) | Err(_) => {}
+        }
+    }
+}
+
+/// The next answer about logs; never, while no log was written.
+async fn next_written(log: &mut Option<LogWriting>) -> Option<Written> {
+    match log {
+        Some(log) => log.written.recv().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,246 @@
+//! What the writer answered, and what happened to leases, in the words of the protocol.
+
+use delta_core::lease::Stale;
+use delta_core::{LeaseKey, Refusal, Reply, Span};
+use delta_wire::agent::proto::server_message::Message as Say;
+use delta_wire::agent::proto::{
+    AssignWork, CancelWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, StaleLease,
+    WorkAck,
+};
+use delta_wire::runner::Reason;
+
+use super::execution;
+use super::logs::Written;
+use super::session::Session;
+use crate::writer::{Answer, Delivered, GrantedLease, News, NotDone, Ticket, TicketKind};
+
+impl Session {
+    /// Takes what has arrived from the writer.
+    pub fn told(&mut self) {
+        for delivered in self.outbox.take() {
+            match delivered {
+                Delivered::Answer(ticket, answer) => {
+                    self.in_flight = self.in_flight.saturating_sub(1);
+                    match answer {
+                        Ok(answer) => self.answered(ticket, answer),
+                        Err(why) => self.not_done(ticket, &why),
+                    }
+                }
+                Delivered::Lease {
+                    slot,
+                    answer: Ok(Some(granted)),
+                    ..
+                } => self.assign(slot, *granted),
+                Delivered::Lease { slot, round, .. } => self.leases.not_granted(slot, round),
+                Delivered::News(lease, news) => self.news(lease, &news),
+            }
+        }
+        self.ask_for_work();
+    }
+
+    /// A grant. An agent that is to take no work gives it back by not being told (A50, A67).
+    fn assign(&mut self, slot: u32, granted: GrantedLease) {
+        if self.drain.is_some() || self.end.is_some() {
+            return;
+        }
+        let lease = granted.lease;
+        let settings = &self.app.writer.shared().settings;
+        let until = self.app.writer.now() + granted.ttl;
+        self.leases.granted(slot, lease, until);
+        let attempt = lease.attempt;
+        let work = AssignWork {
+            run_id: execution::name(lease),
+            priority: granted.priority,
+            timeout_seconds: whole_seconds(granted.max_runtime),
+            lease: granted.token.expose().to_owned(),
+            lease_epoch: lease.epoch,
+            attempt: attempt.index,
+            job_id: attempt.job.to_string(),
+            job_run_id: attempt.run().to_string(),
+            lease_ttl_ms: millis(granted.ttl),
+            lease_heartbeat_interval_ms: millis(settings.heartbeat_interval),
+            accept_within_ms: millis(settings.ack_timeout),
+            job_spec: granted.spec.to_string(),
+            untrusted: !granted.trusted,
+            job_name: granted.name.to_string(),
+            ..Default::default()
+        };
+        self.outgoing
+            .assign(Say::AssignWork(work), granted.delivery);
+        self.note(|_| {});
+    }
+
+    fn answered(&mut self, ticket: Ticket, answer: Answer) {
+        let lease = ticket.lease;
+        match (ticket.kind, answer.reply) {
+            (TicketKind::Renew, reply) => self.renewed(ticket, &reply),
+            (TicketKind::Accept, Reply::Acknowledged { ttl }) => {
+                self.lives_until(lease, ttl);
+                self.accepted_work();
+                self.outgoing.say(Say::WorkAck(WorkAck {
+                    run_id: execution::name(lease),
+                    accepted: true,
+                    lease_ttl_ms: millis(ttl),
+                    reason: String::new(),
+                }));
+            }
+            (TicketKind::Decline, Reply::Done { .. }) => {
+                self.leases.over(lease);
+                self.outgoing.say(Say::WorkAck(WorkAck {
+                    run_id: execution::name(lease),
+                    ..Default::default()
+                }));
+            }
+            (TicketKind::Complete, Reply::Completed)
+            | (TicketKind::CancelAck, Reply::CancelAcknowledged) => {
+                self.leases.ended(lease);
+                self.complete_ack(lease, true, None, "");
+            }
+            (TicketKind::Complete, Reply::CompletedAfterCancel) => {
+                self.leases.ended(lease);
+                self.complete_ack(lease, false, Some(Reason::CancelRequested), "CANCELED");
+            }
+            (TicketKind::CancelAck, Reply::CancelNotRequested) => self.canceled_unasked(lease),
+            (_, Reply::NotAcknowledged) => {
+                self.complete_ack(lease, false, Some(Reason::NotAcked), "");
+            }
+            (_, Reply::Stale(why)) => self.stale(lease, why),
+            (kind, reply) => {
+                tracing::error!(?kind, ?reply, "the core answered with something else");
+            }
+        }
+    }
+
+    fn complete_ack(&mut self, lease: LeaseKey, yes: bool, why: Option<Reason>, status: &str) {
+        self.outgoing.say(Say::CompleteAck(CompleteAck {
+            run_id: execution::name(lease),
+            accepted: yes,
+            reason: why.map_or_else(String::new, |why| why.as_str().to_owned()),
+            final_status: status.to_owned(),
+        }));
+    }
+
+    fn renewed(&mut self, ticket: Ticket, reply: &Reply) {
+        let mut ack = LeaseRenewalAck {
+            run_id: execution::name(ticket.lease),
+            seq: ticket.seq,
+            ..Default::default()
+        };
+        match reply {
+            Reply::Renewed { ttl, cancel } => {
+                self.lives_until(ticket.lease, *ttl);
+                ack.extended = true;
+                ack.lease_ttl_ms = millis(*ttl);
+                ack.cancel_requested = cancel.is_some();
+                ack.cancel_deadline_ms = cancel.as_ref().map_or(0, |it| millis(it.remaining));
+            }
+            Reply::NotAcknowledged => ack.reason = Reason::NotAcked.as_str().to_owned(),
+            Reply::Stale(why) => {
+                self.leases.over(ticket.lease);
+                self.app.metrics().stale.inc();
+                ack.stale = true;
+                ack.reason = Reason::from(*why).as_str().to_owned();
+            }
+            other => tracing::error!(reply = ?other, "the core answered with something else"),
+        }
+        self.outgoing.renewed(ack);
+    }
+
+    fn lives_until(&mut self, lease: LeaseKey, ttl: Span) {
+        let until = self.app.writer.now() + ttl;
+        if let Some(held) = self.leases.get_mut(lease) {
+            held.until = until;
+        }
+    }
+
+    fn stale(&mut self, lease: LeaseKey, why: Stale) {
+        self.app.metrics().stale.inc();
+        self.leases.over(lease);
+        self.say_stale(lease, Reason::from(why));
+    }
+
+    fn say_stale(&mut self, lease: LeaseKey, reason: Reason) {
+        self.outgoing.say(Say::StaleLease(StaleLease {
+            run_id: execution::name(lease),
+            reason: reason.as_str().to_owned(),
+        }));
+    }
+
+    /// Nothing changed; whether the same message may work later is said.
+    pub fn not_done(&mut self, ticket: Ticket, why: &NotDone) {
+        let (code, retryable) = match why {
+            NotDone::Overloaded => ("BUSY", true),
+            NotDone::Unavailable(_) => ("UNAVAILABLE", true),
+            NotDone::Refused(Refusal::RunnerMismatch | Refusal::JobMismatch) => ("INVALID", false),
+            NotDone::Refused(_) => ("CONFLICT", false),
+            NotDone::Internal => ("INTERNAL", true),
+        };
+        self.outgoing.say(Say::ProtocolError(ProtocolError {
+            message_type: message_type(ticket.kind).to_owned(),
+            run_id: execution::name(ticket.lease),
+            code: code.to_owned(),
+            field: String::new(),
+            message: why.to_string(),
+            retryable,
+        }));
+    }
+
+    /// Something happened to a lease without its holder: it hears of it at once (RP-36, A70). The
+    /// heartbeat says the same, should this be lost.
+    fn news(&mut self, lease: LeaseKey, news: &News) {
+        if self
+            .leases
+            .get(lease)
+            .is_none_or(|held| held.ended.is_some())
+        {
+            return;
+        }
+        match news {
+            News::CancelAsked(cause) => {
+                let deadline = self.app.writer.shared().settings.cancel_deadline;
+                self.outgoing.say(Say::CancelWork(CancelWork {
+                    run_id: execution::name(lease),
+                    reason: cause.name().to_owned(),
+                    deadline_ms: millis(deadline),
+                }));
+            }
+            News::Expired | News::Revoked => {
+                self.leases.over(lease);
+                self.say_stale(
+                    lease,
+                    match news {
+                        News::Expired => Reason::LeaseExpired,
+                        _ => Reason::LeaseRevoked,
+                    },
+                );
+            }
+        }
+    }
+
+    pub fn tell_log(&mut self, written: &Written) {
+        self.outgoing.say(Say::LogAck(LogAck {
+            run_id: execution::name(written.lease),
+            received: written.received,
+            stored: written.stored,
+            resend: written.resend,
+            full: written.full,
+        }));
+    }
+}
+
+fn message_type(kind: TicketKind) -> &'static str {
+    match kind {
+        TicketKind::Accept => "WorkAccepted",
+        TicketKind::Decline => "WorkRejected",
+        TicketKind::Renew => "Heartbeat",
+        TicketKind::Complete | TicketKind::CancelAck => "ResultStream",
+    }
+}
+
+pub fn millis(span: Span) -> u64 {
+    span.0.max(0).unsigned_abs()
+}
+
+fn whole_seconds(span: Span) -> i32 {
+    i32::try_from((span.0 + 999) / 1000).unwrap_or(i32::MAX)
+}

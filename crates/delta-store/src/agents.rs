@@ -1,0 +1,59 @@
+//! Agents as the store knows them: who an id belongs to, and what an operator ordered for it.
+//!
+//! Presence is memory of the server; this is only what must outlive it.
+
+use delta_core::{Digest, Millis, Text};
+
+use crate::StoreError;
+
+/// An agent that has registered at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentRow {
+    pub id: Text,
+    /// The credential it registered with first.
+    pub principal: Text,
+    /// Hash of the secret that tells agents with one credential apart; none for an agent that
+    /// cannot keep one.
+    pub resume: Option<Digest>,
+    /// The most slots it has had.
+    pub slots: u32,
+    /// What it says of itself, in JSON.
+    pub about: Text,
+    /// The epoch of its newest session, on whichever server.
+    pub session: u64,
+    /// Set while it is to take no work.
+    pub drain: Option<Text>,
+    pub created_at: Millis,
+    pub seen_at: Millis,
+    pub revoked_at: Option<Millis>,
+}
+
+/// What changes of an agent by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentSeen {
+    pub id: Text,
+    pub slots: u32,
+    pub about: Text,
+    pub session: u64,
+    pub seen_at: Millis,
+}
+
+/// Reads and writes agents. Every write is on disk when it returns.
+pub trait Agents {
+    fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError>;
+
+    /// A page of agents in the order of their ids, after the given one.
+    fn agents(&self, after: &str, limit: usize) -> Result<Vec<AgentRow>, StoreError>;
+
+    /// Enters an agent, unless its id is taken: false then.
+    fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError>;
+
+    /// Notes what was seen; slots and sessions only grow, moments only move on. Unknown agents are passed over.
+    fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError>;
+
+    /// Begins a drain or takes it back; false when there is no such agent.
+    fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError>;
+
+    /// Shuts an agent out for good; false when there is no such agent.
+    fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError>;
+}

@@ -1,0 +1,57 @@
+//! Agents in memory.
+
+use delta_core::Millis;
+
+use super::reader::MemoryReader;
+use crate::StoreError;
+use crate::agents::{AgentRow, AgentSeen, Agents};
+
+impl Agents for MemoryReader {
+    fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError> {
+        Ok(self.tables().agents.get(id).cloned())
+    }
+
+    fn agents(&self, after: &str, limit: usize) -> Result<Vec<AgentRow>, StoreError> {
+        let tables = self.tables();
+        let later = tables.agents.values().filter(|agent| *agent.id > *after);
+        Ok(later.take(limit).cloned().collect())
+    }
+
+    fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError> {
+        let mut tables = self.tables();
+        if tables.agents.contains_key(&agent.id) {
+            return Ok(false);
+        }
+        tables.agents.insert(agent.id.clone(), agent.clone());
+        Ok(true)
+    }
+
+    fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        for seen in seen {
+            if let Some(agent) = tables.agents.get_mut(&seen.id) {
+                agent.slots = agent.slots.max(seen.slots);
+                agent.session = agent.session.max(seen.session);
+                agent.seen_at = agent.seen_at.max(seen.seen_at);
+                agent.about = seen.about.clone();
+            }
+        }
+        Ok(())
+    }
+
+    fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
+        let mut tables = self.tables();
+        let found = tables.agents.get_mut(id);
+        Ok(found
+            .map(|agent| agent.drain = drain.map(Into::into))
+            .is_some())
+    }
+
+    fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
+        let mut tables = self.tables();
+        let found = tables.agents.get_mut(id);
+        Ok(found
+            .map(|agent| agent.revoked_at.get_or_insert(at))
+            .is_some())
+    }
+}

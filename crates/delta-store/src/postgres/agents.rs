@@ -1,0 +1,89 @@
+//! Agents in PostgreSQL, through the connections of the reading side.
+
+use delta_core::Millis;
+use tokio_postgres::Row;
+
+use super::reader::PgReader;
+use super::sql::Sql;
+use super::value::{Fields, escape, unescape};
+use crate::StoreError;
+use crate::agents::{AgentRow, AgentSeen, Agents};
+use crate::codec::column;
+
+impl Agents for PgReader {
+    fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError> {
+        let found = self.rows(Sql::Agent, &[&escape(id)])?;
+        found.first().map(read).transpose()
+    }
+
+    fn agents(&self, after: &str, limit: usize) -> Result<Vec<AgentRow>, StoreError> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let found = self.rows(Sql::AgentPage, &[&escape(after), &limit])?;
+        found.iter().map(read).collect()
+    }
+
+    fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError> {
+        let entered = self.rows(
+            Sql::NewAgent,
+            &[
+                &escape(&agent.id),
+                &escape(&agent.principal),
+                &agent.resume.as_ref().map(|hash| hash.as_slice()),
+                &i64::from(agent.slots),
+                &escape(&agent.about),
+                &agent.session.cast_signed(),
+                &agent.drain.as_deref().map(escape),
+                &agent.created_at.0,
+                &agent.seen_at.0,
+                &agent.revoked_at.map(|at| at.0),
+            ],
+        )?;
+        Ok(!entered.is_empty())
+    }
+
+    fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError> {
+        let text = |of: fn(&AgentSeen) -> &str| -> Vec<String> {
+            seen.iter().map(|it| escape(of(it)).into_owned()).collect()
+        };
+        let slots: Vec<i64> = seen.iter().map(|it| it.slots.into()).collect();
+        let sessions: Vec<i64> = seen.iter().map(|it| it.session.cast_signed()).collect();
+        let at: Vec<i64> = seen.iter().map(|it| it.seen_at.0).collect();
+        self.rows(
+            Sql::AgentsSeen,
+            &[
+                &text(|it| &it.id),
+                &slots,
+                &text(|it| &it.about),
+                &at,
+                &sessions,
+            ],
+        )?;
+        Ok(())
+    }
+
+    fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
+        let changed = self.rows(Sql::DrainAgent, &[&escape(id), &drain.map(escape)])?;
+        Ok(!changed.is_empty())
+    }
+
+    fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
+        let changed = self.rows(Sql::RevokeAgent, &[&escape(id), &at.0])?;
+        Ok(!changed.is_empty())
+    }
+}
+
+fn read(row: &Row) -> Result<AgentRow, StoreError> {
+    let mut fields = Fields::of(row);
+    Ok(AgentRow {
+        id: fields.text()?,
+        principal: fields.text()?,
+        resume: fields.opt_bytes()?.map(column::digest).transpose()?,
+        slots: fields.small()?,
+        about: fields.text()?,
+        session: fields.unsigned()?,
+        drain: fields.opt_plain()?.map(unescape),
+        created_at: fields.millis()?,
+        seen_at: fields.millis()?,
+        revoked_at: fields.opt_millis()?,
+    })
+}

@@ -1,0 +1,172 @@
+//! Frames: several messages in one unit of the stream.
+//!
+//! A frame is written as a protobuf message and read as a list of byte strings, which on the wire
+//! is the same. So a message that cannot be read is left out, and the frame around it is not lost
+//! (EP-37, EP-38).
+
+use bytes::{Buf, Bytes};
+use prost::Message;
+use tonic::Status;
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+use super::MAX_FRAME_MESSAGES;
+
+/// A frame as it came: its messages unread.
+#[derive(Clone, PartialEq, Message)]
+pub struct RawFrame {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub messages: Vec<Bytes>,
+}
+
+/// What came in one unit of the stream.
+#[derive(Debug)]
+pub struct Received {
+    pub messages: Vec<Bytes>,
+    /// The frame itself was garbled, or had more messages than a frame has.
+    pub garbled: bool,
+}
+
+/// Reads one unit of the stream; never fails, because a stream outlives nonsense.
+pub fn read(bytes: impl Buf) -> Received {
+    match RawFrame::decode(bytes) {
+        Ok(frame) if frame.messages.len() <= MAX_FRAME_MESSAGES => Received {
+            messages: frame.messages,
+            garbled: false,
+        },
+        Ok(_) | Err(_) => Received {
+            messages: Vec::new(),
+            garbled: true,
+        },
+    }
+}
+
+/// Writes frames of type `F`, reads raw ones.
+#[derive(Debug)]
+pub struct FrameCodec<F>(std::marker::PhantomData<fn(F)>);
+
+impl<F> Default for FrameCodec<F> {
+    fn default() -> FrameCodec<F> {
+        FrameCodec(std::marker::PhantomData)
+    }
+}
+
+impl<F: Message + 'static> Codec for FrameCodec<F> {
+    type Encode = F;
+    type Decode = Received;
+    type Encoder = FrameEncoder<F>;
+    type Decoder = FrameDecoder;
+
+    fn encoder(&mut self) -> FrameEncoder<F> {
+        FrameEncoder(std::marker::PhantomData)
+    }
+
+    fn decoder(&mut self) -> FrameDecoder {
+        FrameDecoder
+    }
+}
+
+/// Buffers of one stream: small at first, because most agents are idle most of the time.
+const BUFFER: usize = 2 * 1024;
+/// Encoded bytes are handed to the connection from here on.
+const YIELD_AT: usize = 32 * 1024;
+
+pub struct FrameEncoder<F>(std::marker::PhantomData<fn(F)>);
+
+impl<F: Message> Encoder for FrameEncoder<F> {
+    type Item = F;
+    type Error = Status;
+
+    fn encode(&mut self, frame: F, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        frame
+            .encode(to)
+            .map_err(|error| Status::internal(error.to_string()))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BUFFER, YIELD_AT)
+    }
+}
+
+pub struct FrameDecoder;
+
+impl Decoder for FrameDecoder {
+    type Item = Received;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Received>, Status> {
+        // All of it at once: what is left unread of a garbled frame would be taken for the next.
+        let bytes = from.copy_to_bytes(from.remaining());
+        Ok(Some(read(bytes)))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(BUFFER, YIELD_AT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent::proto::agent_message::Message as Said;
+    use crate::agent::proto::{AgentFrame, AgentMessage, DrainComplete};
+
+    fn drained(id: &str) -> AgentMessage {
+        let said = DrainComplete {
+            drain_id: id.to_owned(),
+        };
+        AgentMessage {
+            message: Some(Said::DrainComplete(said)),
+        }
+    }
+
+    #[test]
+    fn a_garbled_message_does_not_cost_its_neighbours() {
+        // EP-38, A36
+        let good = [drained("a").encode_to_vec(), drained("b").encode_to_vec()];
+        let frame = RawFrame {
+            messages: vec![
+                good[0].clone().into(),
+                Bytes::from_static(b"\xff\xff\xff"),
+                good[1].clone().into(),
+            ],
+        };
+        let received = read(&frame.encode_to_vec()[..]);
+        assert!(!received.garbled);
+        let read: Vec<bool> = received
+            .messages
+            .iter()
+            .map(|bytes| AgentMessage::decode(bytes.clone()).is_ok())
+            .collect();
+        assert_eq!(read, [true, false, true]);
+    }
+
+    #[test]
+    fn a_frame_is_the_same_read_whole_or_in_pieces() {
+        let frame = AgentFrame {
+            messages: vec![drained("a"), drained("b")],
+        };
+        let raw = read(&frame.encode_to_vec()[..]);
+        let whole: Vec<_> = raw
+            .messages
+            .into_iter()
+            .map(|bytes| AgentMessage::decode(bytes).unwrap())
+            .collect();
+        assert_eq!(whole, frame.messages);
+    }
+
+    #[test]
+    fn what_is_no_frame_is_said_to_be_garbled() {
+        assert!(read(&b"\xff\xff\xff"[..]).garbled);
+        let many = RawFrame {
+            messages: vec![Bytes::new(); MAX_FRAME_MESSAGES + 1],
+        };
+        assert!(read(&many.encode_to_vec()[..]).garbled);
+    }
+
+    #[test]
+    fn an_unknown_message_is_empty() {
+        // EP-37, EP-54
+        let unknown = AgentMessage::decode(&b"\xa2\x06\x01x"[..]).unwrap();
+        assert_eq!(unknown.message, None);
+    }
+}
