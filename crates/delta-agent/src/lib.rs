@@ -18,6 +18,7 @@ pub mod client;
 mod clock;
 mod copy;
 pub mod executor;
+mod link;
 mod log_ship;
 mod pending;
 pub mod progress;
@@ -26,6 +27,7 @@ mod secret;
 mod session;
 mod slot;
 mod spec;
+pub mod tls;
 mod work;
 pub mod workspace;
 

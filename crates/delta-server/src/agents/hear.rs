@@ -213,6 +213,7 @@ impl Session {
             _ => Status::Idle,
         };
         self.note(|present| present.status = status);
+        self.take_rest(status == Status::Draining);
         for renewal in &said.leases {
             self.renewal(renewal, commands);
         }

@@ -49,6 +49,8 @@ pub struct Session {
     pub outbox: Arc<Outbox>,
     pub offer: Arc<Offer>,
     pub drain: Option<Text>,
+    /// The agent itself wants no work.
+    resting: bool,
     pub quarantined: bool,
     /// Messages sent to the writer and not answered.
     pub in_flight: usize,
@@ -87,6 +89,7 @@ impl Session {
             outbox: Arc::default(),
             offer,
             drain: None,
+            resting: false,
             quarantined: false,
             in_flight: 0,
             log: None,
@@ -181,12 +184,11 @@ impl Session {
         if self.rest_until.is_some_and(|until| now < until) {
             return;
         }
-        if self.rest_until.take().is_some() && self.drain.is_none() {
-            self.outbox.rest(false);
-        }
-        if self.drain.is_some() || self.quarantined {
+        self.rest_until = None;
+        if self.drain.is_some() || self.quarantined || self.resting {
             return;
         }
+        self.outbox.rest(false);
         let slots = self.leases.park();
         if slots.is_empty() {
             return;
@@ -216,6 +218,18 @@ impl Session {
 
     pub fn accepted_work(&mut self) {
         self.rejections = 0;
+    }
+
+    /// The agent says whether it wants work.
+    pub fn take_rest(&mut self, resting: bool) {
+        if resting == self.resting {
+            return;
+        }
+        self.resting = resting;
+        match resting {
+            true => self.stop_asking(),
+            false => self.ask_for_work(),
+        }
     }
 
     fn stop_asking(&mut self) {
@@ -282,7 +296,6 @@ impl Session {
                 if self.drain.take().is_some() {
                     let drain_id = id.to_string();
                     self.outgoing.say(Say::Undrain(Undrain { drain_id }));
-                    self.outbox.rest(false);
                 }
                 self.ask_for_work();
             }

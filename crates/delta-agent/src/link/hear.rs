@@ -1,0 +1,274 @@
+//! What the server says: answers find their call, news their holder, work its slot.
+
+use delta_wire::agent::frame::Received;
+use delta_wire::agent::proto::agent_message::Message as Said;
+use delta_wire::agent::proto::server_message::Message as Say;
+use delta_wire::agent::proto::{
+    AssignWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, ResumePoint, ServerMessage,
+    WorkAck,
+};
+use delta_wire::runner::{GrantedSpec, LeaseGranted, LeaseToken};
+use delta_wire::{RawJobSpec, Seconds};
+use prost::Message as _;
+
+use super::answer::CallError;
+use super::state::{Key, News, Shared};
+use super::{Assigned, messages};
+
+/// An answer to a call.
+#[derive(Clone, Debug)]
+pub enum Heard {
+    Work(WorkAck),
+    Renewed(LeaseRenewalAck),
+    Complete(CompleteAck),
+    Stale(String),
+}
+
+impl Shared {
+    /// Takes everything a frame holds. What cannot be read is left out (EP-37, EP-38).
+    pub fn hear(&self, received: Received) {
+        if received.garbled {
+            tracing::warn!("the server sent a frame that cannot be read");
+        }
+        for bytes in received.messages {
+            match ServerMessage::decode(bytes) {
+                Ok(ServerMessage { message: Some(say) }) => self.hear_one(say),
+                Ok(_) => tracing::warn!("the server sent a message of an unknown kind"),
+                Err(error) => tracing::warn!(%error, "the server sent a garbled message"),
+            }
+        }
+    }
+
+    fn hear_one(&self, say: Say) {
+        match say {
+            Say::RegisterResponse(_) => tracing::warn!("the server answered a registration twice"),
+            Say::AssignWork(work) => self.offered(work),
+            Say::CancelWork(cancel) => self.news(&cancel.run_id, News::CancelAsked),
+            Say::Drain(drain) => self.drain(Some(drain.drain_id)),
+            Say::Undrain(_) => self.drain(None),
+            Say::HeartbeatAck(ack) => {
+                for renewal in ack.leases {
+                    self.renewed(renewal);
+                }
+            }
+            Say::WorkAck(ack) => {
+                self.answer(&Key::Accept(ack.run_id.clone()), Ok(Heard::Work(ack)));
+            }
+            Say::CompleteAck(ack) => {
+                self.answer(&Key::Complete(ack.run_id.clone()), Ok(Heard::Complete(ack)));
+            }
+            Say::LogAck(ack) => self.log_ack(&ack),
+            Say::StaleLease(stale) => self.stale(&stale.run_id, &stale.reason),
+            Say::ProtocolError(error) => self.refused(&error),
+            Say::UploadCreated(_) => {}
+        }
+    }
+
+    fn answer(&self, key: &Key, answer: Result<Heard, CallError>) -> bool {
+        let waiting = self.lock().pending.remove(key);
+        waiting.is_some_and(|waiting| waiting.send(answer).is_ok())
+    }
+
+    fn renewed(&self, ack: LeaseRenewalAck) {
+        let (execution, seq) = (ack.run_id.clone(), ack.seq.unwrap_or(0));
+        let (stale, reason, cancel) = (ack.stale, ack.reason.clone(), ack.cancel_requested);
+        if !self.answer(&Key::Renew(execution.clone(), seq), Ok(Heard::Renewed(ack))) {
+            // Nobody waits for it any more, but what it says may still matter.
+            if stale {
+                self.news(&execution, News::Stale(reason));
+            } else if cancel {
+                self.news(&execution, News::CancelAsked);
+            }
+        }
+    }
+
+    /// The lease is over: whatever was asked about it is answered with that.
+    fn stale(&self, execution: &str, reason: &str) {
+        let mut state = self.lock();
+        let mine: Vec<Key> = state
+            .pending
+            .keys()
+            .filter(|key| key.execution() == execution)
+            .cloned()
+            .collect();
+        let waiting: Vec<_> = mine
+            .iter()
+            .filter_map(|key| state.pending.remove(key))
+            .collect();
+        drop(state);
+        for waiting in waiting {
+            let _ = waiting.send(Ok(Heard::Stale(reason.to_owned())));
+        }
+        self.news(execution, News::Stale(reason.to_owned()));
+    }
+
+    fn news(&self, execution: &str, news: News) {
+        let state = self.lock();
+        if let Some(holding) = state.held.get(execution) {
+            // Once it is over, nothing else matters.
+            holding.news.send_if_modified(|old| {
+                let fresh = !matches!(old, News::Stale(_)) && *old != news;
+                if fresh {
+                    *old = news;
+                }
+                fresh
+            });
+        }
+    }
+
+    fn refused(&self, error: &ProtocolError) {
+        tracing::debug!(code = error.code, message = error.message, "refused");
+        let why = if error.retryable {
+            CallError::Busy {
+                message: error.message.clone(),
+                retry_after: None,
+            }
+        } else {
+            CallError::Refused {
+                code: error.code.clone(),
+                message: error.message.clone(),
+            }
+        };
+        let key = self
+            .lock()
+            .pending
+            .keys()
+            .find(|key| {
+                key.execution() == error.run_id
+                    && match key {
+                        Key::Accept(_) => error.message_type == "WorkAccepted",
+                        Key::Renew(..) => error.message_type == "Heartbeat",
+                        Key::Complete(_) => error.message_type == "ResultStream",
+                    }
+            })
+            .cloned();
+        match key {
+            Some(key) => drop(self.answer(&key, Err(why))),
+            None => tracing::warn!(error = %why, "the server refused a message"),
+        }
+    }
+
+    fn log_ack(&self, ack: &LogAck) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let Some(holding) = state.held.get_mut(&ack.run_id) else {
+            return;
+        };
+        if ack.resend {
+            // Everything on its way is behind the gap.
+            let lost = holding.sent.drain(..).map(|(_, length, _)| length).sum();
+            state.window.give_back(lost);
+        }
+        while let Some((end, length, sent)) = holding.sent.front().copied() {
+            if end > ack.received && !ack.full {
+                break;
+            }
+            holding.sent.pop_front();
+            state.window.answered(length, sent);
+        }
+        holding.cursors.send_modify(|cursors| {
+            cursors.received = ack.received;
+            cursors.stored = ack.stored;
+            cursors.full |= ack.full;
+            cursors.resends += u64::from(ack.resend);
+        });
+        self.more_room();
+    }
+
+    fn drain(&self, drain: Option<String>) {
+        match &drain {
+            Some(_) => tracing::info!("draining: no new work"),
+            None => tracing::info!("work is welcome again"),
+        }
+        let mut state = self.lock();
+        if state.drain != drain {
+            state.drain = drain;
+            state.drain_said = false;
+        }
+        state.presence_due = true;
+        drop(state);
+        self.to_send.notify_one();
+    }
+
+    /// Work that was assigned: to a slot, or back where it came from (A28, A50).
+    fn offered(&self, work: AssignWork) {
+        let mut state = self.lock();
+        let taken = state.held.len() + state.offered as usize;
+        let reason = if state.drain.is_some() || state.stopping {
+            Some("draining")
+        } else if taken >= self.slots as usize {
+            Some("resource_exhausted")
+        } else {
+            None
+        };
+        if reason.is_none() {
+            state.offered += 1;
+        }
+        let agent = state.agent_id.clone();
+        drop(state);
+        let reject = |reason: &str| {
+            let rejected = messages::rejected(&agent, &work.run_id, &work.lease, reason);
+            self.say(Said::WorkRejected(rejected));
+        };
+        if let Some(reason) = reason {
+            return reject(reason);
+        }
+        let Some(assigned) = assigned(&work) else {
+            reject("the assignment cannot be read");
+            return self.not_taken();
+        };
+        if self.assignments.try_send(assigned).is_err() {
+            reject("draining");
+            self.not_taken();
+        }
+    }
+
+    fn not_taken(&self) {
+        let mut state = self.lock();
+        state.offered = state.offered.saturating_sub(1);
+    }
+
+    /// Where the server says to go on, after a registration (A27).
+    pub fn resume(&self, points: &[ResumePoint], session: u64) {
+        for point in points {
+            if !point.live {
+                self.stale(&point.run_id, &point.reason);
+                continue;
+            }
+            let state = self.lock();
+            if let Some(holding) = state.held.get(&point.run_id) {
+                holding.cursors.send_modify(|cursors| {
+                    cursors.session = session;
+                    cursors.received = point.log_received;
+                    cursors.stored = point.log_stored;
+                });
+            }
+        }
+    }
+}
+
+/// Nothing when a field that is needed is missing.
+fn assigned(work: &AssignWork) -> Option<Assigned> {
+    let positive = |millis: u64| (millis > 0).then(|| Seconds::from_millis(millis));
+    let timeout = u64::try_from(work.timeout_seconds)
+        .ok()
+        .filter(|it| *it > 0)?;
+    let granted = LeaseGranted {
+        job_id: work.job_id.clone(),
+        run_id: work.job_run_id.clone(),
+        lease_id: LeaseToken::from_text(&work.lease).ok()?,
+        lease_ttl_seconds: positive(work.lease_ttl_ms)?,
+        heartbeat_interval_seconds: positive(work.lease_heartbeat_interval_ms)?,
+        max_runtime_seconds: Seconds::from_secs(timeout),
+        spec: GrantedSpec::Embedded(RawJobSpec::from_text(work.job_spec.clone()).ok()?),
+        cancel_token: None,
+        attempt: Some(work.attempt),
+        lease_epoch: Some(work.lease_epoch),
+    };
+    Some(Assigned {
+        execution: work.run_id.clone(),
+        granted,
+        job_name: work.job_name.clone(),
+        untrusted: work.untrusted,
+    })
+}

@@ -1,0 +1,98 @@
+//! Who this agent is to the server: the id it was given, and the secret that proves it is the same
+//! one when many agents share a credential (A26). Kept in the state folder; never shown.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use serde::{Deserialize, Serialize};
+
+/// What the server said at the first registration.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Known {
+    pub agent_id: String,
+    #[serde(default)]
+    pub resume_secret: String,
+}
+
+impl std::fmt::Debug for Known {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Known({})", self.agent_id)
+    }
+}
+
+/// Where it is kept: a file, or memory for an agent that ends with its process.
+#[derive(Debug)]
+pub struct IdentityFile {
+    path: Option<PathBuf>,
+    known: Mutex<Known>,
+}
+
+impl IdentityFile {
+    /// Reads what is there. A file that cannot be read is as good as none: the agent is a new one.
+    pub fn open(path: PathBuf) -> IdentityFile {
+        let known = fs::read(&path).ok();
+        let known = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        IdentityFile {
+            path: Some(path),
+            known: Mutex::new(known.unwrap_or_default()),
+        }
+    }
+
+    pub fn memory() -> IdentityFile {
+        IdentityFile {
+            path: None,
+            known: Mutex::default(),
+        }
+    }
+
+    pub fn known(&self) -> Known {
+        self.known.lock().unwrap_or_else(|e| e.into_inner()).clone()
+    }
+
+    /// Keeps it, on disk before it is used.
+    pub fn keep(&self, known: Known) -> io::Result<()> {
+        let mut current = self.known.lock().unwrap_or_else(|e| e.into_inner());
+        if *current == known {
+            return Ok(());
+        }
+        if let Some(path) = &self.path {
+            let written = path.with_extension("new");
+            let mut options = OpenOptions::new();
+            options.create(true).write(true).truncate(true).mode(0o600);
+            let mut file = options.open(&written)?;
+            file.write_all(&serde_json::to_vec(&known)?)?;
+            file.sync_all()?;
+            fs::rename(&written, path)?;
+        }
+        *current = known;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn an_identity_outlives_its_process_and_is_nobody_else_s() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.json");
+        let file = IdentityFile::open(path.clone());
+        assert_eq!(file.known(), Known::default());
+        let known = Known {
+            agent_id: "agt_1".into(),
+            resume_secret: "canary".into(),
+        };
+        file.keep(known.clone()).unwrap();
+        assert_eq!(IdentityFile::open(path.clone()).known(), known);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert!(!format!("{known:?}").contains("canary"));
+    }
+}

@@ -1,0 +1,156 @@
+//! What this machine is and has, found out by looking (EP-4). Facts are free to tell; pools, zones
+//! and labels are granted by the server.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use delta_wire::agent::proto::{Capabilities, Resources, Runtime};
+use tokio::process::Command;
+
+/// How long a runtime may take to say its version: a cold disk, not a hang.
+const VERSION_TIME: Duration = Duration::from_secs(3);
+/// Bytes of a version's output that are read.
+const VERSION_BYTES: usize = 4096;
+
+/// Programs that are asked for their version, and what jobs call them.
+const RUNTIMES: [(&str, &str, &str); 7] = [
+    ("python", "python3", "--version"),
+    ("node", "node", "--version"),
+    ("java", "java", "-version"),
+    ("go", "go", "version"),
+    ("rust", "rustc", "--version"),
+    ("ruby", "ruby", "--version"),
+    ("dotnet", "dotnet", "--version"),
+];
+
+/// Facts about a machine.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    runtimes: Vec<Runtime>,
+    docker: bool,
+    resources: Resources,
+}
+
+impl Machine {
+    /// Looks at the hardware alone: quick.
+    pub fn hardware(work_folder: &Path) -> Machine {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Machine {
+            runtimes: Vec::new(),
+            docker: false,
+            resources: Resources {
+                cpu_cores: i32::try_from(cores).unwrap_or(i32::MAX),
+                memory_mb: memory_mb(),
+                disk_mb: disk_mb(work_folder),
+            },
+        }
+    }
+
+    /// Looks at the hardware, and asks programs for their version.
+    pub async fn whole(work_folder: &Path) -> Machine {
+        let mut asked = tokio::task::JoinSet::new();
+        for (name, program, argument) in RUNTIMES {
+            asked.spawn(async move { Some((name, version(program, argument).await?)) });
+        }
+        let mut runtimes = Vec::new();
+        while let Some(answer) = asked.join_next().await {
+            runtimes.extend(answer.ok().flatten());
+        }
+        runtimes.sort_unstable();
+        let runtime = |(name, version): (&str, String)| Runtime {
+            name: name.to_owned(),
+            version,
+        };
+        Machine {
+            runtimes: runtimes.into_iter().map(runtime).collect(),
+            docker: Path::new("/var/run/docker.sock").exists(),
+            ..Machine::hardware(work_folder)
+        }
+    }
+
+    /// What is said at a registration.
+    pub fn capabilities(&self, slots: u32) -> Capabilities {
+        Capabilities {
+            runtimes: self.runtimes.clone(),
+            max_parallel: i32::try_from(slots).unwrap_or(i32::MAX),
+            docker_available: self.docker,
+            resources: Some(self.resources),
+            work: vec!["steps".to_owned()],
+            os: std::env::consts::OS.to_owned(),
+            arch: std::env::consts::ARCH.to_owned(),
+            ..Default::default()
+        }
+    }
+}
+
+async fn version(program: &str, argument: &str) -> Option<String> {
+    let asked = Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = tokio::time::timeout(VERSION_TIME, asked).await.ok()?.ok()?;
+    // Java says it on stderr.
+    let mut text = output.stdout;
+    text.extend(output.stderr);
+    text.truncate(VERSION_BYTES);
+    version_in(&String::from_utf8_lossy(&text))
+}
+
+/// The first thing that looks like a version.
+fn version_in(text: &str) -> Option<String> {
+    text.split(|c: char| c.is_whitespace() || c == '"')
+        .map(|word| word.trim_start_matches(['v', 'g', 'o']))
+        .map(|word| {
+            let end = word.find(|c: char| !c.is_ascii_digit() && c != '.');
+            word[..end.unwrap_or(word.len())].trim_end_matches('.')
+        })
+        .find(|word| word.starts_with(|c: char| c.is_ascii_digit()) && !word.is_empty())
+        .map(str::to_owned)
+}
+
+fn memory_mb() -> i64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<i64>().ok());
+    kib.map_or(0, |kib| kib / 1024)
+}
+
+fn disk_mb(folder: &Path) -> i64 {
+    let existing = folder.ancestors().find(|it| it.exists());
+    let space = existing.and_then(|it| rustix::fs::statvfs(it).ok());
+    let bytes = space.map_or(0, |it| it.f_bavail.saturating_mul(it.f_frsize));
+    i64::try_from(bytes / (1024 * 1024)).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_found_in_what_programs_say() {
+        for (text, version) in [
+            ("Python 3.11.7\n", Some("3.11.7")),
+            ("v20.20.2\n", Some("20.20.2")),
+            ("openjdk version \"17.0.15\" 2025-04-15", Some("17.0.15")),
+            ("go version go1.22.1 linux/amd64", Some("1.22.1")),
+            ("rustc 1.95.0 (59807616e 2026-04-14)", Some("1.95.0")),
+            ("no such thing", None),
+        ] {
+            assert_eq!(version_in(text).as_deref(), version, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_machine_knows_its_size() {
+        let here = Machine::whole(Path::new("/tmp/there/is/no/such/folder")).await;
+        let said = here.capabilities(3);
+        let resources = said.resources.unwrap();
+        assert!(resources.cpu_cores > 0 && resources.memory_mb > 0 && resources.disk_mb > 0);
+        assert_eq!(
+            (said.max_parallel, said.os.as_str()),
+            (3, std::env::consts::OS)
+        );
+    }
+}

@@ -1,0 +1,78 @@
+//! The link to the server: one session after another, as far as this agent is concerned one line.
+//!
+//! Calls made while the line is down wait for it a little, then fail and are made again by whoever
+//! made them. Answers find their call by the execution they are about. Log bytes never stand in the
+//! way of anything else: they are sent last, and no more of them than the line carries in about a
+//! second ([`window`]).
+//!
+//! Reading order: here (what the agent sees), [`state`] (what is shared), [`hear`], [`run`] (dial,
+//! register, serve, wait), [`dial`], [`window`].
+
+mod answer;
+mod call;
+mod dial;
+mod hear;
+mod identity;
+mod machine;
+mod messages;
+mod run;
+mod state;
+mod window;
+
+use std::sync::Arc;
+
+use delta_wire::runner::{LeaseGranted, LeaseToken};
+use tokio::sync::{mpsc, watch};
+
+pub(crate) use answer::{CallError, Fenced};
+pub(crate) use call::Renewal;
+pub use dial::{Address, AddressError};
+pub use identity::IdentityFile;
+pub(crate) use identity::Known;
+pub use machine::Machine;
+pub(crate) use run::{LinkSettings, Refused, run};
+use state::Shared;
+pub(crate) use state::{Cursors, News};
+
+/// Work that the server assigned.
+pub(crate) struct Assigned {
+    /// What the protocol calls `run_id`: this one execution.
+    pub execution: String,
+    pub granted: LeaseGranted,
+    pub job_name: String,
+    /// The work comes from people without rights here: the strict sandbox, always.
+    pub untrusted: bool,
+}
+
+/// The agent's end of the line. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Link(Arc<Shared>);
+
+/// What a holder follows of its lease beside its own calls.
+pub(crate) struct Followed {
+    pub news: watch::Receiver<News>,
+    pub cursors: watch::Receiver<Cursors>,
+}
+
+impl Link {
+    /// A line that is down, and where assignments will come from.
+    pub fn new(slots: u32) -> (Link, mpsc::Receiver<Assigned>) {
+        let (assignments, assigned) = mpsc::channel(slots.max(1) as usize);
+        (Link(Arc::new(Shared::new(slots, assignments))), assigned)
+    }
+
+    /// From now on this agent says that it holds the lease, until [`Link::release`].
+    pub fn hold(&self, execution: &str, lease: &LeaseToken) -> Followed {
+        self.0.hold(execution, lease)
+    }
+
+    /// The lease is over for this agent.
+    pub fn release(&self, execution: &str) {
+        self.0.release(execution);
+    }
+
+    /// Takes no more work: whatever is still assigned is rejected.
+    pub fn stop_taking(&self) {
+        self.0.stop_taking();
+    }
+}

@@ -1,0 +1,300 @@
+//! The line's life: dial, register, serve, and when it breaks, wait and dial again (A35, EP-29,
+//! EP-33 … EP-36). It ends only when it is told to, or when the server refuses this agent for good.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use delta_wire::agent::PROTOCOL_VERSION;
+use delta_wire::agent::dial::{self as wire, Dialed};
+use delta_wire::agent::proto::agent_message::Message as Said;
+use delta_wire::agent::proto::server_message::Message as Say;
+use delta_wire::agent::proto::{
+    AgentFrame, AgentMessage, RegisterRequest, RegisterResponse, ServerMessage,
+};
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+
+use super::Link;
+use super::dial::{Address, dial};
+use super::identity::{IdentityFile, Known};
+use super::machine::Machine;
+use super::state::Shared;
+use crate::backoff::{Backoff, entropy};
+use crate::secret::{Secret, TokenSource};
+use crate::tls::TlsFiles;
+
+/// Waits between tries while the server is away (A35).
+const RETRY_BASE: Duration = Duration::from_secs(1);
+const RETRY_CAP: Duration = Duration::from_secs(60);
+/// A line that held this long was a good one: the next wait is short again.
+const STABLE: Duration = Duration::from_secs(60);
+/// How long the answer to a registration may take.
+const REGISTER_TIME: Duration = Duration::from_secs(20);
+/// Frames between the line and its connection: one being sent and one behind it.
+const FRAMES_AHEAD: usize = 2;
+/// Between heartbeats where the server says nothing sensible.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// How the line reaches its server, and as whom.
+pub struct LinkSettings {
+    pub address: Address,
+    /// Absent where the certificate says who this is.
+    pub token: Option<TokenSource>,
+    pub tls: TlsFiles,
+    pub identity: IdentityFile,
+    pub name: String,
+    pub machine: Machine,
+    pub labels: Vec<String>,
+    pub zones: Vec<String>,
+    /// What the sandbox enforces.
+    pub enforced: Vec<String>,
+}
+
+/// The server refuses this agent; no later try will do.
+#[derive(Debug)]
+pub struct Refused(pub String);
+
+/// Why a session is over.
+enum Over {
+    /// Try again.
+    Broken(String),
+    /// Refused with this credential.
+    Refused(Option<Secret>, String),
+    /// It will not be otherwise later.
+    Final(String),
+    /// The server does not know this agent's id.
+    Forgotten,
+    Stopped,
+}
+
+/// Keeps the line up until `stop`.
+pub async fn run(
+    link: Link,
+    settings: LinkSettings,
+    stop: CancellationToken,
+) -> Result<(), Refused> {
+    let shared = link.0;
+    let instance = format!("{:016x}{:016x}", entropy(), entropy());
+    let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
+    let mut first = true;
+    loop {
+        let began = Instant::now();
+        let over = tokio::select! {
+            over = session(&shared, &settings, &instance) => over,
+            () = stop.cancelled() => Over::Stopped,
+        };
+        if began.elapsed() >= STABLE {
+            backoff.reset();
+        }
+        let why = match over {
+            Over::Stopped => return Ok(()),
+            Over::Final(why) => return Err(Refused(why)),
+            Over::Refused(shown, why) => match renewed(&settings, shown.as_ref()) {
+                true => why,
+                false => return Err(Refused(why)),
+            },
+            Over::Forgotten => {
+                forget(&settings);
+                continue;
+            }
+            Over::Broken(why) => why,
+        };
+        shared.line_down(&why);
+        let pause = backoff.next(None, entropy());
+        if first {
+            tracing::warn!(why, ?pause, "there is no line to the server");
+        } else {
+            tracing::info!(why, ?pause, "there is no line to the server");
+        }
+        first = false;
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
+}
+
+/// Whether there is another credential by now than the one that was refused (EP-35).
+fn renewed(settings: &LinkSettings, shown: Option<&Secret>) -> bool {
+    let (Some(source), Some(shown)) = (&settings.token, shown) else {
+        return false;
+    };
+    matches!(source.read_anew(shown), Ok(Some(_)))
+}
+
+fn forget(settings: &LinkSettings) {
+    tracing::warn!("the server does not know this agent any more; it registers anew");
+    if let Err(error) = settings.identity.keep(Known::default()) {
+        tracing::error!(%error, "the agent's identity cannot be kept");
+    }
+}
+
+async fn session(shared: &Arc<Shared>, settings: &LinkSettings, instance: &str) -> Over {
+    let token = match settings.token.as_ref().map(TokenSource::read).transpose() {
+        Ok(token) => token,
+        Err(error) => return Over::Broken(format!("the token cannot be read: {error}")),
+    };
+    let connection = match dial(&settings.address, &settings.tls).await {
+        Ok(connection) => connection,
+        Err(error) => return Over::Broken(error.to_string()),
+    };
+    let (frames, sent) = mpsc::channel(FRAMES_AHEAD);
+    let register = request(shared, settings, instance);
+    let _ = frames.try_send(AgentFrame {
+        messages: vec![AgentMessage {
+            message: Some(Said::Register(register)),
+        }],
+    });
+    let shown = token.as_ref().map(|token| token.expose());
+    let opened = wire::open(connection, settings.address.uri(), shown, sent);
+    let opened = match tokio::time::timeout(REGISTER_TIME, opened).await {
+        Ok(opened) => opened,
+        Err(_) => return Over::Broken("the registration was not answered".to_owned()),
+    };
+    let mut dialed = match opened {
+        Ok(dialed) => dialed,
+        Err(status) => return refusal(&status, token),
+    };
+    let response = match tokio::time::timeout(REGISTER_TIME, registered(&mut dialed)).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(status)) => return refusal(&status, token),
+        Err(_) => return Over::Broken("the registration was not answered".to_owned()),
+    };
+    let every = begin(shared, settings, &response);
+    let over = tokio::select! {
+        over = serve(shared, &mut dialed, every, token) => over,
+        () = write(shared, frames) => Over::Broken("the connection was lost".to_owned()),
+    };
+    dialed.connection.abort();
+    over
+}
+
+fn request(shared: &Shared, settings: &LinkSettings, instance: &str) -> RegisterRequest {
+    let known = settings.identity.known();
+    let mut capabilities = settings.machine.capabilities(shared.slots);
+    capabilities.labels = settings.labels.clone();
+    capabilities.network_zones = settings.zones.clone();
+    capabilities.enforced = settings.enforced.clone();
+    RegisterRequest {
+        agent_id: known.agent_id,
+        agent_name: settings.name.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        capabilities: Some(capabilities),
+        protocol_version: PROTOCOL_VERSION.to_owned(),
+        instance: instance.to_owned(),
+        resume_secret: known.resume_secret,
+        leases: shared.lock().held_leases(),
+    }
+}
+
+/// EP-35: a refusal ends the agent, unless the server is only away.
+fn refusal(status: &Status, token: Option<Secret>) -> Over {
+    let why = status.message().to_owned();
+    match status.code() {
+        Code::Unauthenticated | Code::PermissionDenied => Over::Refused(token, why),
+        Code::InvalidArgument | Code::FailedPrecondition => Over::Final(why),
+        Code::NotFound => Over::Forgotten,
+        _ => Over::Broken(format!("{}: {why}", status.code())),
+    }
+}
+
+async fn registered(dialed: &mut Dialed) -> Result<RegisterResponse, Status> {
+    let received = dialed.received.message().await?;
+    let received = received.ok_or_else(|| Status::unavailable("the stream ended"))?;
+    let first = received.messages.into_iter().next();
+    let first = first.and_then(|bytes| ServerMessage::decode(bytes).ok());
+    match first.and_then(|message| message.message) {
+        Some(Say::RegisterResponse(response)) => Ok(response),
+        _ => Err(Status::unavailable(
+            "the registration was not answered first",
+        )),
+    }
+}
+
+/// Takes in what the server said; returns how often it wants to hear from us.
+fn begin(shared: &Shared, settings: &LinkSettings, said: &RegisterResponse) -> Duration {
+    let mut known = settings.identity.known();
+    if known.agent_id != said.agent_id || !said.resume_secret.is_empty() {
+        known = Known {
+            agent_id: said.agent_id.clone(),
+            resume_secret: said.resume_secret.clone(),
+        };
+        if let Err(error) = settings.identity.keep(known) {
+            tracing::error!(%error, "the agent's identity cannot be kept");
+        }
+    }
+    for (what, wanted, granted) in [
+        ("label", &settings.labels, &said.labels),
+        ("zone", &settings.zones, &said.network_zones),
+    ] {
+        for missing in wanted.iter().filter(|it| !granted.contains(it)) {
+            tracing::warn!("the {what} `{missing}` was not granted with this agent's credential");
+        }
+    }
+    let session = {
+        let mut state = shared.lock();
+        state.agent_id = said.agent_id.clone();
+        state.sessions += 1;
+        state.session = Some(state.sessions);
+        let drain = (!said.drain_id.is_empty()).then(|| said.drain_id.clone());
+        if state.drain != drain {
+            state.drain = drain;
+        }
+        state.drain_said = false;
+        state.presence_due = true;
+        state.sessions
+    };
+    shared.resume(&said.resume, session);
+    shared.line.send_replace(Some(session));
+    shared.more_room();
+    shared.to_send.notify_one();
+    tracing::info!(agent_id = said.agent_id, "registered");
+    let seconds = said.config.map_or(0, |it| it.heartbeat_interval_seconds);
+    let seconds = u64::try_from(seconds).unwrap_or(0);
+    if seconds == 0 {
+        HEARTBEAT
+    } else {
+        Duration::from_secs(seconds)
+    }
+}
+
+/// Reads until the stream ends.
+async fn serve(
+    shared: &Shared,
+    dialed: &mut Dialed,
+    every: Duration,
+    token: Option<Secret>,
+) -> Over {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks.reset();
+    loop {
+        tokio::select! {
+            received = dialed.received.message() => match received {
+                Ok(Some(received)) => shared.hear(received),
+                Ok(None) => return Over::Broken("the server ended the session".to_owned()),
+                Err(status) => return refusal(&status, token),
+            },
+            _ = ticks.tick() => {
+                shared.lock().presence_due = true;
+                shared.to_send.notify_one();
+            }
+        }
+    }
+}
+
+/// Composes each frame when there is room for it, so that what matters most goes first.
+async fn write(shared: &Shared, frames: mpsc::Sender<AgentFrame>) {
+    while let Ok(room) = frames.reserve().await {
+        let frame = loop {
+            if let Some(frame) = shared.next_frame() {
+                break frame;
+            }
+            shared.to_send.notified().await;
+        };
+        room.send(frame);
+    }
+}
