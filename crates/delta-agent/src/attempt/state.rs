@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::shim::group::Group;
-use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record};
+use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record, SPOOL_FILE};
 
 const PRIVATE: u32 = 0o700;
 const NOTE_FILE: &str = "note";
@@ -116,6 +116,8 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateEr
 /// Writes what the shim and the next agent need. Not synced: nothing of it outlives the boot.
 pub(super) fn write(folder: &Path, note: &[u8], order: &Order) -> io::Result<()> {
     write_private(&folder.join(NOTE_FILE), note)?;
+    // There before the shim is, for whoever reads along.
+    write_private(&folder.join(SPOOL_FILE), b"")?;
     write_private(&folder.join(ORDER_FILE), &serde_json::to_vec(order)?)
 }
 

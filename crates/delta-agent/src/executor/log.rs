@@ -34,14 +34,11 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
-    /// Creates the file. The job's bytes end at `quota`; marks may still follow it.
-    pub fn create(path: &Path, quota: u64) -> io::Result<Spool> {
+    /// Opens an empty file, or makes it. The job's bytes end at `quota`; marks may still follow it.
+    pub fn open(path: &Path, quota: u64) -> io::Result<Spool> {
         let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)?;
+        options.append(true).create(true).mode(0o600);
+        let file = options.open(path)?;
         Ok(Spool {
             file,
             quota,
@@ -141,7 +138,7 @@ mod tests {
     fn written(quota: u64, fill: impl FnOnce(&mut Spool)) -> (String, LogSize) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
-        let mut log = Spool::create(&path, quota).expect("a log");
+        let mut log = Spool::open(&path, quota).expect("a log");
         fill(&mut log);
         let size = log.finish();
         let text = std::fs::read_to_string(&path).expect("text");

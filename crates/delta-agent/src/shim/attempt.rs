@@ -59,7 +59,7 @@ pub(super) struct Shim {
 /// Carries out the order and writes the record.
 pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io::Result<()> {
     let started_at = clock::wall_time();
-    let mut spool = Spool::create(&folder.join(SPOOL_FILE), order.log_quota)?;
+    let mut spool = Spool::open(&folder.join(SPOOL_FILE), order.log_quota)?;
     let mut control = Control::new(socket, order.key.clone())?;
     let (mut record, control, group) = match working_directory(&order) {
         Err(summary) => {
