@@ -169,6 +169,7 @@ impl Assignment {
             home: (confinement.sandbox == Sandbox::Strict).then(|| folder.home.clone()),
             base: settings.base_environment.clone(),
             confinement,
+            control_group: true,
             log_quota: settings.log_quota,
             stop_grace: settings.stop_grace,
             leftover_grace: settings.leftover_grace,

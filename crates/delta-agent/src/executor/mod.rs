@@ -39,6 +39,8 @@ pub struct Work {
     pub home: Option<PathBuf>,
     pub base: BaseEnvironment,
     pub confinement: Confinement,
+    /// Use a control group where there is one; without it the tree is ended process by process.
+    pub control_group: bool,
     /// Bytes of log kept.
     pub log_quota: u64,
     /// Between TERM and KILL when time alone ends the work.

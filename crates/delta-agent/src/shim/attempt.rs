@@ -97,7 +97,10 @@ impl Shim {
         spool: Spool,
         control: Control,
     ) -> io::Result<Shim> {
-        let group = join_group(folder);
+        let group = match order.control_group {
+            true => join_group(folder),
+            false => Arc::default(),
+        };
         let (reader, writer) = io::pipe()?;
         let receiver = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
         // The folder is <state>/attempts/<number>: all of the agent's state is out of reach.

@@ -40,6 +40,7 @@ pub(crate) struct Order {
     pub tmp: OsString,
     pub home: Option<OsString>,
     pub confinement: Confinement,
+    pub control_group: bool,
     pub log_quota: u64,
     pub stop_grace: Duration,
     pub leftover_grace: Duration,

@@ -78,6 +78,8 @@ impl Seen {
     }
 }
 
+const MAX_LINE: usize = 10_000;
+
 /// Notes what a shim tells, line by line.
 struct Told {
     seen: Arc<Seen>,
@@ -99,6 +101,8 @@ impl Watcher for Told {
                     let line = String::from_utf8_lossy(&line);
                     self.seen.note(format!("out {}", line.trim_end()));
                 }
+                // Nobody waits for a line of that length.
+                self.open.truncate(MAX_LINE);
             }
         }
     }
@@ -145,6 +149,7 @@ impl Bench {
             home: Some(folder.path().join("home")),
             base: BaseEnvironment::Clean { pass: Vec::new() },
             confinement: Confinement::HOST,
+            control_group: true,
             log_quota: 1 << 20,
             stop_grace: Duration::from_millis(300),
             leftover_grace: Duration::from_millis(300),

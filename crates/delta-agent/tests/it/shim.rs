@@ -158,9 +158,10 @@ async fn an_agent_without_a_successor_takes_its_work_along() {
 }
 
 /// Starts it, cancels it when it is up, and looks at what is left.
-async fn cancel(script: &str) {
+async fn cancel(script: &str, control_group: bool) {
     const GRACE: Duration = Duration::from_millis(200);
-    let bench = bench(&[script]);
+    let mut bench = bench(&[script]);
+    bench.work.control_group = control_group;
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
     let start = Instant::now();
@@ -184,7 +185,7 @@ async fn nothing_escapes_a_cancel() {
                   (while :; do f; sleep 0.02; done) & echo up; while :; do sleep 0.01; done";
     let chain = "cat > chain <<'END'\ntrap '' TERM; sleep 0.01; setsid sh ./chain & exit\nEND\n\
                  sh ./chain; echo up; sleep 600";
-    for _ in 0..10 {
+    for round in 0..10 {
         for script in [
             "trap '' TERM; echo up; while :; do sleep 0.05; done",
             "trap '' TERM; (setsid sh -c 'trap \"\" TERM; (sleep 600 &); sleep 600' &); \
@@ -192,7 +193,7 @@ async fn nothing_escapes_a_cancel() {
             forker,
             chain,
         ] {
-            cancel(script).await;
+            cancel(script, round % 2 == 0).await;
         }
     }
 }
@@ -214,13 +215,23 @@ async fn a_lost_shim_leaves_nothing_running_and_is_reported_as_unknown() {
     until("nothing is left", || processes(&bench).is_empty()).await;
 }
 
+/// Whether a confined job becomes another user, where it may.
+#[derive(Clone, Copy, PartialEq)]
+enum User {
+    Own,
+    Agents,
+}
+
 /// Confined as well as this machine allows it to whoever runs the test.
-fn confined(steps: &[&str]) -> Bench {
+fn confined(steps: &[&str], user: User) -> Bench {
     let mut bench = bench(steps);
     let root = bench.folder.path().to_owned();
     std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o711)).expect("open");
     let (state, work) = (bench.state.path().to_owned(), root.join("work"));
     bench.work.confinement = Confinement::of_slot(Sandbox::Strict, &state, &work, 1);
+    if user == User::Agents {
+        bench.work.confinement.user = None;
+    }
     if let Some(user) = bench.work.confinement.user {
         for path in [&bench.work.workspace, &bench.work.tmp, &root.join("home")] {
             std::os::unix::fs::chown(path, Some(user), Some(user)).expect("given away");
@@ -232,14 +243,21 @@ fn confined(steps: &[&str]) -> Bench {
 // T2, T28, D7: what a confined job tries, and what it may do.
 #[tokio::test]
 async fn a_confined_job_gets_at_nothing_but_its_own() {
-    let mut bench = confined(&[
+    for user in [User::Own, User::Agents] {
+        try_everything(user).await;
+    }
+}
+
+async fn try_everything(user: User) {
+    let steps = [
         "echo mine > file; cat file; echo tmp > \"$TMPDIR/t\"; echo home > \"$HOME/h\"; ls / >/dev/null || :",
         "cat \"$STATE\"/attempts/*/note && echo READ-NOTE; ls \"$STATE\" && echo LISTED; true",
         "touch \"$STATE/x\" && echo WROTE-STATE; touch \"$OUTSIDE\" && echo WROTE-OUTSIDE; true",
         "kill -9 $PPID && echo KILLED; true",
         "cat /proc/$PPID/environ > /dev/null && echo READ-ENVIRON; true",
         "grep -q 'NoNewPrivs:.*1' /proc/self/status && echo no-new-privs; ulimit -c; nice",
-    ]);
+    ];
+    let mut bench = confined(&steps, user);
     let outside = bench.folder.path().join("outside");
     bench.work.env = vec![
         ("STATE".into(), bench.state.path().display().to_string()),
@@ -268,16 +286,14 @@ async fn a_confined_job_gets_at_nothing_but_its_own() {
             assert!(!said(word), "{word} {enforced:?}\n{log}");
         }
     }
-    // Signals are kept inside by another user, or by the rules of a newer kernel; without either a
-    // job that ends its own shim would not have come this far.
-    if user {
-        assert!(!said("KILLED"), "{log}");
-    }
+    // By another user, or by the rules of a newer kernel; without either, a job that ends its own
+    // shim would not have come this far.
+    assert!(!said("KILLED"), "{enforced:?}\n{log}");
 }
 
 #[tokio::test]
 async fn what_is_enforced_is_said() {
-    let bench = confined(&["true"]);
+    let bench = confined(&["true"], User::Own);
     let words = bench.work.confinement.enforced();
     assert!(words.contains(&"no-new-privs".to_owned()), "{words:?}");
     if rustix::process::geteuid().is_root() && Path::new("/proc/self/uid_map").exists() {
