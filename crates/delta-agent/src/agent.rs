@@ -1,8 +1,11 @@
 //! The agent as a whole: its settings, its slots, and how it is shut down.
 //!
-//! Slots share a client and a work folder and know nothing of each other. The agent ends when it is
-//! told to, or when the server refuses its credential; an unreachable server is only waited for.
+//! Slots share a client and their folders and know nothing of each other. What an earlier agent on
+//! the same state folder left running is taken over before any work is asked for. The agent ends
+//! when it is told to, or when the server refuses its credential; an unreachable server is only
+//! waited for. Dropped midway, it leaves its jobs to the next one: that is a handover.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +14,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateError, StateFolder};
 use crate::client::Client;
 use crate::executor::BaseEnvironment;
+use crate::note::Note;
 use crate::progress::Observer;
+use crate::shim::Sandbox;
 use crate::slot;
 use crate::workspace::{Source, WorkFolder, WorkspaceError};
 
@@ -27,6 +33,15 @@ pub struct AgentSettings {
     /// What this machine is and has, matched against what jobs require.
     pub capabilities: Vec<String>,
     pub work_folder: PathBuf,
+    /// Where it remembers its attempts, out of every job's reach.
+    pub state_folder: PathBuf,
+    /// How the process that watches over an attempt is started.
+    pub shim: ShimProgram,
+    /// What becomes of running jobs when this process is gone.
+    pub abandoned: Abandoned,
+    pub sandbox: Sandbox,
+    /// One job, then the end.
+    pub once: bool,
     /// What each workspace begins with.
     pub source: Source,
     pub base_environment: BaseEnvironment,
@@ -47,9 +62,14 @@ impl AgentSettings {
             name,
             slots: 1,
             capabilities: detected_capabilities(),
+            state_folder: work_folder.join("state"),
             work_folder,
+            shim: ShimProgram::this(),
+            abandoned: Abandoned::GoesOn,
+            sandbox: Sandbox::Host,
+            once: false,
             source: Source::Empty,
-            base_environment: BaseEnvironment::Clean,
+            base_environment: BaseEnvironment::Clean { pass: Vec::new() },
             // A chatty build prints a few megabytes; a gigabyte is a loop that went wrong. One
             // less than a server takes, so that our marks fit too.
             log_quota: 255 * 1024 * 1024,
@@ -84,6 +104,8 @@ pub enum AgentError {
     Unauthorized(String),
     #[error("there is no folder to work in")]
     WorkFolder(#[from] WorkspaceError),
+    #[error("there is no folder to remember in")]
+    StateFolder(#[from] StateError),
 }
 
 /// When to end. Empty while the agent works; then the moment at which running jobs are stopped.
@@ -91,12 +113,16 @@ pub enum AgentError {
 pub type Shutdown = watch::Receiver<Option<Instant>>;
 
 /// What every slot has in hand.
+#[derive(Clone)]
 pub(crate) struct SlotContext {
     pub client: Client,
     pub settings: AgentSettings,
     pub work_folder: Arc<WorkFolder>,
+    pub state: Arc<StateFolder>,
     pub observer: Arc<dyn Observer>,
     pub runner_id: String,
+    /// Counted from 1.
+    pub slot: u32,
 }
 
 /// Works until `shutdown` says otherwise.
@@ -107,21 +133,71 @@ pub async fn run(
     shutdown: Shutdown,
 ) -> Result<(), AgentError> {
     let work_folder = Arc::new(WorkFolder::open(&settings.work_folder)?);
+    let state = Arc::new(StateFolder::open(&settings.state_folder)?);
+    let mut inherited = take_over(&state, &work_folder).await?;
     // One order for all slots: the caller's, or our own when the server refuses one of them.
     let (stop, stopped) = watch::channel(*shutdown.borrow());
     let mut slots = JoinSet::new();
-    for number in 1..=settings.slots {
+    // A former agent may have had more slots: those only finish what they have.
+    let last = inherited.keys().next_back().copied().unwrap_or(0);
+    for slot in 1..=settings.slots.max(last) {
         let context = SlotContext {
             client: client.clone(),
-            runner_id: format!("{}/{number}", settings.name),
+            runner_id: format!("{}/{slot}", settings.name),
             settings: settings.clone(),
             work_folder: Arc::clone(&work_folder),
+            state: Arc::clone(&state),
             observer: Arc::clone(&observer),
+            slot,
         };
-        slots.spawn(slot::work(Arc::new(context), stopped.clone()));
+        let own = inherited.remove(&slot).unwrap_or_default();
+        slots.spawn(occupy(Arc::new(context), own, stopped.clone()));
     }
     drop(stopped);
     supervise(slots, stop, shutdown).await
+}
+
+/// One slot: first what it inherited, then what it is given.
+async fn occupy(
+    context: Arc<SlotContext>,
+    inherited: Vec<(Note, Adopted)>,
+    shutdown: Shutdown,
+) -> Result<(), slot::Refused> {
+    let had_one = slot::resume(&context, inherited, &shutdown).await?;
+    let retired = context.slot > context.settings.slots;
+    if retired || (context.settings.once && had_one) {
+        return Ok(());
+    }
+    slot::work(context, shutdown).await
+}
+
+/// Finds what an earlier agent left running, by slot, and clears away the rest.
+async fn take_over(
+    state: &StateFolder,
+    work_folder: &Arc<WorkFolder>,
+) -> Result<BTreeMap<u32, Vec<(Note, Adopted)>>, AgentError> {
+    let mut inherited: BTreeMap<u32, Vec<(Note, Adopted)>> = BTreeMap::new();
+    let mut numbers = Vec::new();
+    for adopted in attempt::adopt_all(state).await {
+        match Note::from_bytes(&adopted.note) {
+            Some(note) => {
+                numbers.push(adopted.number);
+                inherited
+                    .entry(note.slot.max(1))
+                    .or_default()
+                    .push((note, adopted));
+            }
+            // It ends by itself at its lease's local end.
+            None => tracing::warn!(number = adopted.number, "a note that cannot be read"),
+        }
+    }
+    let work_folder = Arc::clone(work_folder);
+    let cleared = tokio::task::spawn_blocking(move || work_folder.keep_only(&numbers)).await;
+    match cleared {
+        Ok(cleared) => cleared?,
+        Err(problem) => tracing::error!(error = %problem, "the work folder was not cleared"),
+    }
+    Ok(inherited)
 }
 
 async fn supervise(

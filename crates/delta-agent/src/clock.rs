@@ -12,7 +12,7 @@ const COUNTING: ClockId = ClockId::Boottime;
 #[cfg(not(target_os = "linux"))]
 const COUNTING: ClockId = ClockId::Monotonic;
 
-/// Milliseconds on a clock that never steps. Comparable within this process only.
+/// Milliseconds on a clock that never steps. Comparable within one boot of this machine only.
 pub fn now() -> Millis {
     let now = clock_gettime(COUNTING);
     Millis(now.tv_sec * 1000 + now.tv_nsec / 1_000_000)
@@ -25,4 +25,10 @@ pub fn wall_time() -> String {
         .unwrap_or_default();
     let millis = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);
     delta_wire::Millis(millis).to_rfc3339()
+}
+
+/// Which boot of this machine this is: moments of [`now`] mean nothing in another.
+pub fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
 }

@@ -5,14 +5,16 @@
 //! refuses to execute anything before its lease is acknowledged, and to report anything after the
 //! lease is lost.
 //!
-//! Reading order: [`agent`], `slot` (one lane), `session` (one lease), `work` (one attempt),
-//! [`executor`] (its processes), `log_ship`, [`client`].
+//! Reading order: [`agent`], `slot` (one lane), `session` (one lease), `work` (what is done under
+//! it), [`attempt`] (started, followed, found again), [`shim`] (the process that owns the job's
+//! processes and its log), [`executor`] (the words they share), `log_ship`, [`client`].
 
 #![cfg(unix)]
 #![forbid(unsafe_code)]
 
 pub mod agent;
 mod answer;
+pub mod attempt;
 mod backoff;
 pub mod client;
 mod clock;
@@ -20,11 +22,13 @@ mod copy;
 pub mod executor;
 mod link;
 mod log_ship;
+mod note;
 mod pending;
 pub mod progress;
 mod report;
 mod secret;
 mod session;
+pub mod shim;
 mod slot;
 mod spec;
 pub mod tls;

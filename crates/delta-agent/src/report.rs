@@ -211,5 +211,6 @@ pub(crate) fn broken() -> WorkEnd {
         started_at: now.clone(),
         finished_at: now,
         log_uri: None,
+        attempt: None,
     }
 }

@@ -16,12 +16,14 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::{Shutdown, SlotContext};
+use crate::attempt::{Adopted, Standing};
 use crate::client::{CallError, Fenced};
 use crate::clock;
 use crate::executor::{Identity, StopOrder, StopReason};
+use crate::note::Note;
 use crate::pending::{Pending, RETRY_CAP, span};
 use crate::report::{self, Report, Settled};
-use crate::work::{self, Visible, WorkEnd};
+use crate::work::{self, Assignment, Visible, WorkEnd};
 
 /// The loop looks around at least this often, so that a machine that slept notices what it missed.
 const MAX_SLEEP: Duration = Duration::from_secs(5);
@@ -49,17 +51,48 @@ pub(crate) async fn hold(
     granted: LeaseGranted,
     shutdown: Shutdown,
 ) -> SessionEnd {
-    let mut session = Session::new(context, granted, shutdown);
+    let session = Session::new(context, granted, shutdown);
     tracing::info!(job_id = session.identity.job_id, "lease granted");
-    let end = session.run().await;
-    tracing::info!(job_id = session.identity.job_id, ?end, "lease over");
-    end
+    session.to_the_end().await
+}
+
+/// Goes on with a lease, and the work under it, that an earlier agent held.
+pub(crate) async fn resume(
+    context: Arc<SlotContext>,
+    note: Note,
+    adopted: Adopted,
+    shutdown: Shutdown,
+) -> SessionEnd {
+    let mut session = Session::new(context, note.granted, shutdown);
+    session.identity.job_name = note.job_name;
+    session.holder = adopt(session.terms, &adopted.standing);
+    // Above whatever the earlier agent counted to: it sent less than one a millisecond.
+    session.seq = u64::try_from(clock::now().0).unwrap_or(0);
+    session.start_work(Some(adopted));
+    tracing::info!(job_id = session.identity.job_id, "lease taken over");
+    session.to_the_end().await
+}
+
+fn adopt(terms: Terms, standing: &Standing) -> Holder {
+    let stopping = standing.stop.and_then(|stop| {
+        let why = match stop.reason {
+            StopReason::Canceled => StopWhy::Cancel,
+            StopReason::TimedOut => StopWhy::MaxRuntime,
+            StopReason::LeaseLost => StopWhy::OutOfTouch,
+            // It ends by itself, and its record says why.
+            StopReason::StepTimedOut | StopReason::Shutdown => return None,
+        };
+        Some((why, Millis(stop.kill_at)))
+    });
+    let (until, finish) = (standing.until, standing.must_finish_by);
+    Holder::adopt(terms, until, finish, stopping, clock::now())
 }
 
 struct Session {
     context: Arc<SlotContext>,
     granted: Arc<LeaseGranted>,
     identity: Identity,
+    terms: Terms,
     holder: Holder,
     shutdown: Shutdown,
     calls: JoinSet<Reply>,
@@ -72,6 +105,8 @@ struct Session {
     ack_missing: bool,
     seq: u64,
     stop: watch::Sender<Option<StopOrder>>,
+    /// The lease's local end, for whoever watches over the work.
+    until: watch::Sender<Millis>,
     visible: Arc<Visible>,
     working: Option<AbortOnDropHandle<WorkEnd>>,
     work_end: Option<WorkEnd>,
@@ -106,8 +141,11 @@ impl Session {
             grace: span(context.settings.stop_grace.into()),
         };
         let identity = report::identity(&granted);
+        let holder = Holder::new(terms, clock::now());
         Session {
-            holder: Holder::new(terms, clock::now()),
+            until: watch::Sender::new(holder.valid_until()),
+            holder,
+            terms,
             listen_for: listen_for(ttl.as_duration(), interval.as_duration()),
             context,
             granted: Arc::new(granted),
@@ -128,6 +166,24 @@ impl Session {
         }
     }
 
+    async fn to_the_end(mut self) -> SessionEnd {
+        let end = self.run().await;
+        tracing::info!(job_id = self.identity.job_id, ?end, "lease over");
+        // What was not reported in time may still be, by the next agent.
+        let over = matches!(self.holder.todo(clock::now()), Todo::Release(_));
+        if let (
+            true,
+            Some(WorkEnd {
+                attempt: Some(attempt),
+                ..
+            }),
+        ) = (over, &self.work_end)
+        {
+            attempt.remove();
+        }
+        end
+    }
+
     async fn run(&mut self) -> SessionEnd {
         loop {
             let (now, looked_at) = (clock::now(), Instant::now());
@@ -136,6 +192,7 @@ impl Session {
             if self.too_late_to_report() {
                 return SessionEnd::Lost;
             }
+            self.tell_until();
             let pause = self.pause(wake.since(now), looked_at);
             tokio::select! {
                 Some(reply) = self.calls.join_next() => self.hear(reply),
@@ -165,7 +222,7 @@ impl Session {
                     return Some(self.ack.next(self.holder.valid_until()));
                 }
                 Todo::StartWork => {
-                    self.start_work();
+                    self.start_work(None);
                     self.holder.work_started();
                 }
                 Todo::Heartbeat => self.send_heartbeat(now, None),
@@ -250,15 +307,26 @@ impl Session {
             .spawn(async move { Reply::Result(message.send(&client).await) });
     }
 
-    fn start_work(&mut self) {
-        let work = work::perform(
-            Arc::clone(&self.context),
-            Arc::clone(&self.granted),
-            self.identity.clone(),
-            self.stop.subscribe(),
-            Arc::clone(&self.visible),
-        );
+    fn start_work(&mut self, adopted: Option<Adopted>) {
+        self.tell_until();
+        let assignment = Assignment {
+            context: Arc::clone(&self.context),
+            granted: Arc::clone(&self.granted),
+            identity: self.identity.clone(),
+            stop: self.stop.subscribe(),
+            until: self.until.subscribe(),
+            must_finish_by: self.holder.must_finish_by(),
+            visible: Arc::clone(&self.visible),
+        };
+        let work = work::perform(assignment, adopted);
         self.working = Some(AbortOnDropHandle::new(tokio::spawn(work)));
+    }
+
+    /// The shim counts for itself, so that the work ends with the lease whatever becomes of us.
+    fn tell_until(&self) {
+        let until = self.holder.valid_until();
+        self.until
+            .send_if_modified(|told| std::mem::replace(told, until) != until);
     }
 
     fn order(&mut self, reason: StopReason, kill_at: Instant) {

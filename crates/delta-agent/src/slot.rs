@@ -8,8 +8,10 @@ use delta_wire::runner::Lease;
 use tokio::time::{Instant, sleep};
 
 use crate::agent::{Shutdown, SlotContext};
+use crate::attempt::Adopted;
 use crate::backoff::{Backoff, entropy};
 use crate::client::CallError;
+use crate::note::Note;
 use crate::session::{self, SessionEnd};
 
 /// Waits between tries while the server is away (A35).
@@ -23,8 +25,30 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The server refuses this agent's credential; no later try will do.
 pub(crate) struct Refused(pub String);
 
+/// Goes on with what an earlier agent began in this slot. True when there was something.
+pub(crate) async fn resume(
+    context: &Arc<SlotContext>,
+    inherited: Vec<(Note, Adopted)>,
+    shutdown: &Shutdown,
+) -> Result<bool, Refused> {
+    let had_some = !inherited.is_empty();
+    for (note, adopted) in inherited {
+        // The lease was given to this name, whatever the slot is called now.
+        let context = Arc::new(SlotContext {
+            runner_id: note.runner_id.clone(),
+            ..SlotContext::clone(context)
+        });
+        let end = session::resume(context, note, adopted, shutdown.clone()).await;
+        if let SessionEnd::Refused(why) = end {
+            return Err(Refused(why));
+        }
+    }
+    Ok(had_some)
+}
+
 /// Works until the shutdown begins and the lease in hand, if any, is over.
 pub(crate) async fn work(context: Arc<SlotContext>, mut shutdown: Shutdown) -> Result<(), Refused> {
+    let once = context.settings.once;
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
     let request = Lease {
         runner_id: context.runner_id.clone(),
@@ -45,6 +69,7 @@ pub(crate) async fn work(context: Arc<SlotContext>, mut shutdown: Shutdown) -> R
                 backoff.reset();
                 match session::hold(Arc::clone(&context), granted, shutdown.clone()).await {
                     SessionEnd::Refused(why) => return Err(Refused(why)),
+                    SessionEnd::Settled | SessionEnd::Lost if once => return Ok(()),
                     SessionEnd::Settled | SessionEnd::Lost => Duration::ZERO,
                 }
             }

@@ -1,13 +1,15 @@
 //! The work under one lease: a workspace, the steps in it, and the log on its way to the server.
 //!
 //! It runs as a task beside the session, which talks to the server meanwhile. When it returns,
-//! nothing of the job is left on this machine but what it reports.
+//! nothing of the job is left on this machine but what it reports, and the record of it, which is
+//! kept until the server has it. When it is dropped, the work goes on in its shim.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use delta_core::Cause;
+use delta_core::time::Millis;
 use delta_wire::JobSpec;
 use delta_wire::runner::LeaseGranted;
 use tokio::sync::watch;
@@ -15,10 +17,15 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::SlotContext;
+use crate::attempt::{self, Adopted, Attempt, Begin, Finished, Happened, Watcher};
 use crate::clock::wall_time;
-use crate::executor::{self, Ended, Identity, LogFile, LogSize, Outcome, StopOrder, StopReason};
+use crate::executor::{
+    Ended, Identity, LogSize, Outcome, Step, StopOrder, StopReason, Work, stopped_at, unusable,
+};
 use crate::log_ship::{self, Shipment};
-use crate::progress::{Observer, Progress};
+use crate::note::Note;
+use crate::progress::{Lines, Progress};
+use crate::shim::{Confinement, Sandbox};
 use crate::spec;
 use crate::workspace::AttemptFolder;
 
@@ -29,6 +36,9 @@ const FLUSH_BOUND: Duration = Duration::from_secs(30);
 /// The same when the job was stopped: the holder leaves itself five seconds of a cancel deadline,
 /// and the acknowledgement must fit into them too.
 const FLUSH_AFTER_STOP: Duration = Duration::from_secs(3);
+
+/// Characters of a step that a heartbeat repeats.
+const MAX_STEP_CHARS: usize = 120;
 
 /// The log on its way; dropping it stops the shipping.
 type Shipping = AbortOnDropHandle<Result<String, log_ship::ShipError>>;
@@ -45,111 +55,223 @@ pub(crate) struct Visible {
 }
 
 /// What the work came to.
-#[derive(Debug)]
 pub(crate) struct WorkEnd {
     pub ended: Ended,
     pub started_at: String,
     pub finished_at: String,
     /// Where the server keeps the log; absent when it does not have all of it.
     pub log_uri: Option<String>,
+    /// The record on disk, to be removed when nobody needs it any more.
+    pub attempt: Option<Attempt>,
+}
+
+/// What the session orders while the work goes on, and what it begins with.
+pub(crate) struct Assignment {
+    pub context: Arc<SlotContext>,
+    pub granted: Arc<LeaseGranted>,
+    pub identity: Identity,
+    pub stop: watch::Receiver<Option<StopOrder>>,
+    /// The lease's local end, as it moves.
+    pub until: watch::Receiver<Millis>,
+    pub must_finish_by: Millis,
+    pub visible: Arc<Visible>,
 }
 
 /// Does the work of one lease.
-pub(crate) async fn perform(
-    context: Arc<SlotContext>,
-    granted: Arc<LeaseGranted>,
-    mut identity: Identity,
-    stop: watch::Receiver<Option<StopOrder>>,
-    visible: Arc<Visible>,
-) -> WorkEnd {
+pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>) -> WorkEnd {
     let started_at = wall_time();
-    let tap = Tap {
-        context: &context,
-        visible: &visible,
-    };
-    let spec = spec::read(&context.client, &granted).await;
-    if let Ok(JobSpec {
-        name: Some(name), ..
-    }) = &spec
-    {
-        identity.job_name.clone_from(name);
-    }
-    tap.progress(Progress::Started { job: &identity });
-    let (ended, log_uri) = match spec {
-        Ok(spec) => attempt(&context, &granted, &identity, spec, stop, &tap).await,
-        Err(unusable) => (not_begun(unusable.cause, unusable.summary), None),
-    };
-    tap.progress(Progress::Ended {
-        job: &identity,
-        ended: &ended,
-    });
-    WorkEnd {
-        ended,
-        started_at,
-        finished_at: wall_time(),
-        log_uri,
-    }
-}
-
-async fn attempt(
-    context: &Arc<SlotContext>,
-    granted: &LeaseGranted,
-    identity: &Identity,
-    spec: JobSpec,
-    stop: watch::Receiver<Option<StopOrder>>,
-    tap: &Tap<'_>,
-) -> (Ended, Option<String>) {
-    let folder = match make_folder(context).await {
-        Ok(folder) => folder,
-        Err((cause, summary)) => return (not_begun(cause, summary), None),
-    };
-    let done = run_in(context, granted, identity, spec, &folder, stop, tap).await;
-    let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
-    if let Err(problem) = removed {
-        tracing::warn!(error = %problem, "the workspace was not removed");
-    }
-    done
-}
-
-async fn run_in(
-    context: &Arc<SlotContext>,
-    granted: &LeaseGranted,
-    identity: &Identity,
-    spec: JobSpec,
-    folder: &AttemptFolder,
-    stop: watch::Receiver<Option<StopOrder>>,
-    tap: &Tap<'_>,
-) -> (Ended, Option<String>) {
-    let log = match LogFile::create(&folder.log, context.settings.log_quota) {
-        Ok(log) => log,
-        Err(problem) => {
-            let summary = format!("the log cannot be created: {problem}");
-            return (not_begun(Cause::StartUp, summary), None);
+    let done = match adopted {
+        Some(adopted) => {
+            assignment.tell_started();
+            let number = adopted.number;
+            let tap = assignment.tap(&adopted.steps);
+            let attempt = adopted.resume(&assignment.context.state, tap);
+            let folder = assignment.context.work_folder.existing(number);
+            Ok(assignment.follow(attempt, folder).await)
         }
+        None => assignment.begin().await,
     };
-    let shipment = Shipment {
-        client: context.client.clone(),
-        lease: granted.lease_id.clone(),
-        runner_id: context.runner_id.clone(),
-        path: folder.log.clone(),
-        grows: log.follow(),
-        shipped: Arc::clone(&tap.visible.shipped),
+    let end = match done {
+        Ok(end) => end,
+        Err(ended) => WorkEnd {
+            ended: *ended,
+            started_at,
+            finished_at: wall_time(),
+            log_uri: None,
+            attempt: None,
+        },
     };
-    let shipping = Shipping::new(tokio::spawn(log_ship::ship(shipment)));
-    let work = executor::Work {
-        identity: identity.clone(),
-        steps: spec.steps,
-        env: spec.env,
-        workspace: folder.workspace.clone(),
-        workdir: spec.workdir,
-        tmp: folder.tmp.clone(),
-        base: context.settings.base_environment,
-        leftover_grace: context.settings.leftover_grace,
-    };
-    let ended = executor::execute(&work, log, stop.clone(), tap).await;
-    tap.visible.uploading.store(true, Ordering::Relaxed);
-    let log_uri = flush(shipping, stop).await;
-    (ended, log_uri)
+    assignment.context.observer.progress(Progress::Ended {
+        job: &assignment.identity,
+        ended: &end.ended,
+    });
+    end
+}
+
+impl Assignment {
+    async fn begin(&mut self) -> Result<WorkEnd, Box<Ended>> {
+        let spec = spec::read(&self.context.client, &self.granted).await;
+        if let Ok(JobSpec {
+            name: Some(name), ..
+        }) = &spec
+        {
+            self.identity.job_name.clone_from(name);
+        }
+        self.tell_started();
+        let spec = spec.map_err(|unusable| not_begun(unusable.cause, unusable.summary))?;
+        if let Some(order) = *self.stop.borrow() {
+            return Err(stopped_before(order.reason));
+        }
+        if let Some(name) = unusable(&spec.env) {
+            let summary = format!("the variable {name:?} cannot be set");
+            return Err(not_begun(Cause::SpecError, summary));
+        }
+        let number = self.context.state.number();
+        let confinement = self.confinement();
+        let folder = self.make_folder(number, confinement).await?;
+        match self.start(number, spec, &folder, confinement) {
+            Ok(attempt) => Ok(self.follow(attempt, folder).await),
+            Err(problem) => {
+                remove(folder).await;
+                let summary = format!("no shim could be started: {problem}");
+                Err(not_begun(Cause::StartUp, summary))
+            }
+        }
+    }
+
+    fn confinement(&self) -> Confinement {
+        let context = &self.context;
+        let (state, work) = (context.state.path(), context.work_folder.path());
+        Confinement::of_slot(context.settings.sandbox, state, work, context.slot)
+    }
+
+    fn start(
+        &self,
+        number: u64,
+        spec: JobSpec,
+        folder: &AttemptFolder,
+        confinement: Confinement,
+    ) -> std::io::Result<Attempt> {
+        let settings = &self.context.settings;
+        let steps = spec.steps.into_iter();
+        let work = Work {
+            identity: self.identity.clone(),
+            steps: steps
+                .map(|script| Step {
+                    script,
+                    timeout: None,
+                })
+                .collect(),
+            env: spec.env,
+            workspace: folder.workspace.clone(),
+            workdir: spec.workdir,
+            tmp: folder.tmp.clone(),
+            home: (confinement.sandbox == Sandbox::Strict).then(|| folder.home.clone()),
+            base: settings.base_environment.clone(),
+            confinement,
+            control_group: true,
+            log_quota: settings.log_quota,
+            stop_grace: settings.stop_grace,
+            leftover_grace: settings.leftover_grace,
+        };
+        let note = Note::of(&self.context, &self.granted, &self.identity);
+        let begin = Begin {
+            program: &settings.shim,
+            number,
+            work: &work,
+            until: *self.until.borrow(),
+            must_finish_by: self.must_finish_by,
+            abandoned: settings.abandoned,
+            note: &note.to_bytes(),
+        };
+        attempt::start(&self.context.state, begin, self.tap(&work.steps))
+    }
+
+    /// Stays with the work to its end, and ships its log.
+    async fn follow(&mut self, mut attempt: Attempt, folder: AttemptFolder) -> WorkEnd {
+        let shipment = Shipment {
+            client: self.context.client.clone(),
+            lease: self.granted.lease_id.clone(),
+            runner_id: self.context.runner_id.clone(),
+            path: attempt.spool(),
+            grows: attempt.grows(),
+            shipped: Arc::clone(&self.visible.shipped),
+        };
+        let shipping = Shipping::new(tokio::spawn(log_ship::ship(shipment)));
+        let finished = self.obey_until_ended(&mut attempt).await;
+        self.visible.uploading.store(true, Ordering::Relaxed);
+        let (log_uri, ()) = tokio::join!(flush(shipping, self.stop.clone()), remove(folder));
+        WorkEnd {
+            ended: finished.ended,
+            started_at: finished.started_at,
+            finished_at: finished.finished_at,
+            log_uri,
+            attempt: Some(attempt),
+        }
+    }
+
+    async fn obey_until_ended(&mut self, attempt: &mut Attempt) -> Finished {
+        self.stop.mark_changed();
+        self.until.mark_changed();
+        loop {
+            tokio::select! {
+                finished = attempt.ended() => return finished,
+                Ok(()) = self.stop.changed() => {
+                    if let Some(order) = *self.stop.borrow_and_update() {
+                        attempt.stop(order);
+                    }
+                }
+                Ok(()) = self.until.changed() => attempt.extend(*self.until.borrow_and_update()),
+            }
+        }
+    }
+
+    async fn make_folder(
+        &self,
+        number: u64,
+        confinement: Confinement,
+    ) -> Result<AttemptFolder, Box<Ended>> {
+        let context = Arc::clone(&self.context);
+        let made = tokio::task::spawn_blocking(move || {
+            let source = &context.settings.source;
+            context
+                .work_folder
+                .attempt(number, source, confinement.user)
+        });
+        let problem = match made.await {
+            Ok(Ok(folder)) => return Ok(folder),
+            Ok(Err(problem)) => problem,
+            Err(problem) => {
+                return Err(not_begun(
+                    Cause::StartUp,
+                    format!("no workspace: {problem}"),
+                ));
+            }
+        };
+        let cause = match problem.is_disk_full() {
+            true => Cause::DiskFull,
+            false => Cause::StartUp,
+        };
+        Err(not_begun(
+            cause,
+            format!("no workspace: {}", in_full(&problem)),
+        ))
+    }
+
+    fn tell_started(&self) {
+        let job = &self.identity;
+        self.context.observer.progress(Progress::Started { job });
+    }
+
+    fn tap(&self, steps: &[Step]) -> Box<dyn Watcher> {
+        Box::new(Tap {
+            context: Arc::clone(&self.context),
+            visible: Arc::clone(&self.visible),
+            identity: self.identity.clone(),
+            steps: steps.iter().map(|step| step.script.clone()).collect(),
+            lines: Lines::default(),
+        })
+    }
 }
 
 /// Waits for the rest of the log: long while the job ended by itself, briefly once it is to stop,
@@ -179,28 +301,16 @@ async fn flush(shipping: Shipping, mut stop: watch::Receiver<Option<StopOrder>>)
     None
 }
 
-async fn make_folder(context: &Arc<SlotContext>) -> Result<AttemptFolder, (Cause, String)> {
-    let context = Arc::clone(context);
-    let made =
-        tokio::task::spawn_blocking(move || context.work_folder.attempt(&context.settings.source));
-    match made.await {
-        Ok(Ok(folder)) => Ok(folder),
-        Ok(Err(problem)) => {
-            let full = problem.is_disk_full();
-            let cause = if full {
-                Cause::DiskFull
-            } else {
-                Cause::StartUp
-            };
-            Err((cause, format!("no workspace: {}", in_full(&problem))))
-        }
-        Err(problem) => Err((Cause::StartUp, format!("no workspace: {problem}"))),
+async fn remove(folder: AttemptFolder) {
+    let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
+    if let Err(problem) = removed {
+        tracing::warn!(error = %problem, "the workspace was not removed");
     }
 }
 
-fn not_begun(cause: Cause, summary: String) -> Ended {
+fn not_begun(cause: Cause, summary: String) -> Box<Ended> {
     tracing::warn!(cause = cause.name(), summary, "the work was not begun");
-    Ended {
+    Box::new(Ended {
         outcome: Outcome::Failed { exit_code: None },
         cause: Some(cause),
         summary,
@@ -208,7 +318,20 @@ fn not_begun(cause: Cause, summary: String) -> Ended {
         stopped: None,
         confirmed: true,
         log: LogSize::default(),
-    }
+    })
+}
+
+fn stopped_before(reason: StopReason) -> Box<Ended> {
+    let (outcome, cause, summary) = stopped_at(reason, 1);
+    Box::new(Ended {
+        outcome,
+        cause,
+        summary,
+        step: Some(0),
+        stopped: Some(reason),
+        confirmed: true,
+        log: LogSize::default(),
+    })
 }
 
 /// An error with all its sources, for a sentence.
@@ -222,29 +345,46 @@ fn in_full(problem: &dyn std::error::Error) -> String {
     words
 }
 
-/// Sees what the observer sees, and keeps what heartbeats tell.
-struct Tap<'a> {
-    context: &'a SlotContext,
-    visible: &'a Visible,
+/// Tells the observer what happens, and keeps what heartbeats tell.
+struct Tap {
+    context: Arc<SlotContext>,
+    visible: Arc<Visible>,
+    identity: Identity,
+    steps: Vec<String>,
+    lines: Lines,
 }
 
-impl Observer for Tap<'_> {
-    fn progress(&self, progress: Progress<'_>) {
-        if let Progress::Step { index, text, .. } = &progress {
-            let first = text
-                .lines()
-                .find(|line| !line.trim().is_empty())
-                .unwrap_or_default();
-            let first: String = first.trim().chars().take(MAX_STEP_CHARS).collect();
-            *self
-                .visible
-                .step
-                .lock()
-                .unwrap_or_else(|broken| broken.into_inner()) = Some((*index, first));
+impl Watcher for Tap {
+    fn happened(&mut self, what: Happened<'_>) {
+        let (job, observer) = (&self.identity, &self.context.observer);
+        let tell = |line: &[u8]| observer.progress(Progress::Output { job, line });
+        match what {
+            Happened::Output(bytes) => self.lines.push(bytes, tell),
+            Happened::StepEnded(_) => self.lines.finish(tell),
+            Happened::StepBegan { index } => {
+                let text = self.steps.get(index).map_or("", String::as_str);
+                let first = text.lines().find(|line| !line.trim().is_empty());
+                let first = first.unwrap_or_default().trim();
+                let first: String = first.chars().take(MAX_STEP_CHARS).collect();
+                let mut step = self.visible.step.lock();
+                *step.as_deref_mut().unwrap_or(&mut None) = Some((index, first));
+                let count = self.steps.len();
+                observer.progress(Progress::Step {
+                    job,
+                    index,
+                    count,
+                    text,
+                });
+            }
         }
-        self.context.observer.progress(progress);
     }
 }
 
-/// Characters of a step that a heartbeat repeats.
-const MAX_STEP_CHARS: usize = 120;
+/// A last line without its newline is a line too.
+impl Drop for Tap {
+    fn drop(&mut self) {
+        let (job, observer) = (&self.identity, &self.context.observer);
+        self.lines
+            .finish(|line| observer.progress(Progress::Output { job, line }));
+    }
+}

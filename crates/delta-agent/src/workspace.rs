@@ -1,21 +1,24 @@
 //! Folders of attempts: a fresh one for each, removed afterwards.
 //!
-//! The work folder belongs to one agent at a time and is private to its user. What a crashed agent
-//! left in it is removed at the start. Names inside are ours: nothing a server or a job says
-//! becomes a path.
+//! The work folder belongs to one agent at a time and is private to its user; where jobs have users
+//! of their own, each of them passes through to its own folders only. What a crashed agent left in
+//! it, and nobody goes on with, is removed at the start. Names inside are ours: nothing a server or
+//! a job says becomes a path.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Uid, chownat, flock};
 
 use crate::copy::{self, CopyError};
 
 /// Only the agent's user may look inside: logs and sources are nobody else's business.
 const PRIVATE: u32 = 0o700;
+
+/// Others may pass through, and see nothing.
+const PASSABLE: u32 = 0o711;
 
 /// Why there is no folder to work in.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +68,6 @@ pub enum Source {
 #[derive(Debug)]
 pub struct WorkFolder {
     root: PathBuf,
-    next: AtomicU64,
     _lock: File,
 }
 
@@ -75,57 +77,95 @@ pub struct AttemptFolder {
     root: PathBuf,
     pub workspace: PathBuf,
     pub tmp: PathBuf,
-    pub log: PathBuf,
+    pub home: PathBuf,
 }
 
 impl WorkFolder {
-    /// Makes or takes over the folder and clears what a former agent left.
+    /// Makes or takes over the folder.
     pub fn open(root: &Path) -> Result<WorkFolder, WorkspaceError> {
+        let attempts = root.join("attempts");
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(PRIVATE);
-        builder.create(root).map_err(io_error("create", root))?;
+        builder
+            .create(&attempts)
+            .map_err(io_error("create", &attempts))?;
         let root = root.canonicalize().map_err(io_error("resolve", root))?;
         let lock_path = root.join("lock");
         let lock = File::create(&lock_path).map_err(io_error("create", &lock_path))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(WorkspaceError::InUse { path: root });
         }
-        let attempts = root.join("attempts");
-        remove_tree(&attempts).map_err(io_error("clear", &attempts))?;
-        make_private(&attempts)?;
-        Ok(WorkFolder {
-            root,
-            next: AtomicU64::new(1),
-            _lock: lock,
-        })
+        Ok(WorkFolder { root, _lock: lock })
     }
 
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// A fresh folder. Copies a tree when `source` says so: call it where blocking is fine.
-    pub fn attempt(&self, source: &Source) -> Result<AttemptFolder, WorkspaceError> {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let root = self.root.join("attempts").join(number.to_string());
-        make_private(&root)?;
-        let mut folder = AttemptFolder {
-            workspace: root.join("workspace"),
-            tmp: root.join("tmp"),
-            log: root.join("log"),
-            root,
-        };
-        let made = folder.fill(source);
+    /// Clears what a former agent left, but for the attempts that go on.
+    pub fn keep_only(&self, numbers: &[u64]) -> Result<(), WorkspaceError> {
+        let attempts = self.root.join("attempts");
+        let entries = fs::read_dir(&attempts).map_err(io_error("read", &attempts))?;
+        for entry in entries.flatten() {
+            let number = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok());
+            if !number.is_some_and(|number| numbers.contains(&number)) {
+                remove_tree(&entry.path()).map_err(io_error("clear", &attempts))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A fresh folder for a number that was never used, given to `owner` if there is one. Copies a
+    /// tree when `source` says so: call it where blocking is fine.
+    pub fn attempt(
+        &self,
+        number: u64,
+        source: &Source,
+        owner: Option<u32>,
+    ) -> Result<AttemptFolder, WorkspaceError> {
+        let mut folder = self.existing(number);
+        make_private(&folder.root)?;
+        let made = folder.fill(source).and_then(|()| match owner {
+            Some(owner) => self.give_away(&folder, owner),
+            None => Ok(()),
+        });
         if made.is_err() {
             folder.remove();
         }
         made.map(|()| folder)
+    }
+
+    /// The folder of an attempt that an earlier agent began. An in-place tree is not known.
+    pub fn existing(&self, number: u64) -> AttemptFolder {
+        let root = self.root.join("attempts").join(number.to_string());
+        AttemptFolder {
+            workspace: root.join("workspace"),
+            tmp: root.join("tmp"),
+            home: root.join("home"),
+            root,
+        }
+    }
+
+    /// Opens the way to the folder for its new owner, and to nothing else.
+    fn give_away(&self, folder: &AttemptFolder, owner: u32) -> Result<(), WorkspaceError> {
+        for path in [&self.root, &self.root.join("attempts"), &folder.root] {
+            fs::set_permissions(path, fs::Permissions::from_mode(PASSABLE))
+                .map_err(io_error("open", path))?;
+        }
+        for path in [&folder.workspace, &folder.tmp, &folder.home] {
+            change_owner(path, owner).map_err(io_error("give away", path))?;
+        }
+        Ok(())
     }
 }
 
 impl AttemptFolder {
     fn fill(&mut self, source: &Source) -> Result<(), WorkspaceError> {
         make_private(&self.tmp)?;
+        make_private(&self.home)?;
         match source {
             Source::Empty => make_private(&self.workspace)?,
             Source::Copy(tree) => {
@@ -164,6 +204,27 @@ fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Works
     }
 }
 
+/// The whole tree changes hands; links themselves do, never what they point at.
+fn change_owner(root: &Path, owner: u32) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
+    let mut open = vec![root.to_owned()];
+    while let Some(path) = open.pop() {
+        if fs::symlink_metadata(&path)?.is_dir() {
+            for entry in fs::read_dir(&path)? {
+                open.push(entry?.path());
+            }
+        }
+        chownat(
+            CWD,
+            &path,
+            Some(user),
+            Some(group),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?;
+    }
+    Ok(())
+}
+
 /// Removes a tree that may contain folders without write permission, as package managers leave
 /// them. Links are removed, never followed.
 fn remove_tree(root: &Path) -> io::Result<()> {
@@ -197,11 +258,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_work_folder_has_one_owner_and_forgets_what_was_left() {
+    fn a_work_folder_has_one_owner_and_forgets_what_nobody_goes_on_with() {
         let place = tempfile::tempdir().expect("a folder");
         let first = WorkFolder::open(place.path()).expect("first");
-        let attempt = first.attempt(&Source::Empty).expect("an attempt");
+        let attempt = first.attempt(1, &Source::Empty, None).expect("an attempt");
         fs::write(attempt.workspace.join("left"), "behind").expect("a file");
+        let kept = first.attempt(2, &Source::Empty, None).expect("an attempt");
         let again = WorkFolder::open(place.path());
         assert!(
             matches!(again, Err(WorkspaceError::InUse { .. })),
@@ -209,7 +271,8 @@ mod tests {
         );
         drop(first);
         let second = WorkFolder::open(place.path()).expect("second");
-        assert!(!attempt.workspace.exists());
+        second.keep_only(&[2]).expect("cleared");
+        assert!(!attempt.workspace.exists() && kept.workspace.exists());
         assert_eq!(second.path(), place.path().canonicalize().expect("a path"));
     }
 
@@ -217,7 +280,7 @@ mod tests {
     fn a_folder_without_write_permission_is_removed_too() {
         let place = tempfile::tempdir().expect("a folder");
         let work = WorkFolder::open(place.path()).expect("a work folder");
-        let attempt = work.attempt(&Source::Empty).expect("an attempt");
+        let attempt = work.attempt(1, &Source::Empty, None).expect("an attempt");
         let locked = attempt.workspace.join("locked");
         fs::create_dir(&locked).expect("a folder");
         fs::write(locked.join("file"), "x").expect("a file");
@@ -233,7 +296,7 @@ mod tests {
         fs::write(tree.path().join("kept"), "x").expect("a file");
         let work = WorkFolder::open(place.path()).expect("a work folder");
         let attempt = work
-            .attempt(&Source::InPlace(tree.path().into()))
+            .attempt(1, &Source::InPlace(tree.path().into()), None)
             .expect("an attempt");
         assert_eq!(
             attempt.workspace,

@@ -20,6 +20,7 @@ mod timings;
 mod words;
 mod worker;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -36,6 +37,13 @@ use crate::terminal::Terminal;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // One per attempt, started by an agent and never typed: it needs none of what follows.
+    let mut words = std::env::args_os().skip(1);
+    if let (Some(word), Some(folder)) = (words.next(), words.next())
+        && word == delta_agent::shim::SUBCOMMAND
+    {
+        return delta_agent::shim::main(Path::new(&folder));
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return args::show(&error).into(),

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM, and where the program's own log goes.
+//! Ctrl-C, SIGTERM and SIGUSR2, and where the program's own log goes.
 
 use std::io::IsTerminal;
 
@@ -17,11 +17,6 @@ pub struct Stop {
 
 impl Stop {
     pub fn listen() -> Result<Stop, Failure> {
-        let open = |kind: SignalKind| {
-            signal(kind).map_err(|error| {
-                Failure::new(Exit::Internal, "cannot listen for signals").caused_by(&error)
-            })
-        };
         Ok(Stop {
             interrupt: open(SignalKind::interrupt())?,
             terminate: open(SignalKind::terminate())?,
@@ -35,6 +30,31 @@ impl Stop {
             _ = self.terminate.recv() => {}
         }
     }
+}
+
+/// Asks to go and leave running jobs to the next agent: SIGUSR2.
+pub struct HandOver {
+    signal: Signal,
+}
+
+impl HandOver {
+    pub fn listen() -> Result<HandOver, Failure> {
+        let signal = open(SignalKind::user_defined2())?;
+        Ok(HandOver { signal })
+    }
+
+    /// Returns at the next one.
+    pub async fn asked(&mut self) {
+        if self.signal.recv().await.is_none() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+fn open(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| {
+        Failure::new(Exit::Internal, "cannot listen for signals").caused_by(&error)
+    })
 }
 
 /// What the command says without being asked, more with `-v`. Its level can be set in detail by

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::progress::Observer;
+use delta_agent::shim::Sandbox;
 use delta_agent::workspace::Source;
 use delta_agent::{AgentError, AgentSettings, Client, ClientSettings, TokenSource};
 use tokio::sync::watch;
@@ -24,6 +26,12 @@ pub struct Wanted {
     pub slots: u32,
     pub labels: Vec<String>,
     pub work_folder: PathBuf,
+    /// Inside the work folder unless it is named.
+    pub state_folder: Option<PathBuf>,
+    pub sandbox: Sandbox,
+    pub abandoned: Abandoned,
+    /// One job, then the end.
+    pub once: bool,
     pub source: Source,
     pub base_environment: BaseEnvironment,
     /// Between TERM and KILL of a job that the agent itself must end.
@@ -46,6 +54,12 @@ impl Worker {
         })
         .map_err(|error| Failure::new(Exit::Usage, "the agent has no server").caused_by(&error))?;
         let mut settings = AgentSettings::recommended(wanted.name, wanted.work_folder);
+        if let Some(folder) = wanted.state_folder {
+            settings.state_folder = folder;
+        }
+        settings.sandbox = wanted.sandbox;
+        settings.abandoned = wanted.abandoned;
+        settings.once = wanted.once;
         settings.slots = wanted.slots;
         settings.capabilities.extend(wanted.labels);
         settings.source = wanted.source;
@@ -62,6 +76,15 @@ impl Worker {
     /// Takes no new job from now on; running ones are stopped after `grace`.
     pub fn stop(&self, grace: Duration) {
         self.stop.send_replace(Some(Instant::now() + grace));
+    }
+
+    /// Ends at once and leaves running jobs to the next agent on the same state folder.
+    pub async fn hand_over(&mut self) {
+        if let Some(task) = self.task.take() {
+            task.abort();
+            // Nothing to hear of a task that was told not to finish.
+            let _ = task.await;
+        }
     }
 
     /// Returns when the agent has ended. May be dropped midway and asked again.

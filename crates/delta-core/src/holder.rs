@@ -129,6 +129,36 @@ impl Holder {
         }
     }
 
+    /// A lease under which an earlier process of the holder began to work: acknowledged, and valid
+    /// until then unless it is renewed. `stopping` says why the work was told to end, if it was,
+    /// and when it is to be forced.
+    pub fn adopt(
+        terms: Terms,
+        valid_until: Millis,
+        must_finish_by: Millis,
+        stopping: Option<(StopWhy, Millis)>,
+        now: Millis,
+    ) -> Holder {
+        let phase = match stopping {
+            None => Phase::Working,
+            Some((why, kill_at)) => Phase::Stopping {
+                why,
+                asked: true,
+                kill_at,
+                killed: false,
+            },
+        };
+        Holder {
+            terms,
+            phase,
+            work_alive: true,
+            valid_until,
+            next_heartbeat: now,
+            must_finish_by,
+            first_ack: None,
+        }
+    }
+
     /// What must be done at `now`. Asking changes nothing but the choice to stop, and remembers
     /// when the acknowledgement was first asked for.
     pub fn todo(&mut self, now: Millis) -> Todo {
@@ -312,9 +342,14 @@ impl Holder {
         self.phase = Phase::Done { lost };
     }
 
-    /// The server wants the acknowledgement first (A3): send it, then the same result.
+    /// Past this moment the lease must be taken for lost.
     pub fn valid_until(&self) -> Millis {
         self.valid_until
+    }
+
+    /// The moment at which the work has had its time.
+    pub fn must_finish_by(&self) -> Millis {
+        self.must_finish_by
     }
 }
 
@@ -470,6 +505,25 @@ mod tests {
         assert_eq!(holder.todo(at(90)), Todo::Acknowledge);
         holder.acknowledged(at(90), renewed(None), at(91));
         assert_eq!(holder.valid_until(), at(121), "not 90 + 120");
+    }
+
+    #[test]
+    fn an_adopted_lease_goes_on_where_it_stood() {
+        // F8: at once a heartbeat, and the old deadlines.
+        let adopt = |stopping| Holder::adopt(TERMS, at(120), at(600), stopping, at(100));
+        let mut holder = adopt(None);
+        assert_eq!(holder.todo(at(100)), Todo::Heartbeat);
+        holder.heartbeat_sent(at(100));
+        assert_eq!(holder.todo(at(101)), Todo::Wait(at(120)));
+        assert_eq!(holder.todo(at(120)), Todo::StopWork(StopWhy::OutOfTouch));
+        let mut holder = adopt(Some((StopWhy::Cancel, at(105))));
+        holder.heartbeat_sent(at(100));
+        assert_eq!(holder.todo(at(105)), Todo::KillWork(StopWhy::Cancel));
+        holder.kill_sent();
+        holder.work_ended();
+        assert_eq!(holder.todo(at(106)), Todo::CancelAck);
+        let mut late = Holder::adopt(TERMS, at(120), at(600), None, at(130));
+        assert_eq!(late.todo(at(130)), Todo::StopWork(StopWhy::OutOfTouch));
     }
 
     #[test]

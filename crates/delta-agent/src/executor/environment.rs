@@ -14,10 +14,10 @@ const OWN_PREFIX: &str = "DELTA_";
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Where the base comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BaseEnvironment {
-    /// `PATH`, `HOME` and `LANG` of the agent, and nothing else of it.
-    Clean,
+    /// `PATH` of the agent and what is named here, and nothing else of it.
+    Clean { pass: Vec<String> },
     /// Everything the caller has, except our own names: for a run on a developer's machine.
     Inherited,
 }
@@ -34,21 +34,25 @@ pub struct Identity {
 }
 
 /// The whole environment of a step.
-pub(super) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
-    let mut env: BTreeMap<OsString, OsString> = match work.base {
-        BaseEnvironment::Inherited => std::env::vars_os()
-            .filter(|(name, _)| !name.as_encoded_bytes().starts_with(OWN_PREFIX.as_bytes()))
-            .collect(),
-        BaseEnvironment::Clean => ["PATH", "HOME", "LANG"]
-            .iter()
+pub(crate) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
+    let own = |name: &OsString| name.as_encoded_bytes().starts_with(OWN_PREFIX.as_bytes());
+    let mut env: BTreeMap<OsString, OsString> = match &work.base {
+        BaseEnvironment::Inherited => std::env::vars_os().collect(),
+        BaseEnvironment::Clean { pass } => ["PATH"]
+            .into_iter()
+            .chain(pass.iter().map(String::as_str))
             .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
             .collect(),
     };
+    env.retain(|name, _| !own(name));
     for (name, value) in [("PATH", DEFAULT_PATH), ("LANG", "C.UTF-8")] {
         env.entry(name.into()).or_insert_with(|| value.into());
     }
-    env.entry("HOME".into())
-        .or_insert_with(|| work.workspace.clone().into());
+    let home = match &work.home {
+        Some(home) => home.clone().into(),
+        None => std::env::var_os("HOME").unwrap_or_else(|| work.workspace.clone().into()),
+    };
+    env.insert("HOME".into(), home);
     env.insert("TMPDIR".into(), work.tmp.clone().into());
     env.insert("CI".into(), "true".into());
     for (name, value) in &work.env {
@@ -69,7 +73,7 @@ pub(super) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
 }
 
 /// The first variable of the job that no process could be given.
-pub(super) fn unusable(env: &[(String, String)]) -> Option<&str> {
+pub(crate) fn unusable(env: &[(String, String)]) -> Option<&str> {
     env.iter()
         .find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.contains('\0'))
         .map(|(name, _)| name.as_str())

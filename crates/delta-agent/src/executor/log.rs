@@ -1,18 +1,19 @@
-//! The log of one attempt on disk: bytes in order of arrival, marks between steps, and a quota.
-//! Memory stays small whatever the job prints, because the disk is the buffer.
+//! The spool: the log of one attempt on disk, bytes in order of arrival, marks between steps, and a
+//! quota. Memory stays small whatever the job prints, because the disk is the buffer.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use aws_lc_rs::digest;
-use tokio::sync::watch;
+use serde::{Deserialize, Serialize};
 
 /// Characters of a step shown in its mark.
 const MAX_MARK_CHARS: usize = 200;
 
 /// How much was written, and whether it is everything the job printed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogSize {
     /// Bytes in the file.
     pub bytes: u64,
@@ -22,35 +23,35 @@ pub struct LogSize {
     pub sha256: Option<String>,
 }
 
-/// The writing end of a log. Whoever ships it follows the size through [`LogFile::follow`].
-pub struct LogFile {
+/// The writing end of a log.
+pub(crate) struct Spool {
     file: File,
     quota: u64,
     size: LogSize,
     hash: Option<digest::Context>,
     full: bool,
     at_line_start: bool,
-    published: watch::Sender<u64>,
 }
 
-impl LogFile {
-    /// Creates the file. The job's bytes end at `quota`; marks may still follow it.
-    pub fn create(path: &Path, quota: u64) -> io::Result<LogFile> {
-        let file = File::create_new(path)?;
-        Ok(LogFile {
+impl Spool {
+    /// Opens an empty file, or makes it. The job's bytes end at `quota`; marks may still follow it.
+    pub fn open(path: &Path, quota: u64) -> io::Result<Spool> {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600);
+        let file = options.open(path)?;
+        Ok(Spool {
             file,
             quota,
             size: LogSize::default(),
             hash: Some(digest::Context::new(&digest::SHA256)),
             full: false,
             at_line_start: true,
-            published: watch::Sender::new(0),
         })
     }
 
-    /// The number of bytes in the file, as it grows. It ends when the log is dropped.
-    pub fn follow(&self) -> watch::Receiver<u64> {
-        self.published.subscribe()
+    /// The number of bytes in the file.
+    pub fn bytes(&self) -> u64 {
+        self.size.bytes
     }
 
     /// Bytes the job printed.
@@ -111,7 +112,7 @@ impl LogFile {
             Err(problem) => {
                 // The job goes on without its log rather than dying of a full disk. What is in the
                 // file after a partial write is not known, so its length is asked for.
-                tracing::warn!(error = %problem, "the log cannot be written");
+                eprintln!("the log cannot be written: {problem}");
                 let known = self
                     .file
                     .metadata()
@@ -123,7 +124,6 @@ impl LogFile {
                 self.hash = None;
             }
         }
-        self.published.send_replace(self.size.bytes);
     }
 }
 
@@ -135,18 +135,14 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn written(quota: u64, fill: impl FnOnce(&mut LogFile)) -> (String, LogSize) {
+    fn written(quota: u64, fill: impl FnOnce(&mut Spool)) -> (String, LogSize) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
-        let mut log = LogFile::create(&path, quota).expect("a log");
+        let mut log = Spool::open(&path, quota).expect("a log");
         fill(&mut log);
-        let follow = log.follow();
         let size = log.finish();
         let text = std::fs::read_to_string(&path).expect("text");
-        assert_eq!(
-            (text.len() as u64, *follow.borrow()),
-            (size.bytes, size.bytes)
-        );
+        assert_eq!(text.len() as u64, size.bytes);
         let whole = digest::digest(&digest::SHA256, text.as_bytes());
         assert_eq!(size.sha256, Some(hex(whole.as_ref())));
         (text, size)

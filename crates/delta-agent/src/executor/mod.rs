@@ -1,31 +1,33 @@
 //! Carrying out one attempt: what is asked for, how it is stopped, and how it ended.
 //!
 //! An executor knows nothing of leases, servers or tokens. It gets work, a place on disk and an
-//! order to stop that may change while it runs; it returns an [`Ended`].
+//! order to stop that may change while it runs; it returns an [`Ended`]. Processes are carried out
+//! by a shim of their own ([`crate::shim`]), which [`crate::attempt`] starts and follows.
 
 mod environment;
-mod group;
 mod log;
-mod output;
-mod process;
 mod verdict;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use delta_core::Cause;
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use environment::{BaseEnvironment, Identity};
-pub use log::{LogFile, LogSize};
-pub use process::execute;
+pub(crate) use environment::{environment, unusable};
+pub use log::LogSize;
+pub(crate) use log::Spool;
+pub(crate) use verdict::{exited, spawn_cause, stopped_at};
+
+use crate::shim::Confinement;
 
 /// One attempt's work and where it happens.
 #[derive(Debug, Clone)]
 pub struct Work {
     pub identity: Identity,
-    /// Each step is one shell script.
-    pub steps: Vec<String>,
+    pub steps: Vec<Step>,
     pub env: Vec<(String, String)>,
     /// The job's own tree.
     pub workspace: PathBuf,
@@ -33,18 +35,38 @@ pub struct Work {
     pub workdir: String,
     /// A folder for temporary files, removed with the attempt.
     pub tmp: PathBuf,
+    /// The job's own HOME; nothing when it is to see the agent's.
+    pub home: Option<PathBuf>,
     pub base: BaseEnvironment,
+    pub confinement: Confinement,
+    /// Use a control group where there is one; without it the tree is ended process by process.
+    pub control_group: bool,
+    /// Bytes of log kept.
+    pub log_quota: u64,
+    /// Between TERM and KILL when time alone ends the work.
+    pub stop_grace: Duration,
     /// How long a job that ended may take to end what it left behind.
     pub leftover_grace: Duration,
 }
 
+/// One shell script.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub script: String,
+    /// Past this it is ended, and the attempt with it.
+    pub timeout: Option<Duration>,
+}
+
 /// Why a running attempt is told to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StopReason {
     /// The server asked for it.
     Canceled,
     /// The job ran as long as it may.
     TimedOut,
+    /// A step ran as long as it may.
+    StepTimedOut,
     /// The lease is gone: nobody waits for the result.
     LeaseLost,
     /// This agent is going away.
@@ -60,7 +82,8 @@ pub struct StopOrder {
 }
 
 /// What an attempt ended with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Succeeded,
     /// A step ended with this exit code, or the work could not be begun (no code).

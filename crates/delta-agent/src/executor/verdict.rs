@@ -9,7 +9,7 @@ use delta_core::Cause;
 use super::{Outcome, StopReason};
 
 /// The end of a step whose shell ended by itself.
-pub(super) fn exited(status: ExitStatus, number: usize) -> (Outcome, Option<Cause>, String) {
+pub(crate) fn exited(status: ExitStatus, number: usize) -> (Outcome, Option<Cause>, String) {
     if let Some(signal) = status.signal() {
         let summary = format!("step {number} was ended by signal {signal}");
         return (
@@ -28,7 +28,7 @@ pub(super) fn exited(status: ExitStatus, number: usize) -> (Outcome, Option<Caus
 }
 
 /// The end of a step that was told to stop.
-pub(super) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<Cause>, String) {
+pub(crate) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<Cause>, String) {
     let failed = Outcome::Failed { exit_code: None };
     match reason {
         StopReason::Canceled => (
@@ -39,6 +39,10 @@ pub(super) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<
         StopReason::TimedOut => {
             let summary = format!("the job's time was up during step {number}");
             (Outcome::TimedOut, Some(Cause::JobTimeout), summary)
+        }
+        StopReason::StepTimedOut => {
+            let summary = format!("step {number} took longer than it may");
+            (Outcome::TimedOut, Some(Cause::StepTimeout), summary)
         }
         StopReason::LeaseLost => (
             failed,
@@ -53,7 +57,7 @@ pub(super) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<
 }
 
 /// Whose fault it is that a shell could not be started.
-pub(super) fn spawn_cause(problem: &io::Error) -> Cause {
+pub(crate) fn spawn_cause(problem: &io::Error) -> Cause {
     match problem.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::DiskFull,
         io::ErrorKind::NotFound

@@ -1,13 +1,16 @@
-//! One attempt on a bench: a workspace, a log, an order to stop, and what was seen.
+//! One attempt on a bench: a workspace, a shim, an order to stop, and what was seen.
 
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use delta_agent::executor::{
-    BaseEnvironment, Ended, Identity, LogFile, StopOrder, StopReason, Work, execute,
+use delta_agent::attempt::{
+    self, Abandoned, Attempt, Begin, Happened, ShimProgram, StateFolder, Watcher,
 };
+use delta_agent::executor::{BaseEnvironment, Ended, Identity, Step, StopOrder, StopReason, Work};
 use delta_agent::progress::{Observer, Progress};
+use delta_agent::shim::Confinement;
+use delta_core::time::{Millis, Span};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -16,10 +19,13 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Bench {
     pub folder: tempfile::TempDir,
+    pub state: StateFolder,
     pub work: Work,
-    pub quota: u64,
+    /// How long the lease lasts unless it is renewed.
+    pub ttl: Span,
+    pub max_runtime: Span,
     pub stop: watch::Sender<Option<StopOrder>>,
-    pub seen: Seen,
+    pub seen: Arc<Seen>,
 }
 
 /// Everything an observer was told, as text.
@@ -39,12 +45,16 @@ impl Observer for Seen {
             Progress::Output { line, .. } => format!("out {}", String::from_utf8_lossy(line)),
             Progress::Ended { ended, .. } => format!("ended {:?}", ended.outcome),
         };
-        self.lines.lock().expect("no panic inside").push(line);
-        self.changed.notify_waiters();
+        self.note(line);
     }
 }
 
 impl Seen {
+    fn note(&self, line: String) {
+        self.lines.lock().expect("no panic inside").push(line);
+        self.changed.notify_waiters();
+    }
+
     pub async fn wait_for(&self, wanted: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -68,10 +78,53 @@ impl Seen {
     }
 }
 
+const MAX_LINE: usize = 10_000;
+
+/// Notes what a shim tells, line by line.
+struct Told {
+    seen: Arc<Seen>,
+    open: Vec<u8>,
+}
+
+impl Watcher for Told {
+    fn happened(&mut self, what: Happened<'_>) {
+        match what {
+            Happened::StepBegan { index } => self.seen.note(format!("began {index}")),
+            Happened::StepEnded(record) => {
+                let (index, code) = (record.index, record.exit_code);
+                self.seen.note(format!("ended {index} {code:?}"));
+            }
+            Happened::Output(bytes) => {
+                self.open.extend_from_slice(bytes);
+                while let Some(end) = self.open.iter().position(|byte| *byte == b'\n') {
+                    let line: Vec<u8> = self.open.drain(..=end).collect();
+                    let line = String::from_utf8_lossy(&line);
+                    self.seen.note(format!("out {}", line.trim_end()));
+                }
+                // Nobody waits for a line of that length.
+                self.open.truncate(MAX_LINE);
+            }
+        }
+    }
+}
+
+pub fn shim_program() -> ShimProgram {
+    ShimProgram {
+        program: env!("CARGO_BIN_EXE_delta-agent-test-shim").into(),
+        arguments: Vec::new(),
+    }
+}
+
+/// The clock that shims count on.
+pub fn now() -> Millis {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Millis(now.tv_sec * 1000 + now.tv_nsec / 1_000_000)
+}
+
 impl Bench {
     pub fn new(steps: &[&str]) -> Bench {
         let folder = tempfile::tempdir().expect("a folder");
-        for name in ["workspace", "tmp"] {
+        for name in ["workspace", "tmp", "home"] {
             std::fs::create_dir(folder.path().join(name)).expect("a folder");
         }
         let work = Work {
@@ -82,30 +135,87 @@ impl Bench {
                 attempt: 2,
                 lease_epoch: 7,
             },
-            steps: steps.iter().map(|step| (*step).to_owned()).collect(),
+            steps: steps
+                .iter()
+                .map(|step| Step {
+                    script: (*step).to_owned(),
+                    timeout: None,
+                })
+                .collect(),
             env: Vec::new(),
             workspace: folder.path().join("workspace"),
             workdir: ".".into(),
             tmp: folder.path().join("tmp"),
-            base: BaseEnvironment::Clean,
+            home: Some(folder.path().join("home")),
+            base: BaseEnvironment::Clean { pass: Vec::new() },
+            confinement: Confinement::HOST,
+            control_group: true,
+            log_quota: 1 << 20,
+            stop_grace: Duration::from_millis(300),
             leftover_grace: Duration::from_millis(300),
         };
-        let stop = watch::Sender::new(None);
         Bench {
+            state: StateFolder::open(&folder.path().join("state")).expect("a state folder"),
             folder,
             work,
-            quota: 1 << 20,
-            stop,
-            seen: Seen::default(),
+            ttl: Span::secs(600),
+            max_runtime: Span::secs(600),
+            stop: watch::Sender::new(None),
+            seen: Arc::default(),
         }
     }
 
+    pub fn start(&self) -> Attempt {
+        self.start_that(Abandoned::GoesOn)
+    }
+
+    pub fn start_that(&self, abandoned: Abandoned) -> Attempt {
+        let begin = Begin {
+            program: &shim_program(),
+            number: self.state.number(),
+            work: &self.work,
+            until: now() + self.ttl,
+            must_finish_by: now() + self.max_runtime,
+            abandoned,
+            note: b"a note",
+        };
+        attempt::start(&self.state, begin, self.watcher()).expect("a shim")
+    }
+
+    pub fn watcher(&self) -> Box<dyn Watcher> {
+        Box::new(Told {
+            seen: Arc::clone(&self.seen),
+            open: Vec::new(),
+        })
+    }
+
     pub async fn run(&self) -> Ended {
-        let log = LogFile::create(&self.log_path(), self.quota).expect("a log");
-        let running = execute(&self.work, log, self.stop.subscribe(), &self.seen);
-        tokio::time::timeout(PATIENCE, running)
-            .await
-            .expect("the attempt ends")
+        let mut attempt = self.start();
+        let ended = self.ended(&mut attempt).await;
+        let log = self.folder.path().join("log");
+        std::fs::copy(attempt.spool(), log).expect("a log");
+        attempt.remove();
+        ended
+    }
+
+    /// Follows it to its end, passing on orders to stop.
+    pub async fn ended(&self, attempt: &mut Attempt) -> Ended {
+        let mut orders = self.stop.subscribe();
+        orders.mark_changed();
+        let following = async {
+            loop {
+                tokio::select! {
+                    finished = attempt.ended() => return finished.ended,
+                    Ok(()) = orders.changed() => {
+                        if let Some(order) = *orders.borrow_and_update() {
+                            attempt.stop(order);
+                        }
+                    }
+                }
+            }
+        };
+        let ended = tokio::time::timeout(PATIENCE, following).await;
+        ended.expect("the attempt ends")
     }
 
     pub fn order(&self, reason: StopReason, grace: Duration) {

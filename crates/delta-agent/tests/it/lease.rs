@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::bench::{PATIENCE, Seen, is_running};
+use crate::bench::{PATIENCE, Seen, is_running, shim_program};
 use crate::fake_server::{FakeServer, TOKEN};
 
 /// An agent at work against a fake server.
@@ -29,6 +29,7 @@ impl Agent {
     pub fn start_with(server: &FakeServer, change: impl FnOnce(&mut AgentSettings)) -> Agent {
         let folder = tempfile::tempdir().expect("a folder");
         let mut settings = AgentSettings::recommended("box".into(), folder.path().join("work"));
+        settings.shim = shim_program();
         settings.stop_grace = Duration::from_millis(300);
         settings.leftover_grace = Duration::from_millis(100);
         change(&mut settings);

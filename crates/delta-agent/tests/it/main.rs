@@ -4,5 +4,6 @@ mod bench;
 mod fake_server;
 mod lease;
 mod process;
+mod shim;
 mod tls;
 mod trouble;

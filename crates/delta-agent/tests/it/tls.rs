@@ -41,7 +41,8 @@ async fn a_named_authority_is_trusted() {
     let ca_file = folder.path().join("ca.pem");
     std::fs::write(&ca_file, pem).expect("a file");
     settings.ca_file = Some(ca_file);
-    let work = AgentSettings::recommended("box".into(), folder.path().join("work"));
+    let mut work = AgentSettings::recommended("box".into(), folder.path().join("work"));
+    work.shim = crate::bench::shim_program();
     let agent = Agent::start_at(&settings, folder, work);
     let complete = server.wait_for("complete", 1).await.remove(0);
     assert_eq!(complete["status"], "SUCCEEDED");

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_agent::TokenSource;
+use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
+use delta_agent::shim::Sandbox;
 use delta_agent::workspace::Source;
 use delta_core::Span;
 
@@ -13,7 +15,7 @@ use crate::client::connect;
 use crate::exit::Exit;
 use crate::failure::Done;
 use crate::live::screen::Brief;
-use crate::signals::Stop;
+use crate::signals::{HandOver, Stop};
 use crate::terminal::Terminal;
 use crate::worker::{self, Wanted, Worker};
 use crate::{timings, words};
@@ -22,9 +24,13 @@ const EXAMPLES: &str = "\
 Examples:
   delta-ci agent --server http://127.0.0.1:7878 --token-file runner.token
   delta-ci agent --server https://ci.example --token-file runner.token --slots 4 --label gpu
+  delta-ci agent --server URL --token-file F --sandbox strict --pass-env HTTPS_PROXY
+  delta-ci agent --server URL --token-file F --handover   an upgrade does not disturb jobs
 
 It dials out and is never dialled. SIGTERM or Ctrl-C: no new job, running ones may finish within
---shutdown-grace, then they are canceled; a second one cancels them at once.";
+--shutdown-grace, then they are ended; a second one ends them at once. SIGUSR2, or SIGTERM with
+--handover: it goes at once, jobs run on, and the next agent on the same state folder takes them
+over. So does one that comes after a crash, as long as their leases live.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -50,9 +56,33 @@ pub struct Args {
     /// The folder it works in, its own alone
     #[arg(long, value_name = "DIR", default_value = ".delta-agent")]
     work_dir: PathBuf,
+    /// Where it remembers running jobs, out of their reach [default: state in the work folder]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// What jobs may do: `host`, what this user may; `strict`, read the system and write their own
+    /// folders
+    #[arg(long, value_name = "HOW", default_value = "host", value_parser = sandbox)]
+    sandbox: Sandbox,
+    /// A variable of this agent's environment that jobs see, beside PATH; repeatable
+    #[arg(long, value_name = "NAME")]
+    pass_env: Vec<String>,
     /// How long running jobs may go on once it is told to stop
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = timings::span)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = timings::span)]
     shutdown_grace: Span,
+    /// When told to stop, leave running jobs to the next agent instead of ending them
+    #[arg(long)]
+    handover: bool,
+    /// One job, then the end
+    #[arg(long, conflicts_with = "slots")]
+    once: bool,
+}
+
+fn sandbox(text: &str) -> Result<Sandbox, &'static str> {
+    match text {
+        "strict" => Ok(Sandbox::Strict),
+        "host" => Ok(Sandbox::Host),
+        _ => Err("it is `strict` or `host`"),
+    }
 }
 
 /// Between TERM and KILL of a job.
@@ -60,6 +90,7 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
+    let mut hand_over = HandOver::listen()?;
     connect::read_token(&args.token_file)?;
     let name = args.name.unwrap_or_else(worker::machine_name);
     let wanted = Wanted {
@@ -70,8 +101,14 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         slots: args.slots,
         labels: args.label,
         work_folder: args.work_dir,
+        state_folder: args.state_dir,
+        sandbox: args.sandbox,
+        abandoned: Abandoned::GoesOn,
+        once: args.once,
         source: Source::Empty,
-        base_environment: BaseEnvironment::Clean,
+        base_environment: BaseEnvironment::Clean {
+            pass: args.pass_env,
+        },
         stop_grace: STOP_GRACE,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;
@@ -79,7 +116,10 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     terminal.say(&format!("{name}: {slots} at {}", args.server));
     tokio::select! {
         ended = worker.ended() => return ended.map(|()| Exit::Ok),
-        () = stop.asked() => {}
+        () = stop.asked() => if args.handover {
+            return leave(worker, terminal).await;
+        },
+        () = hand_over.asked() => return leave(worker, terminal).await,
     }
     let grace = Duration::from_millis(u64::try_from(args.shutdown_grace.0).unwrap_or(0));
     worker.stop(grace);
@@ -87,6 +127,13 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     tokio::select! {
         ended = worker.ended() => return ended.map(|()| Exit::Ok),
         () = stop.asked() => worker.stop(Duration::ZERO),
+        () = hand_over.asked() => return leave(worker, terminal).await,
     }
     worker.ended().await.map(|()| Exit::Ok)
+}
+
+async fn leave(mut worker: Worker, terminal: &Terminal) -> Done {
+    worker.hand_over().await;
+    terminal.say("running jobs are left to the next agent");
+    Ok(Exit::Ok)
 }

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
+use delta_agent::shim::Sandbox;
 use delta_agent::workspace::Source;
 use delta_agent::{Secret, TokenSource};
 use delta_core::requirement::{Capabilities, Requirement};
@@ -236,6 +238,10 @@ async fn start_agent(
         slots: args.slots.unwrap_or_else(worker::cores),
         labels: args.label.clone(),
         work_folder: folders.work,
+        state_folder: None,
+        sandbox: Sandbox::Host,
+        abandoned: Abandoned::Ends,
+        once: false,
         source,
         base_environment: BaseEnvironment::Inherited,
         stop_grace: FORCED_GRACE,

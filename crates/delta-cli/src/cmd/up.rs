@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
+use delta_agent::shim::Sandbox;
 use delta_agent::workspace::Source;
 use delta_agent::{Secret, TokenSource};
 use delta_core::{Settings, Span};
@@ -136,8 +138,12 @@ async fn start_agent(
         slots,
         labels,
         work_folder: data.join("agent"),
+        state_folder: None,
+        sandbox: Sandbox::Host,
+        abandoned: Abandoned::GoesOn,
+        once: false,
         source: Source::Empty,
-        base_environment: BaseEnvironment::Clean,
+        base_environment: BaseEnvironment::Clean { pass: Vec::new() },
         stop_grace: STOP_GRACE,
     };
     Worker::start(wanted, Arc::new(Brief::new(terminal)))

@@ -1,0 +1,60 @@
+//! A shim that is gone without a record: killed from outside, or out of memory. What it left is
+//! ended as well as can be, and the attempt is reported for what it is: not known to be over.
+
+use std::fs;
+use std::path::Path;
+
+use delta_core::Cause;
+
+use super::state;
+use crate::clock::wall_time;
+use crate::executor::{LogSize, Outcome};
+use crate::shim::order::{COMPLAINTS_FILE, Deadlines, Order, Record, SPOOL_FILE};
+use crate::shim::tree::kill_strays;
+
+/// What a job's processes carry in their environment unless they remove it.
+const MARKS: [&str; 2] = ["DELTA_JOB_ID", "DELTA_LEASE_EPOCH"];
+
+/// Ends what can be found of the work, and says how it ended.
+pub(super) async fn bury(folder: &Path, order: &Order) -> Record {
+    let complaints = fs::read_to_string(folder.join(COMPLAINTS_FILE)).unwrap_or_default();
+    tracing::error!(folder = %folder.display(), complaints, "a shim was lost");
+    let marks: Vec<String> = order
+        .env
+        .iter()
+        .filter(|(name, _)| MARKS.iter().any(|mark| name == mark))
+        .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
+        .collect();
+    let group = state::group(folder);
+    let ending = tokio::task::spawn_blocking(move || {
+        if marks.len() == MARKS.len() {
+            kill_strays(&marks);
+        }
+        group.is_some_and(|group| group.clear())
+    });
+    let mut record = record(folder, order.deadlines);
+    record.confirmed = ending.await.unwrap_or(false);
+    record
+}
+
+pub(super) fn record(folder: &Path, deadlines: Deadlines) -> Record {
+    let now = wall_time();
+    let bytes = fs::metadata(folder.join(SPOOL_FILE)).map_or(0, |it| it.len());
+    Record {
+        outcome: Outcome::Failed { exit_code: None },
+        cause: Some(Cause::StartUp.name().to_owned()),
+        summary: "the process that watched over the job was lost".to_owned(),
+        step: None,
+        stopped: None,
+        confirmed: false,
+        log: LogSize {
+            bytes,
+            dropped: 0,
+            sha256: None,
+        },
+        started_at: now.clone(),
+        finished_at: now,
+        steps: Vec::new(),
+        deadlines,
+    }
+}

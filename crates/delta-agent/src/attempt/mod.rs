@@ -1,0 +1,372 @@
+//! Attempts as the agent sees them: started in a shim of their own, followed, stopped, and found
+//! again by the next agent (D7).
+//!
+//! Dropping an [`Attempt`] leaves its shim alone: that is what a crash does, and what a handover
+//! does on purpose. Only [`Attempt::stop`], a deadline or the lease's local end stops the work.
+//! What the agent itself needs to go on is kept beside the order as a note; its content is the
+//! caller's business, and no job can read it.
+
+mod link;
+mod lost;
+mod state;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::unix::net;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use delta_core::time::{Millis, Span};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use self::link::{Happened, Watcher};
+use self::link::{Link, Orders};
+pub use self::state::{StateError, StateFolder};
+use crate::clock;
+use crate::executor::{Ended, Step, StopOrder, Work, environment};
+use crate::shim::SUBCOMMAND;
+use crate::shim::order::{
+    COMPLAINTS_FILE, Deadlines, Order, Record, SOCKET_FILE, SPOOL_FILE, State,
+};
+pub use crate::shim::{Abandoned, StepRecord, StopAt};
+
+/// How a shim is started.
+#[derive(Debug, Clone)]
+pub struct ShimProgram {
+    pub program: PathBuf,
+    /// In front of the state folder.
+    pub arguments: Vec<OsString>,
+}
+
+impl ShimProgram {
+    /// This very program, also when its file has been replaced meanwhile.
+    pub fn this() -> ShimProgram {
+        ShimProgram {
+            program: "/proc/self/exe".into(),
+            arguments: vec![SUBCOMMAND.into()],
+        }
+    }
+}
+
+/// What an attempt begins with.
+pub struct Begin<'a> {
+    pub program: &'a ShimProgram,
+    pub number: u64,
+    pub work: &'a Work,
+    /// The lease's local end.
+    pub until: Millis,
+    pub must_finish_by: Millis,
+    pub abandoned: Abandoned,
+    pub note: &'a [u8],
+}
+
+/// An attempt in its shim, or the record of it.
+pub struct Attempt {
+    folder: PathBuf,
+    orders: watch::Sender<Orders>,
+    grows: watch::Receiver<u64>,
+    link: AbortOnDropHandle<Record>,
+}
+
+/// An attempt that an earlier agent began.
+pub struct Adopted {
+    pub number: u64,
+    pub note: Vec<u8>,
+    pub standing: Standing,
+    pub steps: Vec<Step>,
+    found: Found,
+}
+
+enum Found {
+    Running(Order),
+    Over(Record),
+}
+
+/// Where an adopted attempt stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    pub until: Millis,
+    pub must_finish_by: Millis,
+    /// Why it is being stopped or was stopped, and when it is killed.
+    pub stop: Option<StopAt>,
+    /// The step at work.
+    pub step: Option<usize>,
+}
+
+/// How an attempt ended, and when.
+#[derive(Debug)]
+pub struct Finished {
+    pub ended: Ended,
+    pub started_at: String,
+    pub finished_at: String,
+    pub steps: Vec<StepRecord>,
+}
+
+/// Starts the work in a shim.
+pub fn start(
+    state: &StateFolder,
+    begin: Begin<'_>,
+    watcher: Box<dyn Watcher>,
+) -> io::Result<Attempt> {
+    let folder = state.make(begin.number)?;
+    let started = start_in(&folder, &begin, watcher);
+    if started.is_err() {
+        state::remove(&folder);
+    }
+    started
+}
+
+fn start_in(folder: &Path, begin: &Begin<'_>, watcher: Box<dyn Watcher>) -> io::Result<Attempt> {
+    let order = order(begin);
+    state::write(folder, begin.note, &order)?;
+    // Ours first, so that it is there whenever the shim is; then it is the shim's alone.
+    let listener = state::in_reach(&folder.join(SOCKET_FILE), |path| {
+        net::UnixListener::bind(path)
+    })?;
+    let mut stream = dial(folder)?;
+    stream.write_all(&link::hello_line(&order.key)?)?;
+    let stream = asynchronous(stream)?;
+    let complaints = std::fs::File::create(folder.join(COMPLAINTS_FILE))?;
+    let mut command = Command::new(&begin.program.program);
+    command
+        .args(&begin.program.arguments)
+        .arg(folder)
+        // Nothing of ours: a variable that steers a program must not steer the shim.
+        .env_clear()
+        .current_dir("/")
+        .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
+        .stdout(Stdio::null())
+        .stderr(complaints);
+    // Left to run when this is dropped; reaped in the background while this agent lives.
+    command.spawn()?;
+    Ok(Attempt::followed(
+        folder.to_owned(),
+        Some(stream),
+        order,
+        watcher,
+        0,
+    ))
+}
+
+fn order(begin: &Begin<'_>) -> Order {
+    let work = begin.work;
+    Order {
+        boot: clock::boot(),
+        key: state::fresh_key(),
+        steps: work.steps.clone(),
+        env: environment(work).into_iter().collect(),
+        workspace: work.workspace.clone().into(),
+        workdir: work.workdir.clone(),
+        tmp: work.tmp.clone().into(),
+        home: work.home.clone().map(OsString::from),
+        confinement: work.confinement,
+        control_group: work.control_group,
+        log_quota: work.log_quota,
+        stop_grace: work.stop_grace,
+        leftover_grace: work.leftover_grace,
+        deadlines: Deadlines {
+            until: begin.until.0,
+            must_finish_by: begin.must_finish_by.0,
+        },
+        abandoned: begin.abandoned,
+    }
+}
+
+/// Finds every attempt of an earlier agent on this state folder. What cannot be gone on with is
+/// ended and removed.
+pub async fn adopt_all(state: &StateFolder) -> Vec<Adopted> {
+    let mut adopted = Vec::new();
+    for (number, folder) in state.attempts() {
+        match adopt(number, &folder).await {
+            Some(found) => adopted.push(found),
+            None => state::remove(&folder),
+        }
+    }
+    adopted
+}
+
+async fn adopt(number: u64, folder: &Path) -> Option<Adopted> {
+    // Nothing was begun without both.
+    let (note, order) = state::read(folder)?;
+    if order.boot != clock::boot() {
+        // Another boot: the processes are gone, and so is the clock that the lease was counted on.
+        return None;
+    }
+    if let Some(record) = state::read_record(folder) {
+        return Some(Adopted::over(number, note, order, record));
+    }
+    let running = match connect(folder) {
+        Ok(stream) => link::greet(stream, &order.key).await,
+        Err(_) => None,
+    };
+    match running {
+        Some(state) => Some(Adopted {
+            number,
+            note,
+            standing: Standing::of(&state),
+            steps: order.steps.clone(),
+            found: Found::Running(order),
+        }),
+        // It ended while we looked, or it is lost.
+        None => {
+            let record = match state::read_record(folder) {
+                Some(record) => record,
+                None => lost::bury(folder, &order).await,
+            };
+            Some(Adopted::over(number, note, order, record))
+        }
+    }
+}
+
+fn connect(folder: &Path) -> io::Result<UnixStream> {
+    asynchronous(dial(folder)?)
+}
+
+fn dial(folder: &Path) -> io::Result<net::UnixStream> {
+    state::in_reach(&folder.join(SOCKET_FILE), |path| {
+        net::UnixStream::connect(path)
+    })
+}
+
+fn asynchronous(stream: net::UnixStream) -> io::Result<UnixStream> {
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+impl Adopted {
+    fn over(number: u64, note: Vec<u8>, order: Order, record: Record) -> Adopted {
+        let stop = record.stopped.map(|reason| StopAt {
+            reason,
+            kill_at: clock::now().0,
+        });
+        Adopted {
+            number,
+            note,
+            standing: Standing {
+                until: record.deadlines.until(),
+                must_finish_by: Millis(record.deadlines.must_finish_by),
+                stop,
+                step: record.step,
+            },
+            steps: order.steps,
+            found: Found::Over(record),
+        }
+    }
+
+    /// Goes on with it. What it printed so far is not shown again.
+    pub fn resume(self, state: &StateFolder, watcher: Box<dyn Watcher>) -> Attempt {
+        let folder = state.folder(self.number);
+        match self.found {
+            Found::Running(order) => {
+                let shown = std::fs::metadata(folder.join(SPOOL_FILE)).map_or(0, |it| it.len());
+                Attempt::followed(folder, None, order, watcher, shown)
+            }
+            Found::Over(record) => Attempt {
+                folder,
+                orders: watch::Sender::new(Orders::default()),
+                grows: watch::channel(record.log.bytes).1,
+                link: AbortOnDropHandle::new(tokio::spawn(async move { record })),
+            },
+        }
+    }
+}
+
+impl Standing {
+    fn of(state: &State) -> Standing {
+        Standing {
+            until: state.deadlines.until(),
+            must_finish_by: Millis(state.deadlines.must_finish_by),
+            stop: state.stop,
+            step: state.step,
+        }
+    }
+}
+
+impl Attempt {
+    fn followed(
+        folder: PathBuf,
+        stream: Option<UnixStream>,
+        order: Order,
+        watcher: Box<dyn Watcher>,
+        shown: u64,
+    ) -> Attempt {
+        let orders = watch::Sender::new(Orders::default());
+        let (sizes, grows) = watch::channel(shown);
+        let link = Link {
+            folder: folder.clone(),
+            order,
+            orders: orders.subscribe(),
+            sizes,
+            shown,
+            step: None,
+            watcher,
+        };
+        Attempt {
+            folder,
+            orders,
+            grows,
+            link: AbortOnDropHandle::new(tokio::spawn(link.follow(stream))),
+        }
+    }
+
+    /// The file with what the job printed, byte for byte.
+    pub fn spool(&self) -> PathBuf {
+        self.folder.join(SPOOL_FILE)
+    }
+
+    /// Bytes in the spool, as it grows. It ends when the log does.
+    pub fn grows(&self) -> watch::Receiver<u64> {
+        self.grows.clone()
+    }
+
+    /// The lease was renewed: its local end is now here.
+    pub fn extend(&self, until: Millis) {
+        self.orders.send_if_modified(|orders| {
+            let newer = orders.until.is_none_or(|old| until > old);
+            if newer {
+                orders.until = Some(until);
+            }
+            newer
+        });
+    }
+
+    pub fn stop(&self, order: StopOrder) {
+        let left = order.kill_at.saturating_duration_since(Instant::now());
+        let left = Span(i64::try_from(left.as_millis()).unwrap_or(i64::MAX));
+        let stop = StopAt {
+            reason: order.reason,
+            kill_at: (clock::now() + left).0,
+        };
+        self.orders.send_modify(|orders| orders.stop = Some(stop));
+    }
+
+    /// Waits for the end. May be dropped midway and asked again, but not after it answered.
+    pub async fn ended(&mut self) -> Finished {
+        let record = match (&mut self.link).await {
+            Ok(record) => record,
+            Err(problem) => {
+                tracing::error!(error = %problem, "following a shim failed");
+                let deadlines = Deadlines {
+                    until: 0,
+                    must_finish_by: 0,
+                };
+                lost::record(&self.folder, deadlines)
+            }
+        };
+        Finished {
+            ended: record.ended(),
+            started_at: record.started_at,
+            finished_at: record.finished_at,
+            steps: record.steps,
+        }
+    }
+
+    /// Forgets it: log, order and note. Right once its end is reported, or nobody wants it.
+    pub fn remove(&self) {
+        state::remove(&self.folder);
+    }
+}

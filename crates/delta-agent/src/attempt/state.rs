@@ -1,0 +1,213 @@
+//! The agent's state on disk: one private folder, one agent at a time, a folder per attempt.
+//!
+//! It lies outside every workspace. What is in it is the only way back to a running job, and what a
+//! job must never read: the notes hold lease tokens.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::shim::group::Group;
+use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record, SPOOL_FILE};
+
+const PRIVATE: u32 = 0o700;
+const NOTE_FILE: &str = "note";
+
+/// Characters of a socket's path that every system takes.
+const MAX_SOCKET_PATH: usize = 100;
+
+/// Why there is no state folder.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error("the state folder {path} belongs to another agent that is running")]
+    InUse { path: PathBuf },
+    #[error("cannot {doing} {path}")]
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The folder in which an agent remembers its attempts. Held locked until dropped.
+#[derive(Debug)]
+pub struct StateFolder {
+    root: PathBuf,
+    next: AtomicU64,
+    _lock: File,
+}
+
+impl StateFolder {
+    /// Makes the folder or takes it over.
+    pub fn open(root: &Path) -> Result<StateFolder, StateError> {
+        let attempts = root.join("attempts");
+        let mut builder = DirBuilder::new();
+        builder.recursive(true).mode(PRIVATE);
+        builder
+            .create(&attempts)
+            .map_err(failed("create", &attempts))?;
+        let root = root.canonicalize().map_err(failed("resolve", root))?;
+        let private = fs::Permissions::from_mode(PRIVATE);
+        fs::set_permissions(&root, private).map_err(failed("protect", &root))?;
+        let lock_path = root.join("lock");
+        let lock = File::create(&lock_path).map_err(failed("create", &lock_path))?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(StateError::InUse { path: root });
+        }
+        let state = StateFolder {
+            root,
+            next: AtomicU64::new(1),
+            _lock: lock,
+        };
+        let last = state.attempts().last().map_or(0, |(number, _)| *number);
+        state.next.store(last + 1, Ordering::Relaxed);
+        Ok(state)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// A number that no attempt in this folder has.
+    pub fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn folder(&self, number: u64) -> PathBuf {
+        self.root.join("attempts").join(number.to_string())
+    }
+
+    pub(super) fn make(&self, number: u64) -> io::Result<PathBuf> {
+        let folder = self.folder(number);
+        DirBuilder::new().mode(PRIVATE).create(&folder)?;
+        Ok(folder)
+    }
+
+    /// What is there, by number.
+    pub(super) fn attempts(&self) -> Vec<(u64, PathBuf)> {
+        let entries = fs::read_dir(self.root.join("attempts"))
+            .into_iter()
+            .flatten();
+        let numbered = entries.flatten().filter_map(|entry| {
+            let number = entry.file_name().to_str()?.parse().ok()?;
+            Some((number, entry.path()))
+        });
+        let mut attempts: Vec<_> = numbered.collect();
+        attempts.sort();
+        attempts
+    }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
+    let path = path.to_owned();
+    move |source| StateError::Io {
+        doing,
+        path,
+        source,
+    }
+}
+
+/// Writes what the shim and the next agent need. Not synced: nothing of it outlives the boot.
+pub(super) fn write(folder: &Path, note: &[u8], order: &Order) -> io::Result<()> {
+    write_private(&folder.join(NOTE_FILE), note)?;
+    // There before the shim is, for whoever reads along.
+    write_private(&folder.join(SPOOL_FILE), b"")?;
+    write_private(&folder.join(ORDER_FILE), &serde_json::to_vec(order)?)
+}
+
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)
+}
+
+pub(super) fn read(folder: &Path) -> Option<(Vec<u8>, Order)> {
+    let note = fs::read(folder.join(NOTE_FILE)).ok()?;
+    let order = fs::read(folder.join(ORDER_FILE)).ok()?;
+    Some((note, serde_json::from_slice(&order).ok()?))
+}
+
+pub(super) fn read_record(folder: &Path) -> Option<Record> {
+    let bytes = fs::read(folder.join(RECORD_FILE)).ok()?;
+    let record = serde_json::from_slice(&bytes);
+    if let Err(problem) = &record {
+        tracing::error!(folder = %folder.display(), error = %problem, "an unreadable record");
+    }
+    record.ok()
+}
+
+/// The control group the shim has told of.
+pub(super) fn group(folder: &Path) -> Option<Group> {
+    use std::os::unix::ffi::OsStringExt;
+    let path = fs::read(folder.join(GROUP_FILE)).ok()?;
+    Group::at(std::ffi::OsString::from_vec(path).into())
+}
+
+pub(super) fn remove(folder: &Path) {
+    if let Err(problem) = fs::remove_dir_all(folder) {
+        tracing::warn!(folder = %folder.display(), error = %problem, "left behind");
+    }
+}
+
+/// Does something with the path of a socket, by a shorter one when it is too long for a socket.
+pub(super) fn in_reach<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    if path.as_os_str().len() < MAX_SOCKET_PATH {
+        return act(path);
+    }
+    let folder = File::open(path.parent().unwrap_or(Path::new("/")))?;
+    let through = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    act(&through.join(path.file_name().unwrap_or_default()))
+}
+
+/// Nobody guesses it, and only the agent and its shim can read it.
+pub(super) fn fresh_key() -> String {
+    let mut bytes = [0; 16];
+    // Without randomness the lease's own clock is no worse a key than none at all.
+    if getrandom::fill(&mut bytes).is_err() {
+        bytes[..8].copy_from_slice(&crate::clock::now().0.to_be_bytes());
+    }
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_folder_is_private_and_has_one_owner() {
+        let place = tempfile::tempdir().expect("a folder");
+        let root = place.path().join("state");
+        let first = StateFolder::open(&root).expect("a state folder");
+        let mode = fs::metadata(&root).expect("a folder").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let again = StateFolder::open(&root);
+        assert!(matches!(again, Err(StateError::InUse { .. })), "{again:?}");
+        let number = first.number();
+        first.make(number).expect("an attempt");
+        drop(first);
+        let second = StateFolder::open(&root).expect("a state folder");
+        assert!(second.number() > number, "numbers are never used again");
+    }
+
+    #[test]
+    fn a_socket_may_lie_deep() {
+        let place = tempfile::tempdir().expect("a folder");
+        let deep = place.path().join("x".repeat(120));
+        fs::create_dir(&deep).expect("a folder");
+        let path = deep.join("control");
+        let bound = in_reach(&path, |path| std::os::unix::net::UnixListener::bind(path));
+        let _listener = bound.expect("a socket");
+        let connected = in_reach(&path, |path| std::os::unix::net::UnixStream::connect(path));
+        connected.expect("a connection");
+    }
+}

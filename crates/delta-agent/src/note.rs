@@ -1,0 +1,67 @@
+//! What an agent writes down about a lease so that its next process can go on with it: kept in the
+//! attempt's state folder, which no job can read. The lease token is in it, so it is never shown.
+
+use delta_wire::runner::{self, LeaseGranted};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::agent::SlotContext;
+use crate::executor::Identity;
+
+#[derive(Clone)]
+pub(crate) struct Note {
+    pub granted: LeaseGranted,
+    pub runner_id: String,
+    pub slot: u32,
+    pub job_name: String,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    granted: &'a LeaseGranted,
+    runner_id: &'a str,
+    slot: u32,
+    job_name: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Read {
+    granted: Box<RawValue>,
+    runner_id: String,
+    slot: u32,
+    job_name: String,
+}
+
+impl Note {
+    pub fn of(context: &SlotContext, granted: &LeaseGranted, identity: &Identity) -> Note {
+        Note {
+            granted: granted.clone(),
+            runner_id: context.runner_id.clone(),
+            slot: context.slot,
+            job_name: identity.job_name.clone(),
+        }
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let written = Written {
+            granted: &self.granted,
+            runner_id: &self.runner_id,
+            slot: self.slot,
+            job_name: &self.job_name,
+        };
+        // Text and numbers: nothing in it can fail to be written.
+        serde_json::to_vec(&written).unwrap_or_default()
+    }
+
+    /// Nothing when it was not written by an agent of this kind.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Note> {
+        let read: Read = serde_json::from_slice(bytes).ok()?;
+        let granted = runner::parse::<LeaseGranted>(read.granted.get().as_bytes()).ok()?;
+        Some(Note {
+            granted: granted.message,
+            runner_id: read.runner_id,
+            slot: read.slot,
+            job_name: read.job_name,
+        })
+    }
+}

@@ -1,0 +1,377 @@
+//! The life of one attempt inside its shim: what it waits for, what it obeys, how its end is
+//! recorded.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use delta_core::Cause;
+use delta_core::time::{Millis, Span};
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::control::{Control, Heard};
+use super::group::Group;
+use super::order::{
+    Abandoned, Command, Deadlines, Event, GROUP_FILE, Order, RECORD_FILE, Record, SPOOL_FILE,
+    State, StepRecord, StopAt,
+};
+use super::spawner::Spawner;
+use super::steps::{StepEnd, Verdict};
+use super::timer::Timer;
+use crate::clock;
+use crate::executor::{Outcome, Spool, StopReason, exited, stopped_at};
+
+/// Bytes read at once: a pipe holds 64 KiB.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Reads of one drain. A background process that prints without pause must not hold up the next
+/// step; 256 full reads are 16 MiB, far more than the pipe can hold when its writer has ended.
+const MAX_DRAIN_READS: usize = 256;
+
+/// How long the first word of the agent is waited for; it lies in the socket already.
+const GREETING: Duration = Duration::from_secs(1);
+
+/// Everything one attempt needs while it runs.
+pub(super) struct Shim {
+    pub order: Order,
+    pub spool: Spool,
+    pub control: Control,
+    pub spawner: Spawner,
+    pub stop: Option<StopAt>,
+    pub step: Option<usize>,
+    pub steps: Vec<StepRecord>,
+    pub step_deadline: Option<Millis>,
+    pub group: Arc<OnceLock<Group>>,
+    deadlines: Deadlines,
+    receiver: pipe::Receiver,
+    buffer: Box<[u8; READ_BYTES]>,
+    timer: Timer,
+    children: Signal,
+    terminate: Signal,
+}
+
+/// Carries out the order and writes the record.
+pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io::Result<()> {
+    let started_at = clock::wall_time();
+    let mut spool = Spool::open(&folder.join(SPOOL_FILE), order.log_quota)?;
+    let mut control = Control::new(socket, order.key.clone())?;
+    let (mut record, control, group) = match working_directory(&order) {
+        Err(summary) => {
+            spool.mark(&summary);
+            let deadlines = order.deadlines;
+            control.grew(spool.bytes());
+            let record = refused(summary, spool, deadlines);
+            (record, control, None)
+        }
+        Ok(directory) => {
+            let mut shim = Shim::new(folder, order, directory, spool, control).await?;
+            shim.meet_the_agent().await;
+            let verdict = shim.steps().await;
+            let confirmed = shim.end_tree().await;
+            shim.conclude(verdict, confirmed)
+        }
+    };
+    record.started_at = started_at;
+    write_record(folder, &record)?;
+    let mut control = control;
+    // The record is what counts; an agent that misses this finds it.
+    control.send(&Event::Ended);
+    if let Some(group) = group.as_ref().and_then(|group| group.get()) {
+        let _ = group.leave();
+        let _ = fs::remove_dir(group.path());
+    }
+    Ok(())
+}
+
+impl Shim {
+    async fn new(
+        folder: &Path,
+        order: Order,
+        directory: PathBuf,
+        spool: Spool,
+        control: Control,
+    ) -> io::Result<Shim> {
+        let group = match order.control_group {
+            true => join_group(folder),
+            false => Arc::default(),
+        };
+        let (reader, writer) = io::pipe()?;
+        let receiver = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
+        // The folder is <state>/attempts/<number>: all of the agent's state is out of reach.
+        let hidden = folder.ancestors().nth(2).unwrap_or(folder);
+        let (spawner, ready) = Spawner::start(&order, directory, hidden, writer)?;
+        let children = signal(SignalKind::child())?;
+        let terminate = signal(SignalKind::terminate())?;
+        let mut shim = Shim {
+            deadlines: order.deadlines,
+            order,
+            spool,
+            control,
+            spawner,
+            stop: None,
+            step: None,
+            steps: Vec::new(),
+            step_deadline: None,
+            group,
+            receiver,
+            buffer: Box::new([0; READ_BYTES]),
+            timer: Timer::new()?,
+            children,
+            terminate,
+        };
+        if let Err(why) = ready.await.unwrap_or_else(|_| Err("no thread".to_owned())) {
+            shim.spawner = Spawner::Refusing(why);
+        }
+        Ok(shim)
+    }
+
+    /// The agent said hello before the shim was there: it is to see everything from the first step
+    /// on. One that died meanwhile is not waited for.
+    async fn meet_the_agent(&mut self) {
+        if let Ok(heard) = tokio::time::timeout(GREETING, self.control.hear()).await {
+            self.obey(heard);
+        }
+    }
+
+    /// Waits until anything happens, at the latest at `wake`, and deals with it. Ends of children
+    /// are for the caller to reap.
+    pub async fn turn(&mut self, wake: Option<Millis>) {
+        let deadline = self.next_deadline();
+        let wake = wake.map_or(deadline, |wake| wake.min(deadline));
+        tokio::select! {
+            biased;
+            heard = self.control.hear() => self.obey(heard),
+            _ = self.children.recv() => {}
+            _ = self.terminate.recv() => self.stop_with_grace(StopReason::Shutdown),
+            () = self.timer.at(wake) => {}
+            _ = self.receiver.readable() => {
+                self.read_once();
+            }
+        }
+        self.keep_deadlines();
+    }
+
+    fn obey(&mut self, heard: Heard) {
+        match heard {
+            Heard::Hello(peer) => {
+                let state = State {
+                    bytes: self.spool.bytes(),
+                    step: self.step,
+                    steps: self.steps.clone(),
+                    deadlines: self.deadlines,
+                    stop: self.stop,
+                };
+                self.control.send_to(peer, &Event::State(state));
+            }
+            // An agent's word only ever stretches the time: its words may arrive out of turn.
+            Heard::Command(Command::Extend { until }) => {
+                self.deadlines.until = self.deadlines.until.max(until);
+            }
+            Heard::Command(Command::Stop(stop)) => self.stop(stop),
+            Heard::Command(Command::Hello { .. } | Command::Unknown(_)) => {}
+            Heard::Alone if self.order.abandoned == Abandoned::Ends => self.stop(StopAt {
+                reason: StopReason::Shutdown,
+                kill_at: clock::now().0,
+            }),
+            Heard::Alone => {}
+        }
+    }
+
+    fn stop(&mut self, order: StopAt) {
+        // A lost lease stays lost, whatever is ordered later.
+        let lost = self.stop.filter(|it| it.reason == StopReason::LeaseLost);
+        let reason = lost.map_or(order.reason, |lost| lost.reason);
+        self.stop = Some(StopAt::stricter(self.stop, StopAt { reason, ..order }));
+    }
+
+    fn stop_with_grace(&mut self, reason: StopReason) {
+        let grace = i64::try_from(self.order.stop_grace.as_millis()).unwrap_or(0);
+        let kill_at = (clock::now() + Span(grace)).0;
+        self.stop(StopAt { reason, kill_at });
+    }
+
+    fn next_deadline(&self) -> Millis {
+        let until = self.deadlines.until();
+        match self.stop {
+            Some(stop) if stop.reason == StopReason::LeaseLost => Millis::FAR,
+            Some(_) => until,
+            None => until
+                .min(Millis(self.deadlines.must_finish_by))
+                .min(self.step_deadline.unwrap_or(Millis::FAR)),
+        }
+    }
+
+    /// Time alone may end the right to work (F8, F30).
+    fn keep_deadlines(&mut self) {
+        let now = clock::now();
+        let lost = self
+            .stop
+            .is_some_and(|it| it.reason == StopReason::LeaseLost);
+        if now >= self.deadlines.until() && !lost {
+            self.stop(StopAt {
+                reason: StopReason::LeaseLost,
+                kill_at: now.0,
+            });
+        } else if self.stop.is_none() && now.0 >= self.deadlines.must_finish_by {
+            self.stop_with_grace(StopReason::TimedOut);
+        } else if self.stop.is_none() && self.step_deadline.is_some_and(|at| now >= at) {
+            self.stop_with_grace(StopReason::StepTimedOut);
+        }
+    }
+
+    /// Takes what is in the pipe, once. False when it was empty.
+    fn read_once(&mut self) -> bool {
+        let Ok(count) = self.receiver.try_read(&mut self.buffer[..]) else {
+            return false;
+        };
+        self.spool.output(&self.buffer[..count]);
+        self.control.grew(self.spool.bytes());
+        count > 0
+    }
+
+    /// Takes everything that ended processes left in the pipe.
+    pub fn drain(&mut self) {
+        for _ in 0..MAX_DRAIN_READS {
+            if !self.read_once() {
+                return;
+            }
+        }
+    }
+
+    /// Tells that the spool up to here is ours.
+    pub fn marked(&mut self) {
+        self.control.send(&Event::Mark(self.spool.bytes()));
+    }
+
+    fn conclude(
+        mut self,
+        verdict: Verdict,
+        confirmed: bool,
+    ) -> (Record, Control, Option<Arc<OnceLock<Group>>>) {
+        self.drain();
+        let number = verdict.step.map_or(0, |index| index + 1);
+        let mut stopped = None;
+        let (outcome, cause, summary) = match verdict.end {
+            StepEnd::AllDone => {
+                let summary = match self.order.steps.len() {
+                    1 => "1 step succeeded".to_owned(),
+                    count => format!("{count} steps succeeded"),
+                };
+                (Outcome::Succeeded, None, summary)
+            }
+            StepEnd::Exited(status) => exited(status, number),
+            StepEnd::NotStarted(cause, summary) => {
+                (Outcome::Failed { exit_code: None }, Some(cause), summary)
+            }
+            StepEnd::Stopped(reason) => {
+                stopped = Some(reason);
+                stopped_at(reason, number)
+            }
+        };
+        if outcome != Outcome::Succeeded {
+            self.spool.mark(&summary);
+        }
+        if !confirmed {
+            self.spool.mark("a process of this job could not be ended");
+        }
+        self.marked();
+        let record = Record {
+            outcome,
+            cause: cause.map(|cause| cause.name().to_owned()),
+            summary,
+            step: verdict.step,
+            stopped,
+            confirmed,
+            log: self.spool.finish(),
+            started_at: String::new(),
+            finished_at: clock::wall_time(),
+            steps: self.steps,
+            deadlines: self.deadlines,
+        };
+        (record, self.control, Some(self.group))
+    }
+}
+
+fn refused(summary: String, spool: Spool, deadlines: Deadlines) -> Record {
+    Record {
+        outcome: Outcome::Failed { exit_code: None },
+        cause: Some(Cause::SpecError.name().to_owned()),
+        summary,
+        step: None,
+        stopped: None,
+        confirmed: true,
+        log: spool.finish(),
+        started_at: String::new(),
+        finished_at: clock::wall_time(),
+        steps: Vec::new(),
+        deadlines,
+    }
+}
+
+/// The folder steps start in. It must exist and, links resolved, lie inside the workspace.
+fn working_directory(order: &Order) -> Result<PathBuf, String> {
+    let workdir = &order.workdir;
+    let root = Path::new(&order.workspace)
+        .canonicalize()
+        .map_err(|problem| format!("the workspace cannot be entered: {problem}"))?;
+    let directory = root
+        .join(workdir)
+        .canonicalize()
+        .map_err(|problem| format!("the workdir {workdir:?} cannot be entered: {problem}"))?;
+    if !directory.starts_with(&root) {
+        return Err(format!("the workdir {workdir:?} leaves the workspace"));
+    }
+    if !directory.is_dir() {
+        return Err(format!("the workdir {workdir:?} is not a folder"));
+    }
+    Ok(directory)
+}
+
+/// Beside the work, because it may take a while: see [`super::group`].
+fn join_group(folder: &Path) -> Arc<OnceLock<Group>> {
+    let cell = Arc::new(OnceLock::new());
+    let (joined, folder) = (Arc::clone(&cell), folder.to_owned());
+    let number = folder
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    let join = move || {
+        let Some(group) = Group::make(&format!("delta-ci-{}-{number}", std::process::id())) else {
+            return;
+        };
+        let told = fs::write(
+            folder.join(GROUP_FILE),
+            group.path().as_os_str().as_encoded_bytes(),
+        );
+        if told.is_ok() && group.join().is_ok() {
+            let _ = joined.set(group);
+        } else {
+            let _ = fs::remove_dir(group.path());
+        }
+    };
+    // Without the thread there is no group, and the sweep does it alone.
+    let _ = std::thread::Builder::new().name("group".into()).spawn(join);
+    cell
+}
+
+/// Whole or not at all, and still there after a power cut.
+fn write_record(folder: &Path, record: &Record) -> io::Result<()> {
+    let (path, draft) = (folder.join(RECORD_FILE), folder.join("end.draft"));
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&draft)?;
+    file.write_all(&serde_json::to_vec(record)?)?;
+    file.sync_all()?;
+    fs::rename(draft, path)
+}

@@ -1,0 +1,64 @@
+//! The shim: a small process per attempt that owns the job's processes and its log (D7).
+//!
+//! The agent starts it and may then be killed, upgraded or cut off: the shim goes on, and the next
+//! agent finds it by its state folder. It ends the work when it is told to, when a deadline passes,
+//! and at the lease's local end whether or not an agent is there. It knows no lease token, no
+//! credential and no server, and refuses whoever does not know its key.
+//!
+//! Reading order: [`order`] (what is said), `attempt` (the life of one), `steps`, `tree` (its end),
+//! `control`, `spawner`, `sandbox`, `group`.
+
+mod attempt;
+mod control;
+pub(crate) mod group;
+pub(crate) mod order;
+mod sandbox;
+mod spawner;
+mod steps;
+mod timer;
+pub(crate) mod tree;
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::ExitCode;
+
+use rustix::process::{
+    DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior, setsid,
+};
+
+pub use self::order::{Abandoned, StepRecord, StopAt};
+use self::order::{ORDER_FILE, Order};
+pub use self::sandbox::{Confinement, Sandbox};
+
+/// The word on the command line that makes this program a shim.
+pub const SUBCOMMAND: &str = "shim";
+
+/// Carries out the order in this state folder. The listening socket comes as standard input, so
+/// that it is there before the shim is.
+pub fn main(folder: &Path) -> ExitCode {
+    match carry_out(folder) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("the shim of {}: {problem}", folder.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn carry_out(folder: &Path) -> io::Result<()> {
+    // A session of its own: nothing that is sent to the agent's terminal or group gets here. It
+    // fails only for the leader of a group, which is on its own already.
+    let _ = setsid();
+    set_child_subreaper(Some(getpid()))?;
+    // Nobody of the same user may look into it or attach to it.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    let order: Order = serde_json::from_slice(&fs::read(folder.join(ORDER_FILE))?)?;
+    let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(attempt::run(folder, order, UnixListener::from(socket)))
+}

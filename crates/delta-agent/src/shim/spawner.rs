@@ -1,0 +1,112 @@
+//! Starting the shells of a job from one thread that has given up what the job must not have:
+//! children inherit it, and the rest of the shim stays as it is.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+
+use rustix::process::Pid;
+use tokio::sync::oneshot;
+
+use super::order::Order;
+use super::sandbox::{Places, confine};
+
+/// Where shells come from.
+pub(super) enum Spawner {
+    Ready(mpsc::Sender<Request>),
+    /// The job could not be confined as it must be, so nothing is started.
+    Refusing(String),
+}
+
+pub(super) struct Request {
+    script: String,
+    started: oneshot::Sender<io::Result<Pid>>,
+}
+
+impl Spawner {
+    /// Starts the thread. Everything that shells print goes into `output`. The second part tells,
+    /// once, whether the job may be started at all.
+    pub fn start(
+        order: &Order,
+        directory: PathBuf,
+        hidden: &Path,
+        output: io::PipeWriter,
+    ) -> io::Result<(Spawner, oneshot::Receiver<Result<(), String>>)> {
+        let (requests, inbox) = mpsc::channel();
+        let (ready, readiness) = oneshot::channel();
+        let confinement = order.confinement;
+        let folders = [
+            Some(&order.workspace),
+            Some(&order.tmp),
+            order.home.as_ref(),
+        ];
+        let writable: Vec<PathBuf> = folders.into_iter().flatten().map(PathBuf::from).collect();
+        let (hidden, env) = (hidden.to_owned(), order.env.clone());
+        let work = move || {
+            let places = Places {
+                writable: &writable,
+                hidden: &hidden,
+            };
+            let confined = confine(confinement, &places);
+            let may_start = confined.is_ok();
+            // Nobody listens only when the shim is ending.
+            let _ = ready.send(confined);
+            if !may_start {
+                return;
+            }
+            for request in inbox {
+                let Request { script, started } = request;
+                let shell = shell(&script, &env, &directory, confinement.user, &output);
+                let _ = started.send(shell);
+            }
+        };
+        std::thread::Builder::new()
+            .name("spawner".into())
+            .spawn(work)?;
+        Ok((Spawner::Ready(requests), readiness))
+    }
+
+    /// Starts a shell in a process group of its own.
+    pub async fn spawn(&self, script: String) -> io::Result<Pid> {
+        let (started, start) = oneshot::channel();
+        let gone = || io::Error::other("the thread that starts processes is gone");
+        let requests = match self {
+            Spawner::Ready(requests) => requests,
+            Spawner::Refusing(why) => return Err(io::Error::other(why.clone())),
+        };
+        let request = Request { script, started };
+        requests.send(request).map_err(|_| gone())?;
+        start.await.map_err(|_| gone())?
+    }
+}
+
+fn shell(
+    script: &str,
+    env: &[(OsString, OsString)],
+    directory: &Path,
+    user: Option<u32>,
+    output: &io::PipeWriter,
+) -> io::Result<Pid> {
+    // The step is one argument, never part of another text: nothing in it is interpolated.
+    let mut command = Command::new("/bin/sh");
+    command.arg("-e").arg("-c").arg(script);
+    command
+        .env_clear()
+        .envs(env.iter().map(|(name, value)| (name, value)))
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .stdout(output.try_clone()?)
+        .stderr(output.try_clone()?)
+        .process_group(0);
+    if let Some(user) = user {
+        // Root's further groups are given up by this too.
+        command.uid(user).gid(user);
+    }
+    // Never waited for through this: the shim reaps all its children itself.
+    let child = command.spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::Error::other("a child without a number"))
+}

@@ -1,0 +1,192 @@
+//! Everything an attempt ever started, and its end with a proof (D9).
+//!
+//! The shim is the reaper of its descendants: whoever loses its parent becomes its child, whatever
+//! session or group it moved to. So "no child is left" means that nothing is left, and that is one
+//! call to the kernel. Until then descendants are looked up in `/proc`, held still, and killed, in
+//! rounds: whoever forked during a round is found in the next.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process, kill_process_group, wait,
+};
+
+use super::group::Group;
+
+/// Looks within one round for processes that were born while others were being held still.
+const STILLING_PASSES: u32 = 8;
+
+/// One process as `/proc` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    pid: i32,
+    parent: i32,
+    group: i32,
+    dead: bool,
+}
+
+/// What reaping found.
+#[derive(Debug, Default)]
+pub(super) struct Reaped {
+    /// How the process asked about ended.
+    pub watched: Option<WaitStatus>,
+    /// There is no child any more, and so no descendant.
+    pub none_left: bool,
+}
+
+/// Takes the ends of all children that ended.
+pub(super) fn reap(watched: Option<Pid>) -> Reaped {
+    let mut reaped = Reaped::default();
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => {
+                if Some(pid) == watched {
+                    reaped.watched = Some(status);
+                }
+            }
+            Ok(None) => return reaped,
+            Err(Errno::INTR) => {}
+            Err(_) => {
+                reaped.none_left = true;
+                return reaped;
+            }
+        }
+    }
+}
+
+/// Asks everything to end.
+pub(super) fn terminate() {
+    for seen in descendants() {
+        send(seen.pid, Signal::TERM);
+        // A stopped process hears TERM only when it continues.
+        send(seen.pid, Signal::CONT);
+    }
+}
+
+/// One round of ending everything.
+pub(super) fn kill(group: Option<&Group>) {
+    // Only what this process is not inside of may be ended in one stroke.
+    if let Some(group) = group {
+        let inside = || group.members().contains(&getpid());
+        if !inside() || (group.leave().is_ok() && !inside()) {
+            group.kill();
+        }
+    }
+    let mut still = HashSet::new();
+    let mut groups = BTreeSet::new();
+    for _ in 0..STILLING_PASSES {
+        let fresh: Vec<Seen> = descendants()
+            .into_iter()
+            .filter(|seen| !seen.dead && still.insert(seen.pid))
+            .collect();
+        if fresh.is_empty() {
+            break;
+        }
+        for seen in &fresh {
+            send(seen.pid, Signal::STOP);
+        }
+        groups.extend(fresh.iter().map(|seen| seen.group));
+    }
+    // A whole group at once leaves no gap for a member that is just forking.
+    for group in groups {
+        if group != getpgrp().as_raw_nonzero().get()
+            && let Some(group) = Pid::from_raw(group)
+        {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+    for pid in still {
+        send(pid, Signal::KILL);
+    }
+}
+
+fn send(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        // Gone meanwhile, or not ours to signal: the proof is in the reaping, not here.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// All descendants of this process, zombies too.
+fn descendants() -> Vec<Seen> {
+    let mut children: HashMap<i32, Vec<Seen>> = HashMap::new();
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        if !name.as_encoded_bytes().iter().all(u8::is_ascii_digit) {
+            continue;
+        }
+        let stat = fs::read(entry.path().join("stat")).unwrap_or_default();
+        if let Some(seen) = read_stat(&String::from_utf8_lossy(&stat)) {
+            children.entry(seen.parent).or_default().push(seen);
+        }
+    }
+    let mut found: Vec<Seen> = Vec::new();
+    let mut open = vec![getpid().as_raw_nonzero().get()];
+    while let Some(parent) = open.pop() {
+        for seen in children.remove(&parent).unwrap_or_default() {
+            open.push(seen.pid);
+            found.push(seen);
+        }
+    }
+    found
+}
+
+/// `/proc/PID/stat`; the name inside it may itself contain blanks and brackets.
+fn read_stat(stat: &str) -> Option<Seen> {
+    let (before, after) = stat.rsplit_once(')')?;
+    let pid = before.split_once(' ')?.0.parse().ok()?;
+    let mut fields = after.split_ascii_whitespace();
+    let dead = matches!(fields.next()?, "Z" | "X" | "x");
+    Some(Seen {
+        pid,
+        parent: fields.next()?.parse().ok()?,
+        group: fields.next()?.parse().ok()?,
+        dead,
+    })
+}
+
+/// Ends, as well as it can be told from outside, what a lost shim has left: processes that carry
+/// these entries in their environment. For an agent; never the caller itself.
+pub(crate) fn kill_strays(marks: &[String]) {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let has = |mark: &String| {
+            environment
+                .split(|byte| *byte == 0)
+                .any(|it| it == mark.as_bytes())
+        };
+        if pid != getpid().as_raw_nonzero().get() && marks.iter().all(has) {
+            send(pid, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_brackets_does_not_hide_the_rest() {
+        let stat = "42 (a) b (c)) S 1 77 78 0 -1 4194560";
+        let wanted = Seen {
+            pid: 42,
+            parent: 1,
+            group: 77,
+            dead: false,
+        };
+        assert_eq!(read_stat(stat), Some(wanted));
+        assert_eq!(read_stat("garbage"), None);
+    }
+}

@@ -1,0 +1,399 @@
+//! The shim without its agent: what goes on, what ends, what nobody gets at.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use delta_agent::attempt::{Abandoned, adopt_all};
+use delta_agent::executor::{Outcome, StopReason};
+use delta_agent::shim::{Confinement, Sandbox};
+use delta_core::Cause;
+use delta_core::time::Span;
+
+use crate::bench::{Bench, PATIENCE, is_running};
+use crate::lease::sha256;
+
+/// A bench whose job has an id of its own, by which its processes can be found.
+fn bench(steps: &[&str]) -> Bench {
+    let mut bench = Bench::new(steps);
+    let place = bench.folder.path().file_name().expect("a name");
+    bench.work.identity.job_id = format!("job{}", place.to_string_lossy());
+    bench
+}
+
+/// Processes that carry the job's id in their environment, by number.
+fn processes(bench: &Bench) -> Vec<String> {
+    let mark = format!("DELTA_JOB_ID={}", bench.work.identity.job_id);
+    with("environ", |part| part == mark.as_bytes())
+}
+
+/// The shims of a bench, by number.
+fn shims(bench: &Bench) -> Vec<String> {
+    let place = bench.folder.path().as_os_str().as_encoded_bytes().to_vec();
+    let mut found = with("cmdline", |part| part.starts_with(&place));
+    found.retain(|pid| is_running(pid));
+    found
+}
+
+fn with(file: &str, matches: impl Fn(&[u8]) -> bool) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").expect("processes").flatten() {
+        let bytes = std::fs::read(entry.path().join(file)).unwrap_or_default();
+        if bytes.split(|byte| *byte == 0).any(&matches) {
+            found.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    found
+}
+
+/// Waits until it is so.
+async fn until(what: &str, reached: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+// F8, D7: the same process, the same log, byte for byte.
+#[tokio::test]
+async fn an_attempt_is_found_again_and_gone_on_with() {
+    let step = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; echo $$";
+    let bench = bench(&[step]);
+    let first = bench.start();
+    bench.seen.wait_for("out line 3").await;
+    let pids = processes(&bench);
+    drop(first);
+    let mut adopted = adopt_all(&bench.state).await;
+    assert_eq!(adopted.len(), 1);
+    let adopted = adopted.remove(0);
+    assert_eq!(adopted.note, b"a note");
+    assert_eq!(adopted.standing.step, Some(0));
+    let mut second = adopted.resume(&bench.state, bench.watcher());
+    let ended = bench.ended(&mut second).await;
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+    let log = std::fs::read_to_string(second.spool()).expect("a log");
+    let printed: String = (0..60).map(|n| format!("line {n}\n")).collect();
+    let (mark, rest) = log.split_once('\n').expect("a mark");
+    let shell = rest
+        .strip_prefix(&printed)
+        .expect("every line, once")
+        .trim();
+    assert!(mark.starts_with("--- step 1: "), "{mark}");
+    assert!(pids.contains(&shell.to_owned()), "{shell} of {pids:?}");
+    assert_eq!(ended.log.sha256, Some(sha256(log.as_bytes())));
+    second.remove();
+    assert!(adopt_all(&bench.state).await.is_empty(), "forgotten");
+}
+
+#[tokio::test]
+async fn an_attempt_that_ended_meanwhile_is_found_with_its_record() {
+    let bench = bench(&["echo one; exit 4"]);
+    drop(bench.start());
+    until("the shim is gone", || shims(&bench).is_empty()).await;
+    let adopted = adopt_all(&bench.state).await.remove(0);
+    let mut attempt = adopted.resume(&bench.state, bench.watcher());
+    let finished = attempt.ended().await;
+    assert_eq!(
+        finished.ended.outcome,
+        Outcome::Failed { exit_code: Some(4) }
+    );
+    assert_eq!(finished.steps.len(), 1);
+    assert_eq!(*attempt.grows().borrow(), finished.ended.log.bytes);
+}
+
+// F8, F30: at the lease's local end nothing is left, though nobody is there.
+#[tokio::test]
+async fn the_tree_ends_at_the_leases_local_end_with_no_agent() {
+    let mut bench =
+        bench(&["trap '' TERM; setsid sleep 600 & (sleep 600 &); sleep 600; sleep 600"]);
+    bench.ttl = Span(700);
+    let attempt = bench.start();
+    until("it runs", || processes(&bench).len() >= 4).await;
+    let start = Instant::now();
+    drop(attempt);
+    until("nothing is left", || processes(&bench).is_empty()).await;
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+    until("the shim is gone", || shims(&bench).is_empty()).await;
+    let adopted = adopt_all(&bench.state).await.remove(0);
+    let stop = adopted.standing.stop.expect("it was stopped");
+    assert_eq!(stop.reason, StopReason::LeaseLost);
+}
+
+#[tokio::test]
+async fn a_renewed_lease_moves_the_local_end() {
+    let mut bench = bench(&["sleep 1.2; echo done"]);
+    bench.ttl = Span(500);
+    let mut attempt = bench.start();
+    attempt.extend(crate::bench::now() + Span::secs(60));
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+}
+
+#[tokio::test]
+async fn a_job_has_its_time_also_when_no_agent_counts_it() {
+    // EP-41, RP-50
+    let mut bench = bench(&["sleep 600"]);
+    bench.max_runtime = Span(300);
+    let mut attempt = bench.start();
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(
+        (ended.outcome, ended.cause),
+        (Outcome::TimedOut, Some(Cause::JobTimeout))
+    );
+    assert!(processes(&bench).is_empty());
+}
+
+#[tokio::test]
+async fn an_agent_without_a_successor_takes_its_work_along() {
+    let bench = bench(&["trap '' TERM; echo up; sleep 600; sleep 600"]);
+    let attempt = bench.start_that(Abandoned::Ends);
+    bench.seen.wait_for("out up").await;
+    drop(attempt);
+    until("nothing is left", || processes(&bench).is_empty()).await;
+}
+
+/// Starts it, cancels it when it is up, and looks at what is left.
+async fn cancel(script: &str, control_group: bool) {
+    const GRACE: Duration = Duration::from_millis(200);
+    let mut bench = bench(&[script]);
+    bench.work.control_group = control_group;
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let start = Instant::now();
+    bench.order(StopReason::Canceled, GRACE);
+    let ended = bench.ended(&mut attempt).await;
+    let left = processes(&bench);
+    assert!(left.is_empty(), "{left:?} of {script:?}");
+    assert_eq!(ended.outcome, Outcome::Canceled);
+    assert!(ended.confirmed, "{script:?}");
+    let took = start.elapsed();
+    assert!(
+        took < GRACE + Duration::from_secs(2),
+        "{took:?} for {script:?}"
+    );
+}
+
+// D9: TERM, grace, KILL, and a proof, whatever the job does about it.
+#[tokio::test]
+async fn nothing_escapes_a_cancel() {
+    let forker = "trap '' TERM; f() { (setsid sh -c 'trap \"\" TERM; sleep 600' &); }; \
+                  (while :; do f; sleep 0.02; done) & echo up; while :; do sleep 0.01; done";
+    let chain = "cat > chain <<'END'\ntrap '' TERM; sleep 0.01; setsid sh ./chain & exit\nEND\n\
+                 sh ./chain; echo up; sleep 600";
+    for round in 0..10 {
+        for script in [
+            "trap '' TERM; echo up; while :; do sleep 0.05; done",
+            "trap '' TERM; (setsid sh -c 'trap \"\" TERM; (sleep 600 &); sleep 600' &); \
+             sleep 0.05; echo up; sleep 600",
+            forker,
+            chain,
+        ] {
+            cancel(script, round % 2 == 0).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_shim_leaves_nothing_running_and_is_reported_as_unknown() {
+    let bench = bench(&["echo up; (sleep 600 &); sleep 600"]);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let shim = shims(&bench).remove(0);
+    let pid = rustix::process::Pid::from_raw(shim.parse().expect("a number")).expect("a number");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.cause, Some(Cause::StartUp));
+    assert_eq!(
+        ended.log.sha256, None,
+        "nobody knows whether the log is whole"
+    );
+    until("nothing is left", || processes(&bench).is_empty()).await;
+}
+
+/// Whether a confined job becomes another user, where it may.
+#[derive(Clone, Copy, PartialEq)]
+enum User {
+    Own,
+    Agents,
+}
+
+/// Confined as well as this machine allows it to whoever runs the test.
+fn confined(steps: &[&str], user: User) -> Bench {
+    let mut bench = bench(steps);
+    let root = bench.folder.path().to_owned();
+    std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o711)).expect("open");
+    let (state, work) = (bench.state.path().to_owned(), root.join("work"));
+    bench.work.confinement = Confinement::of_slot(Sandbox::Strict, &state, &work, 1);
+    if user == User::Agents {
+        bench.work.confinement.user = None;
+    }
+    if let Some(user) = bench.work.confinement.user {
+        for path in [&bench.work.workspace, &bench.work.tmp, &root.join("home")] {
+            std::os::unix::fs::chown(path, Some(user), Some(user)).expect("given away");
+        }
+    }
+    bench
+}
+
+// T2, T28, D7: what a confined job tries, and what it may do.
+#[tokio::test]
+async fn a_confined_job_gets_at_nothing_but_its_own() {
+    for user in [User::Own, User::Agents] {
+        try_everything(user).await;
+    }
+}
+
+async fn try_everything(user: User) {
+    let steps = [
+        "echo mine > file; cat file; echo tmp > \"$TMPDIR/t\"; echo home > \"$HOME/h\"; ls / >/dev/null || :",
+        "cat \"$STATE\"/attempts/*/note && echo READ-NOTE; ls \"$STATE\" && echo LISTED; true",
+        "touch \"$STATE/x\" && echo WROTE-STATE; touch \"$OUTSIDE\" && echo WROTE-OUTSIDE; true",
+        "kill -9 $PPID && echo KILLED; true",
+        "cat /proc/$PPID/environ > /dev/null && echo READ-ENVIRON; true",
+        "grep -q 'NoNewPrivs:.*1' /proc/self/status && echo no-new-privs; ulimit -c; nice",
+    ];
+    let mut bench = confined(&steps, user);
+    let outside = bench.folder.path().join("outside");
+    bench.work.env = vec![
+        ("STATE".into(), bench.state.path().display().to_string()),
+        ("OUTSIDE".into(), outside.display().to_string()),
+    ];
+    let mut attempt = bench.start();
+    let ended = bench.ended(&mut attempt).await;
+    let log = std::fs::read_to_string(attempt.spool()).expect("a log");
+    let enforced = bench.work.confinement.enforced();
+    assert_eq!(ended.outcome, Outcome::Succeeded, "{enforced:?}\n{log}");
+    let said = |word: &str| log.lines().any(|line| line == word);
+    assert!(
+        said("mine") && said("no-new-privs") && said("0") && said("10"),
+        "{log}"
+    );
+    let files = enforced.iter().any(|word| word.starts_with("landlock:"));
+    let user = enforced.iter().any(|word| word == "uid");
+    if files || user {
+        for word in [
+            "READ-NOTE",
+            "LISTED",
+            "WROTE-STATE",
+            "WROTE-OUTSIDE",
+            "READ-ENVIRON",
+        ] {
+            assert!(!said(word), "{word} {enforced:?}\n{log}");
+        }
+    }
+    // By another user, or by the rules of a newer kernel; without either, a job that ends its own
+    // shim would not have come this far.
+    assert!(!said("KILLED"), "{enforced:?}\n{log}");
+}
+
+#[tokio::test]
+async fn what_is_enforced_is_said() {
+    let bench = confined(&["true"], User::Own);
+    let words = bench.work.confinement.enforced();
+    assert!(words.contains(&"no-new-privs".to_owned()), "{words:?}");
+    if rustix::process::geteuid().is_root() && Path::new("/proc/self/uid_map").exists() {
+        assert!(words.contains(&"no-capabilities".to_owned()), "{words:?}");
+    }
+    assert_eq!(Confinement::HOST.enforced(), ["host"]);
+}
+
+// RP-54, T2: nothing of the agent's environment or note is in sight.
+#[tokio::test]
+async fn a_shim_carries_nothing_of_its_agent() {
+    let bench = bench(&["echo up; sleep 600"]);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let shim = shims(&bench).remove(0);
+    let environ = std::fs::read(format!("/proc/{shim}/environ")).unwrap_or_default();
+    assert_eq!(String::from_utf8_lossy(&environ), "");
+    for pid in processes(&bench).iter().chain([&shim]) {
+        for file in ["environ", "cmdline"] {
+            let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes);
+            assert!(
+                !text.contains("a note") && !text.contains("CARGO"),
+                "{text}"
+            );
+        }
+    }
+    bench.order(StopReason::Canceled, Duration::ZERO);
+    bench.ended(&mut attempt).await;
+}
+
+// D7, D15: the disk is the buffer, and the quota bounds it.
+#[tokio::test]
+async fn memory_stays_bounded_whatever_a_job_prints() {
+    const QUOTA: u64 = 64 << 20;
+    let mut bench = bench(&[
+        "head -c 1000000000 /dev/zero",
+        "echo up; read -r line < fifo",
+    ]);
+    bench.work.log_quota = QUOTA;
+    let fifo = bench.work.workspace.join("fifo");
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.expect("mkfifo").success());
+    let mut attempt = bench.start();
+    let mut grows = attempt.grows();
+    let full = grows.wait_for(|bytes| *bytes > QUOTA);
+    tokio::time::timeout(PATIENCE, full)
+        .await
+        .expect("in time")
+        .expect("it grows");
+    let state = bench.state.path().join("attempts");
+    until("the first step ended", || {
+        let spool = std::fs::read_dir(&state)
+            .expect("attempts")
+            .flatten()
+            .next();
+        let size = spool.and_then(|it| it.path().join("spool").metadata().ok());
+        size.is_some_and(|it| it.len() > QUOTA + 100)
+    })
+    .await;
+    let shim = shims(&bench).remove(0);
+    let status = std::fs::read_to_string(format!("/proc/{shim}/status")).expect("a status");
+    let peak = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .expect("a peak");
+    let kib: u64 = peak
+        .split_whitespace()
+        .nth(1)
+        .expect("a number")
+        .parse()
+        .expect("a number");
+    assert!(kib < 32 * 1024, "{peak}");
+    std::fs::write(&fifo, "go\n").expect("told to go on");
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+    assert!(ended.log.bytes < QUOTA + 1024, "{:?}", ended.log);
+    assert!(
+        ended.log.dropped >= 1_000_000_000 - QUOTA,
+        "{:?}",
+        ended.log
+    );
+}
+
+#[tokio::test]
+async fn whoever_does_not_know_the_key_is_not_heard() {
+    let bench = bench(&["echo up; sleep 1; echo done"]);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let socket = bench.state.path().join("attempts/1/control");
+    for said in [
+        "{\"stop\":{\"reason\":\"canceled\",\"kill_at\":0}}\n",
+        "{\"hello\":{\"key\":\"guess\"}}\n{\"stop\":{\"reason\":\"canceled\",\"kill_at\":0}}\n",
+    ] {
+        use std::io::{Read, Write};
+        let mut stranger = std::os::unix::net::UnixStream::connect(&socket).expect("a socket");
+        stranger.write_all(said.as_bytes()).expect("said");
+        let mut answer = String::new();
+        let _ = stranger.read_to_string(&mut answer);
+        assert_eq!(answer, "");
+    }
+    assert_eq!(bench.ended(&mut attempt).await.outcome, Outcome::Succeeded);
+}
