@@ -1,37 +1,55 @@
 //! The agent as a whole: its settings, its slots, and how it is shut down.
 //!
-//! Slots share a client and their folders and know nothing of each other. What an earlier agent on
-//! the same state folder left running is taken over before any work is asked for. The agent ends
-//! when it is told to, or when the server refuses its credential; an unreachable server is only
-//! waited for. Dropped midway, it leaves its jobs to the next one: that is a handover.
+//! Work comes over the link and each piece gets a slot; slots share folders and know nothing of each
+//! other. What an earlier agent on the same state folder left running is taken over before a word
+//! is said to the server (A63). The agent ends when it is told to, or when the server refuses its
+//! credential; an unreachable server is only waited for. Dropped midway, it leaves its jobs to the
+//! next one: that is a handover.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateError, StateFolder};
-use crate::client::Client;
 use crate::executor::BaseEnvironment;
+use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine};
 use crate::note::Note;
 use crate::progress::Observer;
-use crate::shim::Sandbox;
-use crate::slot;
+use crate::secret::TokenSource;
+use crate::session::{self, SessionEnd};
+use crate::shim::{Confinement, Sandbox};
+use crate::tls::TlsFiles;
 use crate::workspace::{Source, WorkFolder, WorkspaceError};
+
+/// The server an agent works for, and as whom.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    pub address: Address,
+    /// Absent where a certificate says who this is.
+    pub token: Option<TokenSource>,
+    pub tls: TlsFiles,
+}
 
 /// How an agent works.
 #[derive(Debug, Clone)]
 pub struct AgentSettings {
-    /// Stable and unique; a slot's `runner_id` is this, a slash and the slot's number.
+    /// For people; the server gives it an id.
     pub name: String,
     /// Jobs at a time, one lease each.
     pub slots: u32,
-    /// What this machine is and has, matched against what jobs require.
-    pub capabilities: Vec<String>,
+    /// What it is or has beside what it detects; what was not granted is left out.
+    pub labels: Vec<String>,
+    /// Zones it is in, of those that were granted; all of them when none is named.
+    pub zones: Vec<String>,
+    /// Whether programs are asked for their version at the start.
+    pub detect_runtimes: bool,
     pub work_folder: PathBuf,
     /// Where it remembers its attempts, out of every job's reach.
     pub state_folder: PathBuf,
@@ -51,8 +69,6 @@ pub struct AgentSettings {
     pub stop_grace: Duration,
     /// Between TERM and KILL for what a finished job left running.
     pub leftover_grace: Duration,
-    /// How long the server may hold a request for work.
-    pub lease_wait: Duration,
 }
 
 impl AgentSettings {
@@ -61,7 +77,9 @@ impl AgentSettings {
         AgentSettings {
             name,
             slots: 1,
-            capabilities: detected_capabilities(),
+            labels: Vec::new(),
+            zones: Vec::new(),
+            detect_runtimes: true,
             state_folder: work_folder.join("state"),
             work_folder,
             shim: ShimProgram::this(),
@@ -75,26 +93,8 @@ impl AgentSettings {
             log_quota: 255 * 1024 * 1024,
             stop_grace: Duration::from_secs(10),
             leftover_grace: Duration::from_secs(2),
-            // The longest the protocol allows (A67).
-            lease_wait: Duration::from_secs(30),
         }
     }
-}
-
-/// Facts about this machine that jobs may ask for; free to claim, unlike pools and labels.
-pub fn detected_capabilities() -> Vec<String> {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
-    let facts = [
-        os.to_owned(),
-        arch.to_owned(),
-        format!("os={os}"),
-        format!("arch={arch}"),
-    ];
-    facts
-        .into_iter()
-        .chain([format!("cpu={cpus}"), "work:steps".to_owned()])
-        .collect()
 }
 
 /// Why an agent ended by itself.
@@ -115,77 +115,184 @@ pub type Shutdown = watch::Receiver<Option<Instant>>;
 /// What every slot has in hand.
 #[derive(Clone)]
 pub(crate) struct SlotContext {
-    pub client: Client,
-    pub settings: AgentSettings,
+    pub link: Link,
+    pub settings: Arc<AgentSettings>,
     pub work_folder: Arc<WorkFolder>,
     pub state: Arc<StateFolder>,
     pub observer: Arc<dyn Observer>,
-    pub runner_id: String,
+    /// What the protocol calls this one execution.
+    pub execution: String,
     /// Counted from 1.
     pub slot: u32,
+    /// The strict sandbox, whatever the settings say.
+    pub untrusted: bool,
 }
 
 /// Works until `shutdown` says otherwise.
 pub async fn run(
-    client: Client,
+    server: ServerSettings,
     settings: AgentSettings,
     observer: Arc<dyn Observer>,
     shutdown: Shutdown,
 ) -> Result<(), AgentError> {
     let work_folder = Arc::new(WorkFolder::open(&settings.work_folder)?);
     let state = Arc::new(StateFolder::open(&settings.state_folder)?);
-    let mut inherited = take_over(&state, &work_folder).await?;
-    // One order for all slots: the caller's, or our own when the server refuses one of them.
-    let (stop, stopped) = watch::channel(*shutdown.borrow());
-    let mut slots = JoinSet::new();
-    // A former agent may have had more slots: those only finish what they have.
-    let last = inherited.keys().next_back().copied().unwrap_or(0);
-    for slot in 1..=settings.slots.max(last) {
-        let context = SlotContext {
-            client: client.clone(),
-            runner_id: format!("{}/{slot}", settings.name),
-            settings: settings.clone(),
-            work_folder: Arc::clone(&work_folder),
-            state: Arc::clone(&state),
-            observer: Arc::clone(&observer),
+    let inherited = take_over(&state, &work_folder).await?;
+    let (link, assigned) = Link::new(settings.slots);
+    let stop = CancellationToken::new();
+    let line = link_settings(server, &settings, &state, &work_folder).await;
+    let mut agent = Agent {
+        context: SlotContext {
+            link: link.clone(),
+            settings: Arc::new(settings),
+            work_folder,
+            state,
+            observer,
+            execution: String::new(),
+            slot: 0,
+            untrusted: false,
+        },
+        sessions: JoinSet::new(),
+        taken: BTreeSet::new(),
+        // One order for all slots: the caller's, or our own when the server refuses us.
+        stop: watch::Sender::new(*shutdown.borrow()),
+    };
+    for (note, adopted) in inherited {
+        agent.resume(note, adopted);
+    }
+    let line = tokio::spawn(link::run(link, line, stop.clone()));
+    let ended = agent.work(assigned, AbortOnDropHandle::new(line), shutdown).await;
+    stop.cancel();
+    ended
+}
+
+async fn link_settings(
+    server: ServerSettings,
+    settings: &AgentSettings,
+    state: &StateFolder,
+    work_folder: &WorkFolder,
+) -> LinkSettings {
+    let machine = match settings.detect_runtimes {
+        true => Machine::whole(&settings.work_folder).await,
+        false => Machine::hardware(&settings.work_folder),
+    };
+    let (state_path, work_path) = (state.path(), work_folder.path());
+    let confinement = Confinement::of_slot(settings.sandbox, state_path, work_path, 1);
+    LinkSettings {
+        address: server.address,
+        token: server.token,
+        tls: server.tls,
+        identity: IdentityFile::open(state.path().join("agent.json")),
+        name: settings.name.clone(),
+        machine,
+        labels: settings.labels.clone(),
+        zones: settings.zones.clone(),
+        enforced: confinement.enforced(),
+    }
+}
+
+/// An agent at work.
+struct Agent {
+    context: SlotContext,
+    sessions: JoinSet<(u32, SessionEnd)>,
+    /// Slots with something in them.
+    taken: BTreeSet<u32>,
+    stop: watch::Sender<Option<Instant>>,
+}
+
+impl Agent {
+    async fn work(
+        mut self,
+        mut assigned: mpsc::Receiver<Assigned>,
+        mut line: AbortOnDropHandle<Result<(), link::Refused>>,
+        mut shutdown: Shutdown,
+    ) -> Result<(), AgentError> {
+        let (mut refused, mut line_over) = (None, false);
+        let once = self.context.settings.once;
+        let mut had_one = !self.taken.is_empty();
+        loop {
+            let ending = self.stop.borrow().is_some() || (once && had_one);
+            if ending {
+                self.context.link.stop_taking();
+                if self.sessions.is_empty() {
+                    break;
+                }
+            }
+            tokio::select! {
+                Some(work) = assigned.recv() => {
+                    had_one = true;
+                    self.begin(work);
+                }
+                Some(ended) = self.sessions.join_next() => match ended {
+                    Ok((slot, _)) => drop(self.taken.remove(&slot)),
+                    Err(problem) => tracing::error!(error = %problem, "a slot failed"),
+                },
+                Ok(()) = shutdown.changed() => {
+                    let order = *shutdown.borrow_and_update();
+                    self.stop.send_modify(|current| *current = stricter(*current, order));
+                }
+                ended = &mut line, if !line_over => {
+                    line_over = true;
+                    refused = Some(match ended {
+                        Ok(Err(link::Refused(why))) => why,
+                        Ok(Ok(())) => "the link ended".to_owned(),
+                        Err(problem) => problem.to_string(),
+                    });
+                    self.stop.send_replace(Some(Instant::now()));
+                }
+            }
+        }
+        match refused {
+            Some(why) => Err(AgentError::Unauthorized(why)),
+            None => Ok(()),
+        }
+    }
+
+    fn begin(&mut self, work: Assigned) {
+        let slot = (1..).find(|slot| !self.taken.contains(slot)).unwrap_or(1);
+        let context = Arc::new(SlotContext {
+            execution: work.execution,
             slot,
-        };
-        let own = inherited.remove(&slot).unwrap_or_default();
-        slots.spawn(occupy(Arc::new(context), own, stopped.clone()));
+            untrusted: work.untrusted,
+            ..self.context.clone()
+        });
+        self.taken.insert(slot);
+        let shutdown = self.stop.subscribe();
+        self.sessions.spawn(async move {
+            let end = session::hold(context, work.granted, work.job_name, shutdown).await;
+            (slot, end)
+        });
     }
-    drop(stopped);
-    supervise(slots, stop, shutdown).await
+
+    /// Goes on with what an earlier agent began.
+    fn resume(&mut self, note: Note, adopted: Adopted) {
+        // Its processes run in this slot; a former agent may have had more of them.
+        let slot = note.slot;
+        let context = Arc::new(SlotContext {
+            execution: note.execution.clone(),
+            slot,
+            ..self.context.clone()
+        });
+        self.taken.insert(slot);
+        let shutdown = self.stop.subscribe();
+        // Before the link says its first word.
+        let session = session::resume(context, note, adopted, shutdown);
+        self.sessions.spawn(async move { (slot, session.await) });
+    }
 }
 
-/// One slot: first what it inherited, then what it is given.
-async fn occupy(
-    context: Arc<SlotContext>,
-    inherited: Vec<(Note, Adopted)>,
-    shutdown: Shutdown,
-) -> Result<(), slot::Refused> {
-    let had_one = slot::resume(&context, inherited, &shutdown).await?;
-    let retired = context.slot > context.settings.slots;
-    if retired || (context.settings.once && had_one) {
-        return Ok(());
-    }
-    slot::work(context, shutdown).await
-}
-
-/// Finds what an earlier agent left running, by slot, and clears away the rest.
+/// Finds what an earlier agent left running, and clears away the rest.
 async fn take_over(
     state: &StateFolder,
     work_folder: &Arc<WorkFolder>,
-) -> Result<BTreeMap<u32, Vec<(Note, Adopted)>>, AgentError> {
-    let mut inherited: BTreeMap<u32, Vec<(Note, Adopted)>> = BTreeMap::new();
+) -> Result<Vec<(Note, Adopted)>, AgentError> {
+    let mut inherited = Vec::new();
     let mut numbers = Vec::new();
     for adopted in attempt::adopt_all(state).await {
         match Note::from_bytes(&adopted.note) {
             Some(note) => {
                 numbers.push(adopted.number);
-                inherited
-                    .entry(note.slot.max(1))
-                    .or_default()
-                    .push((note, adopted));
+                inherited.push((note, adopted));
             }
             // It ends by itself at its lease's local end.
             None => tracing::warn!(number = adopted.number, "a note that cannot be read"),
@@ -198,35 +305,6 @@ async fn take_over(
         Err(problem) => tracing::error!(error = %problem, "the work folder was not cleared"),
     }
     Ok(inherited)
-}
-
-async fn supervise(
-    mut slots: JoinSet<Result<(), slot::Refused>>,
-    stop: watch::Sender<Option<Instant>>,
-    mut shutdown: Shutdown,
-) -> Result<(), AgentError> {
-    let mut refused = None;
-    loop {
-        tokio::select! {
-            Ok(()) = shutdown.changed() => {
-                let order = *shutdown.borrow_and_update();
-                stop.send_modify(|current| *current = stricter(*current, order));
-            }
-            ended = slots.join_next() => match ended {
-                None => break,
-                Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(slot::Refused(why)))) => {
-                    stop.send_replace(Some(Instant::now()));
-                    refused = Some(why);
-                }
-                Some(Err(problem)) => tracing::error!(error = %problem, "a slot failed"),
-            },
-        }
-    }
-    match refused {
-        Some(why) => Err(AgentError::Unauthorized(why)),
-        None => Ok(()),
-    }
 }
 
 fn stricter(old: Option<Instant>, new: Option<Instant>) -> Option<Instant> {

@@ -1,22 +1,20 @@
-//! The agent: holds leases over the Runner Protocol and executes steps as processes.
+//! The agent: holds leases over the Execution Protocol and executes steps as processes.
 //!
 //! It dials out and is never dialled. What it may do and when it must stop is decided by the
-//! holder's machine of the core; this crate owns processes, files, the log and the client. It
+//! holder's machine of the core; this crate owns processes, files, the log and the link. It
 //! refuses to execute anything before its lease is acknowledged, and to report anything after the
 //! lease is lost.
 //!
-//! Reading order: [`agent`], `slot` (one lane), `session` (one lease), `work` (what is done under
-//! it), [`attempt`] (started, followed, found again), [`shim`] (the process that owns the job's
-//! processes and its log), [`executor`] (the words they share), `log_ship`, [`client`].
+//! Reading order: [`agent`], `link` (the line to the server), `session` (one lease), `work` (what is
+//! done under it), [`attempt`] (started, followed, found again), [`shim`] (the process that owns the job's
+//! processes and its log), [`executor`] (the words they share), `log_ship`.
 
 #![cfg(unix)]
 #![forbid(unsafe_code)]
 
 pub mod agent;
-mod answer;
 pub mod attempt;
 mod backoff;
-pub mod client;
 mod clock;
 mod copy;
 pub mod executor;
@@ -29,12 +27,11 @@ mod report;
 mod secret;
 mod session;
 pub mod shim;
-mod slot;
 mod spec;
 pub mod tls;
 mod work;
 pub mod workspace;
 
-pub use agent::{AgentError, AgentSettings, Shutdown, detected_capabilities, run};
-pub use client::{Client, ClientError, ClientSettings};
+pub use agent::{AgentError, AgentSettings, ServerSettings, Shutdown, run};
+pub use link::{Address, AddressError, Machine};
 pub use secret::{Secret, TokenSource};

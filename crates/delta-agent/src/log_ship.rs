@@ -1,7 +1,8 @@
-//! Ships a log while it grows: bytes from the file on disk to the server, by offset.
+//! Ships a log while it grows: bytes from the spool on disk to the server, by offset.
 //!
-//! The file is the buffer, so nothing is lost when the server is away, and the server's word on the
-//! offset is taken: it may ask for bytes again. A log that cannot be shipped never fails the job.
+//! The spool is the buffer, so nothing is lost when the server is away, and the server's word on
+//! the offset is taken: it may ask for bytes again. A log that cannot be shipped never fails the
+//! job.
 
 use std::fs::File;
 use std::io;
@@ -12,152 +13,142 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use delta_wire::runner::{CreateUpload, LeaseToken, UploadCreated, UploadKind};
+use delta_wire::runner::LeaseToken;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
-use crate::backoff::{Backoff, entropy};
-use crate::client::{CallError, Client, Fenced, PutAnswer};
+use crate::link::{Cursors, Link};
 
-/// Bytes of one request: what a server buffers for a segment (A27).
-const MAX_CHUNK_BYTES: u64 = 1024 * 1024;
-
-/// Pause after a small chunk, so that a job that prints line by line does not cost a request per
+/// Pause after a small chunk, so that a job that prints line by line does not cost a message per
 /// line; a person watching does not notice it.
-const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A chunk of this size is sent on without a pause.
-const LARGE_CHUNK_BYTES: u64 = 128 * 1024;
+const LARGE_CHUNK_BYTES: usize = 64 * 1024;
 
-/// Waits while the server is away: short, because a lease may be short.
-const RETRY_BASE: Duration = Duration::from_millis(200);
-const RETRY_CAP: Duration = Duration::from_secs(5);
-
-/// Answers in a row that move the offset back before the log is given up: each is a round trip, and
-/// a sound server needs one.
+/// Times the server may ask for the same place again before the log is given up: each is a round
+/// trip, and a sound server needs one.
 const MAX_SETBACKS: u32 = 16;
 
 /// Everything needed to ship one log.
 pub(crate) struct Shipment {
-    pub client: Client,
+    pub link: Link,
+    pub execution: String,
     pub lease: LeaseToken,
-    pub runner_id: String,
     pub path: PathBuf,
-    /// The size of the file as it grows; it ends when the log does.
+    /// The size of the spool as it grows; it ends when the log does.
     pub grows: watch::Receiver<u64>,
-    /// Bytes the server has, for the heartbeat's cursor.
+    /// How far the server is.
+    pub cursors: watch::Receiver<Cursors>,
+    /// The session, while there is one.
+    pub line: watch::Receiver<Option<u64>>,
+    /// Bytes the server has, for the heartbeat.
     pub shipped: Arc<AtomicU64>,
 }
 
 /// Why shipping ended before the log did.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ShipError {
-    #[error("the lease is over")]
-    Stale,
-    #[error("the server does not take the log: {0}")]
-    Refused(String),
+    #[error("the server takes no more than {0} bytes of it")]
+    Full(u64),
+    #[error("the server asked for the same bytes again and again")]
+    Setbacks,
     #[error("the log cannot be read: {0}")]
     Disk(#[from] io::Error),
 }
 
-/// Ships until the log has ended and the server has all of it. Returns the reference under which
-/// the server keeps it.
-pub(crate) async fn ship(mut shipment: Shipment) -> Result<String, ShipError> {
+/// Where the shipping stands.
+struct Place {
+    /// The first byte that was not sent on this session.
+    next: u64,
+    session: Option<u64>,
+    resends: u64,
+    setbacks: u32,
+    /// The furthest the server has been.
+    best: u64,
+    not_before: Option<Instant>,
+}
+
+/// Ships until the log has ended and the server has all of it.
+pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
     let file = File::open(&shipment.path)?;
-    let upload = create(&shipment).await?;
-    let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
-    let mut setbacks = 0;
-    let mut offset = 0;
+    let mut room = shipment.link.room();
+    let mut place = Place {
+        next: 0,
+        session: None,
+        resends: shipment.cursors.borrow().resends,
+        setbacks: 0,
+        best: 0,
+        not_before: None,
+    };
     loop {
         // Asked for before the size is read, so that the last bytes are never missed.
         let ended = shipment.grows.has_changed().is_err();
         let size = *shipment.grows.borrow_and_update();
-        let end = size.min(upload.max_bytes);
-        if offset >= end {
-            if ended {
-                return if end == size {
-                    Ok(upload.uri)
-                } else {
-                    Err(too_large(&upload))
-                };
+        let line = *shipment.line.borrow_and_update();
+        let cursors = *shipment.cursors.borrow_and_update();
+        place.heed(line, &cursors)?;
+        shipment.shipped.store(cursors.received, Ordering::Relaxed);
+        if ended && cursors.received >= size {
+            return Ok(());
+        }
+        let due = ended || place.not_before.is_none_or(|at| Instant::now() >= at);
+        if place.session.is_some() && due && place.next < size {
+            let wanted = usize::try_from(size - place.next).unwrap_or(usize::MAX);
+            let length = shipment.link.log_room(wanted);
+            if length > 0 {
+                let chunk = read_chunk(&file, place.next, length)?;
+                shipment
+                    .link
+                    .send_log(&shipment.execution, &shipment.lease, place.next, chunk);
+                place.next += length as u64;
+                let small = length < LARGE_CHUNK_BYTES;
+                place.not_before = small.then(|| Instant::now() + PAUSE);
+                continue;
             }
-            // An error means that the log ended; the next round sees it.
-            let _ = shipment.grows.changed().await;
-            continue;
         }
-        let length = (end - offset).min(MAX_CHUNK_BYTES);
-        let chunk = read_chunk(&file, offset, length)?;
-        let put = shipment
-            .client
-            .put_log(&upload.url, &shipment.lease, offset, chunk)
-            .await;
-        match put {
-            Ok(Fenced::Answer(PutAnswer::Received(at) | PutAnswer::Expected(at))) => {
-                setbacks = if at > offset { 0 } else { setbacks + 1 };
-                if at > size || setbacks > MAX_SETBACKS {
-                    return Err(ShipError::Refused("its offsets make no sense".into()));
-                }
-                offset = at;
-                shipment.shipped.store(offset, Ordering::Relaxed);
-                backoff.reset();
-                if setbacks > 0 {
-                    sleep(PAUSE).await;
-                } else if length < LARGE_CHUNK_BYTES {
-                    pause(&mut shipment.grows).await;
-                }
+        let again = place.not_before.filter(|_| !due).map(sleep_until);
+        tokio::select! {
+            Ok(()) = shipment.grows.changed(), if !ended => {}
+            Ok(()) = shipment.cursors.changed() => {}
+            Ok(()) = shipment.line.changed() => {}
+            Ok(()) = room.changed(), if due => {}
+            () = async { match again { Some(it) => it.await, None => std::future::pending().await } } => {}
+        }
+    }
+}
+
+impl Place {
+    /// Takes the server's word on where to go on.
+    fn heed(&mut self, line: Option<u64>, cursors: &Cursors) -> Result<(), ShipError> {
+        if cursors.full {
+            return Err(ShipError::Full(cursors.received));
+        }
+        if line != self.session {
+            self.session = line;
+            // A lease of this very session was not there when it began: it goes on as it is.
+            if line == Some(cursors.session) {
+                self.next = cursors.received;
             }
-            Ok(Fenced::Stale(_)) => return Err(ShipError::Stale),
-            Err(problem) => wait_or_give_up(problem, &mut backoff).await?,
+        }
+        if cursors.resends != self.resends {
+            self.resends = cursors.resends;
+            self.next = cursors.received;
+            self.setbacks += 1;
+        }
+        if cursors.received > self.best {
+            self.best = cursors.received;
+            self.setbacks = 0;
+        }
+        match self.setbacks > MAX_SETBACKS {
+            true => Err(ShipError::Setbacks),
+            false => Ok(()),
         }
     }
 }
 
-/// Lets more bytes gather; the end of the log cuts it short, so that no job waits for it.
-async fn pause(grows: &mut watch::Receiver<u64>) {
-    tokio::select! {
-        () = sleep(PAUSE) => {}
-        Err(_) = grows.wait_for(|_| false) => {}
-    }
-}
-
-async fn create(shipment: &Shipment) -> Result<UploadCreated, ShipError> {
-    let message = CreateUpload {
-        lease_id: shipment.lease.clone(),
-        runner_id: shipment.runner_id.clone(),
-        name: "log".to_owned(),
-        kind: UploadKind::Log,
-        size: None,
-        sha256: None,
-    };
-    let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
-    loop {
-        match shipment.client.create_upload(&message).await {
-            Ok(Fenced::Answer(upload)) => return Ok(upload),
-            Ok(Fenced::Stale(_)) => return Err(ShipError::Stale),
-            Err(problem) => wait_or_give_up(problem, &mut backoff).await?,
-        }
-    }
-}
-
-async fn wait_or_give_up(problem: CallError, backoff: &mut Backoff) -> Result<(), ShipError> {
-    let retry_after = match problem {
-        CallError::Busy { retry_after, .. } => retry_after,
-        CallError::Unreachable(_) | CallError::Garbled(_) | CallError::Credential(_) => None,
-        CallError::Unauthorized { .. } | CallError::Refused { .. } => {
-            return Err(ShipError::Refused(problem.to_string()));
-        }
-    };
-    sleep(backoff.next(retry_after, entropy())).await;
-    Ok(())
-}
-
-fn too_large(upload: &UploadCreated) -> ShipError {
-    ShipError::Refused(format!("it takes {} bytes of a log", upload.max_bytes))
-}
-
-/// The file only grows and was this long already, so the bytes are there.
-fn read_chunk(file: &File, offset: u64, length: u64) -> io::Result<Bytes> {
-    let length = usize::try_from(length).map_err(io::Error::other)?;
+/// The spool only grows and was this long already, so the bytes are there.
+fn read_chunk(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
     let mut chunk = vec![0; length];
     file.read_exact_at(&mut chunk, offset)?;
     Ok(chunk.into())

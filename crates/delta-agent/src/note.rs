@@ -11,7 +11,8 @@ use crate::executor::Identity;
 #[derive(Clone)]
 pub(crate) struct Note {
     pub granted: LeaseGranted,
-    pub runner_id: String,
+    /// What the protocol calls this one execution.
+    pub execution: String,
     pub slot: u32,
     pub job_name: String,
 }
@@ -19,7 +20,7 @@ pub(crate) struct Note {
 #[derive(Serialize)]
 struct Written<'a> {
     granted: &'a LeaseGranted,
-    runner_id: &'a str,
+    execution: &'a str,
     slot: u32,
     job_name: &'a str,
 }
@@ -27,7 +28,7 @@ struct Written<'a> {
 #[derive(Deserialize)]
 struct Read {
     granted: Box<RawValue>,
-    runner_id: String,
+    execution: String,
     slot: u32,
     job_name: String,
 }
@@ -36,7 +37,7 @@ impl Note {
     pub fn of(context: &SlotContext, granted: &LeaseGranted, identity: &Identity) -> Note {
         Note {
             granted: granted.clone(),
-            runner_id: context.runner_id.clone(),
+            execution: context.execution.clone(),
             slot: context.slot,
             job_name: identity.job_name.clone(),
         }
@@ -45,7 +46,7 @@ impl Note {
     pub fn to_bytes(&self) -> Vec<u8> {
         let written = Written {
             granted: &self.granted,
-            runner_id: &self.runner_id,
+            execution: &self.execution,
             slot: self.slot,
             job_name: &self.job_name,
         };
@@ -59,7 +60,7 @@ impl Note {
         let granted = runner::parse::<LeaseGranted>(read.granted.get().as_bytes()).ok()?;
         Some(Note {
             granted: granted.message,
-            runner_id: read.runner_id,
+            execution: read.execution,
             slot: read.slot,
             job_name: read.job_name,
         })

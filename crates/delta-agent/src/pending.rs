@@ -10,7 +10,7 @@ use crate::backoff::{Backoff, entropy};
 
 /// Waits between tries under a lease: short, because its time is running.
 const RETRY_BASE: Duration = Duration::from_millis(200);
-pub(crate) const RETRY_CAP: Duration = Duration::from_secs(5);
+const RETRY_CAP: Duration = Duration::from_secs(5);
 
 /// A message that is sent until it is answered.
 pub(crate) struct Pending {

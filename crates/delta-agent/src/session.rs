@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use delta_core::holder::{Answer, Holder, StopWhy, Terms, Todo};
 use delta_core::time::{Millis, Span};
-use delta_wire::runner::{AckLease, AckLeaseAck, HeartbeatAck, LeaseGranted, Reason};
+use delta_wire::agent::proto::RunComplete;
+use delta_wire::runner::LeaseGranted;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
@@ -17,12 +18,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::{Shutdown, SlotContext};
 use crate::attempt::{Adopted, Standing};
-use crate::client::{CallError, Fenced};
 use crate::clock;
 use crate::executor::{Identity, StopOrder, StopReason};
+use crate::link::{CallError, Followed, Link, News, Settled};
 use crate::note::Note;
-use crate::pending::{Pending, RETRY_CAP, span};
-use crate::report::{self, Report, Settled};
+use crate::pending::{Pending, span};
+use crate::report;
 use crate::work::{self, Assignment, Visible, WorkEnd};
 
 /// The loop looks around at least this often, so that a machine that slept notices what it missed.
@@ -41,28 +42,31 @@ pub(crate) enum SessionEnd {
     Settled,
     /// The lease was lost; nothing was or will be reported.
     Lost,
-    /// The server refuses the agent's credential.
-    Refused(String),
 }
 
 /// Holds a lease until it is over.
 pub(crate) async fn hold(
     context: Arc<SlotContext>,
     granted: LeaseGranted,
+    job_name: String,
     shutdown: Shutdown,
 ) -> SessionEnd {
-    let session = Session::new(context, granted, shutdown);
+    let mut session = Session::new(context, granted, shutdown);
+    if !job_name.is_empty() {
+        session.identity.job_name = job_name;
+    }
     tracing::info!(job_id = session.identity.job_id, "lease granted");
     session.to_the_end().await
 }
 
-/// Goes on with a lease, and the work under it, that an earlier agent held.
-pub(crate) async fn resume(
+/// Goes on with a lease, and the work under it, that an earlier agent held. The link knows of it
+/// when this returns; what is returned must be driven.
+pub(crate) fn resume(
     context: Arc<SlotContext>,
     note: Note,
     adopted: Adopted,
     shutdown: Shutdown,
-) -> SessionEnd {
+) -> impl Future<Output = SessionEnd> {
     let mut session = Session::new(context, note.granted, shutdown);
     session.identity.job_name = note.job_name;
     session.holder = adopt(session.terms, &adopted.standing);
@@ -70,7 +74,7 @@ pub(crate) async fn resume(
     session.seq = u64::try_from(clock::now().0).unwrap_or(0);
     session.start_work(Some(adopted));
     tracing::info!(job_id = session.identity.job_id, "lease taken over");
-    session.to_the_end().await
+    session.to_the_end()
 }
 
 fn adopt(terms: Terms, standing: &Standing) -> Holder {
@@ -97,9 +101,6 @@ struct Session {
     shutdown: Shutdown,
     calls: JoinSet<Reply>,
     ack: Pending,
-    /// The heartbeat that the server holds until there is something to say (A70).
-    listener: Pending,
-    listen_for: Duration,
     result: Pending,
     /// The server has not seen the acknowledgement; it must before it takes a result (A3).
     ack_missing: bool,
@@ -110,33 +111,28 @@ struct Session {
     visible: Arc<Visible>,
     working: Option<AbortOnDropHandle<WorkEnd>>,
     work_end: Option<WorkEnd>,
-    report: Option<Report>,
-    refused: Option<String>,
+    report: Option<RunComplete>,
+    followed: Followed,
 }
 
 /// An answer that came back, with the moment its message was sent.
 enum Reply {
     Ack {
         sent_at: Millis,
-        answer: Result<Fenced<AckLeaseAck>, CallError>,
+        answer: Result<Answer, CallError>,
     },
     Heartbeat {
         sent_at: Millis,
-        listening: bool,
-        answer: Result<HeartbeatAck, CallError>,
+        answer: Result<Answer, CallError>,
     },
     Result(Result<Settled, CallError>),
 }
 
 impl Session {
     fn new(context: Arc<SlotContext>, granted: LeaseGranted, shutdown: Shutdown) -> Session {
-        let (ttl, interval) = (
-            granted.lease_ttl_seconds,
-            granted.heartbeat_interval_seconds,
-        );
         let terms = Terms {
-            ttl: span(ttl),
-            heartbeat_interval: span(interval),
+            ttl: span(granted.lease_ttl_seconds),
+            heartbeat_interval: span(granted.heartbeat_interval_seconds),
             max_runtime: span(granted.max_runtime_seconds),
             grace: span(context.settings.stop_grace.into()),
         };
@@ -146,14 +142,13 @@ impl Session {
             until: watch::Sender::new(holder.valid_until()),
             holder,
             terms,
-            listen_for: listen_for(ttl.as_duration(), interval.as_duration()),
+            followed: context.link.hold(&context.execution, &granted.lease_id),
             context,
             granted: Arc::new(granted),
             identity,
             shutdown,
             calls: JoinSet::new(),
             ack: Pending::new(),
-            listener: Pending::new(),
             result: Pending::new(),
             ack_missing: false,
             seq: 0,
@@ -162,12 +157,12 @@ impl Session {
             working: None,
             work_end: None,
             report: None,
-            refused: None,
         }
     }
 
     async fn to_the_end(mut self) -> SessionEnd {
         let end = self.run().await;
+        self.context.link.release(&self.context.execution);
         tracing::info!(job_id = self.identity.job_id, ?end, "lease over");
         // What was not reported in time may still be, by the next agent.
         let over = matches!(self.holder.todo(clock::now()), Todo::Release(_));
@@ -197,14 +192,15 @@ impl Session {
             tokio::select! {
                 Some(reply) = self.calls.join_next() => self.hear(reply),
                 ended = finished(&mut self.working) => self.work_ended(ended),
+                Ok(()) = self.followed.news.changed() => self.hear_news(),
+                Ok(()) = self.followed.line.changed() => self.line_changed(),
                 Ok(()) = self.shutdown.changed() => {}
                 () = sleep(pause) => {}
             }
         }
-        match (self.refused.take(), self.holder.todo(clock::now())) {
-            (Some(why), _) => SessionEnd::Refused(why),
-            (None, Todo::Release(None)) => SessionEnd::Settled,
-            (None, _) => SessionEnd::Lost,
+        match self.holder.todo(clock::now()) {
+            Todo::Release(None) => SessionEnd::Settled,
+            _ => SessionEnd::Lost,
         }
     }
 
@@ -225,7 +221,7 @@ impl Session {
                     self.start_work(None);
                     self.holder.work_started();
                 }
-                Todo::Heartbeat => self.send_heartbeat(now, None),
+                Todo::Heartbeat => self.send_heartbeat(now),
                 Todo::StopWork(why) => {
                     self.order(reason(why), Instant::now() + UNTIL_TOLD);
                     self.holder.stop_asked();
@@ -242,13 +238,7 @@ impl Session {
                     let beat = now + span(self.granted.heartbeat_interval_seconds);
                     return Some(self.result.next(beat.min(self.holder.valid_until())));
                 }
-                Todo::Wait(until) => {
-                    if self.holder.stopping().is_none() && self.listener.due(now) {
-                        self.send_heartbeat(now, Some(self.listen_for));
-                        continue;
-                    }
-                    return Some(self.listener.next(until));
-                }
+                Todo::Wait(until) => return Some(until),
                 Todo::Release(_) => return None,
             }
         }
@@ -256,40 +246,31 @@ impl Session {
 
     fn send_ack(&mut self, now: Millis) {
         self.ack.in_flight = true;
-        let message = AckLease {
-            job_id: self.granted.job_id.clone(),
-            lease_id: self.granted.lease_id.clone(),
-            runner_id: self.context.runner_id.clone(),
-            accepted_at: Some(clock::wall_time()),
-        };
-        let client = self.context.client.clone();
+        let (link, execution) = self.line();
+        let lease = self.granted.lease_id.clone();
         self.calls.spawn(async move {
             Reply::Ack {
                 sent_at: now,
-                answer: client.ack_lease(&message).await,
+                answer: link.accept(&execution, &lease).await,
             }
         });
     }
 
-    /// With `listen` the server may hold the answer that long.
-    fn send_heartbeat(&mut self, now: Millis, listen: Option<Duration>) {
+    fn line(&self) -> (Link, String) {
+        let context = &self.context;
+        (context.link.clone(), context.execution.clone())
+    }
+
+    fn send_heartbeat(&mut self, now: Millis) {
         self.seq += 1;
-        let message = report::heartbeat(
-            &self.granted,
-            &self.context.runner_id,
-            &self.visible,
-            self.seq,
-            listen,
-        );
-        let listening = listen.is_some();
-        self.listener.in_flight |= listening;
+        let renewal = report::renewal(&self.visible, self.seq);
         self.holder.heartbeat_sent(now);
-        let client = self.context.client.clone();
+        let (link, execution) = self.line();
+        let lease = self.granted.lease_id.clone();
         self.calls.spawn(async move {
-            let answer = client.heartbeat(&message).await;
+            let answer = link.renew(&execution, &lease, renewal).await;
             Reply::Heartbeat {
                 sent_at: now,
-                listening,
                 answer,
             }
         });
@@ -299,12 +280,37 @@ impl Session {
         let Some(end) = &self.work_end else { return };
         self.result.in_flight = true;
         // Made once: every further try must be the same message (A18).
-        let message = self
-            .report
-            .get_or_insert_with(|| report::make(todo, &self.granted, &self.context.runner_id, end));
-        let (message, client) = (message.clone(), self.context.client.clone());
-        self.calls
-            .spawn(async move { Reply::Result(message.send(&client).await) });
+        let message = self.report.get_or_insert_with(|| report::make(todo, end));
+        let message = message.clone();
+        let (link, execution) = self.line();
+        let lease = self.granted.lease_id.clone();
+        self.calls.spawn(async move {
+            Reply::Result(link.complete(&execution, &lease, message).await)
+        });
+    }
+
+    /// Something happened to the lease without us.
+    fn hear_news(&mut self) {
+        let now = clock::now();
+        let news = self.followed.news.borrow_and_update().clone();
+        match news {
+            News::None => {}
+            // The heartbeat is the proof that we heard of it, and brings the deadline (A70).
+            News::CancelAsked if self.holder.stopping().is_none() => self.send_heartbeat(now),
+            News::CancelAsked => {}
+            News::Stale(reason) => {
+                tracing::warn!(job_id = self.identity.job_id, reason, "the lease is over");
+                self.holder.heartbeat_answered(now, Answer::Stale, now);
+            }
+        }
+    }
+
+    /// After a time without a line the lease may be about to end.
+    fn line_changed(&mut self) {
+        let up = self.followed.line.borrow_and_update().is_some();
+        if up && self.working.is_some() {
+            self.send_heartbeat(clock::now());
+        }
     }
 
     fn start_work(&mut self, adopted: Option<Adopted>) {
@@ -317,6 +323,8 @@ impl Session {
             until: self.until.subscribe(),
             must_finish_by: self.holder.must_finish_by(),
             visible: Arc::clone(&self.visible),
+            cursors: self.followed.cursors.clone(),
+            line: self.followed.line.clone(),
         };
         let work = work::perform(assignment, adopted);
         self.working = Some(AbortOnDropHandle::new(tokio::spawn(work)));
@@ -379,31 +387,16 @@ impl Session {
         let now = clock::now();
         match reply {
             Ok(Reply::Ack { sent_at, answer }) => self.hear_ack(sent_at, answer, now),
-            Ok(Reply::Heartbeat {
-                sent_at,
-                listening,
-                answer,
-            }) => {
-                self.hear_heartbeat(sent_at, listening, answer, now);
-            }
+            Ok(Reply::Heartbeat { sent_at, answer }) => self.hear_heartbeat(sent_at, answer, now),
             Ok(Reply::Result(answer)) => self.hear_result(answer, now),
             Err(problem) => tracing::error!(error = %problem, "a call failed inside the agent"),
         }
     }
 
-    fn hear_ack(
-        &mut self,
-        sent_at: Millis,
-        answer: Result<Fenced<AckLeaseAck>, CallError>,
-        now: Millis,
-    ) {
+    fn hear_ack(&mut self, sent_at: Millis, answer: Result<Answer, CallError>, now: Millis) {
         let answer = match answer {
-            Ok(Fenced::Answer(ack)) if ack.accepted => Answer::Renewed {
-                ttl: span(ack.lease_ttl_seconds),
-                cancel: None,
-            },
-            Ok(Fenced::Answer(_) | Fenced::Stale(_)) => Answer::Stale,
-            Err(problem) => match self.lasting(problem) {
+            Ok(answer) => answer,
+            Err(problem) => match self.lasting(&problem) {
                 Some(retry_after) => return self.ack.failed(now, retry_after),
                 None => Answer::Stale,
             },
@@ -413,52 +406,15 @@ impl Session {
         self.holder.acknowledged(sent_at, answer, now);
     }
 
-    fn hear_heartbeat(
-        &mut self,
-        sent_at: Millis,
-        listening: bool,
-        answer: Result<HeartbeatAck, CallError>,
-        now: Millis,
-    ) {
-        let ack = match answer {
-            Ok(ack) => ack,
-            Err(problem) => {
-                let retry_after = match self.lasting(problem) {
-                    Some(retry_after) => retry_after,
-                    None if self.refused.is_some() => {
-                        return self.holder.heartbeat_answered(sent_at, Answer::Stale, now);
-                    }
-                    // The server does not understand us; the time to live decides.
-                    None => Some(RETRY_CAP),
-                };
-                if listening {
-                    self.listener.failed(now, retry_after);
-                }
-                return;
+    fn hear_heartbeat(&mut self, sent_at: Millis, answer: Result<Answer, CallError>, now: Millis) {
+        match answer {
+            Ok(answer) => {
+                self.ack_missing |= matches!(answer, Answer::NotAcknowledged);
+                self.holder.heartbeat_answered(sent_at, answer, now);
             }
-        };
-        if listening {
-            // A server that does not hold the answer must not be asked in a tight loop.
-            let listened = Millis(i64::try_from(self.listen_for.as_millis()).unwrap_or(0));
-            self.listener.answered(now.max(sent_at + Span(listened.0)));
+            // The next one is due in time; the time to live decides.
+            Err(problem) => drop(self.lasting(&problem)),
         }
-        let answer = match ack.new_lease_ttl_seconds {
-            Some(ttl) if ack.extend_lease => {
-                let cancel = ack
-                    .cancel_requested
-                    .then(|| span(ack.cancel_deadline_seconds));
-                Answer::Renewed {
-                    ttl: span(ttl),
-                    cancel,
-                }
-            }
-            _ if ack.reason == Some(Reason::NotAcked) => {
-                self.ack_missing = true;
-                Answer::NotAcknowledged
-            }
-            _ => Answer::Stale,
-        };
-        self.holder.heartbeat_answered(sent_at, answer, now);
     }
 
     fn hear_result(&mut self, answer: Result<Settled, CallError>, now: Millis) {
@@ -469,7 +425,7 @@ impl Session {
                 self.ack_missing = true;
                 self.result.answered(now);
             }
-            Err(problem) => match self.lasting(problem) {
+            Err(problem) => match self.lasting(&problem) {
                 Some(retry_after) => self.result.failed(now, retry_after),
                 // The same message would be refused again, and no other may be sent.
                 None => self.holder.result_answered(true),
@@ -477,21 +433,14 @@ impl Session {
         }
     }
 
-    /// Whether another try makes sense, and after how long at least. A refused credential is
-    /// remembered.
-    fn lasting(&mut self, problem: CallError) -> Option<Option<Duration>> {
+    /// Whether another try makes sense, and after how long at least.
+    fn lasting(&self, problem: &CallError) -> Option<Option<Duration>> {
         let job_id = &self.identity.job_id;
         tracing::warn!(job_id, error = %problem, "a message was not answered");
         match problem {
-            CallError::Busy { retry_after, .. } => Some(retry_after),
-            CallError::Unreachable(_) | CallError::Garbled(_) | CallError::Credential(_) => {
-                Some(None)
-            }
+            CallError::Busy { retry_after, .. } => Some(*retry_after),
+            CallError::Unreachable(_) => Some(None),
             CallError::Refused { .. } => None,
-            CallError::Unauthorized { message, .. } => {
-                self.refused = Some(message);
-                None
-            }
         }
     }
 }
@@ -502,17 +451,6 @@ async fn finished(working: &mut Option<AbortOnDropHandle<WorkEnd>>) -> Result<Wo
         Some(handle) => handle.await,
         None => std::future::pending().await,
     }
-}
-
-/// How long a listening heartbeat is held. Shorter than the interval, so that it counts as the
-/// heartbeat; and so short that the lease, counted from its sending, outlives the next one too. A
-/// server whose times leave no room for that still gets no more than four heartbeats an interval.
-fn listen_for(ttl: Duration, interval: Duration) -> Duration {
-    let longest = Duration::from_secs(delta_wire::runner::MAX_WAIT_SECONDS);
-    (interval * 3 / 4)
-        .min(ttl.saturating_sub(interval) / 2)
-        .max(interval / 4)
-        .min(longest)
 }
 
 fn reason(why: StopWhy) -> StopReason {

@@ -22,6 +22,7 @@ use crate::clock::wall_time;
 use crate::executor::{
     Ended, Identity, LogSize, Outcome, Step, StopOrder, StopReason, Work, stopped_at, unusable,
 };
+use crate::link::Cursors;
 use crate::log_ship::{self, Shipment};
 use crate::note::Note;
 use crate::progress::{Lines, Progress};
@@ -41,7 +42,7 @@ const FLUSH_AFTER_STOP: Duration = Duration::from_secs(3);
 const MAX_STEP_CHARS: usize = 120;
 
 /// The log on its way; dropping it stops the shipping.
-type Shipping = AbortOnDropHandle<Result<String, log_ship::ShipError>>;
+type Shipping = AbortOnDropHandle<Result<(), log_ship::ShipError>>;
 
 /// What the session can see of the work while it goes on.
 #[derive(Debug, Default)]
@@ -59,8 +60,6 @@ pub(crate) struct WorkEnd {
     pub ended: Ended,
     pub started_at: String,
     pub finished_at: String,
-    /// Where the server keeps the log; absent when it does not have all of it.
-    pub log_uri: Option<String>,
     /// The record on disk, to be removed when nobody needs it any more.
     pub attempt: Option<Attempt>,
 }
@@ -75,6 +74,8 @@ pub(crate) struct Assignment {
     pub until: watch::Receiver<Millis>,
     pub must_finish_by: Millis,
     pub visible: Arc<Visible>,
+    pub cursors: watch::Receiver<Cursors>,
+    pub line: watch::Receiver<Option<u64>>,
 }
 
 /// Does the work of one lease.
@@ -97,7 +98,6 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
             ended: *ended,
             started_at,
             finished_at: wall_time(),
-            log_uri: None,
             attempt: None,
         },
     };
@@ -110,7 +110,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
 
 impl Assignment {
     async fn begin(&mut self) -> Result<WorkEnd, Box<Ended>> {
-        let spec = spec::read(&self.context.client, &self.granted).await;
+        let spec = spec::read(&self.granted);
         if let Ok(JobSpec {
             name: Some(name), ..
         }) = &spec
@@ -142,7 +142,11 @@ impl Assignment {
     fn confinement(&self) -> Confinement {
         let context = &self.context;
         let (state, work) = (context.state.path(), context.work_folder.path());
-        Confinement::of_slot(context.settings.sandbox, state, work, context.slot)
+        let sandbox = match context.untrusted {
+            true => Sandbox::Strict,
+            false => context.settings.sandbox,
+        };
+        Confinement::of_slot(sandbox, state, work, context.slot)
     }
 
     fn start(
@@ -190,22 +194,23 @@ impl Assignment {
     /// Stays with the work to its end, and ships its log.
     async fn follow(&mut self, mut attempt: Attempt, folder: AttemptFolder) -> WorkEnd {
         let shipment = Shipment {
-            client: self.context.client.clone(),
+            link: self.context.link.clone(),
+            execution: self.context.execution.clone(),
             lease: self.granted.lease_id.clone(),
-            runner_id: self.context.runner_id.clone(),
             path: attempt.spool(),
             grows: attempt.grows(),
+            cursors: self.cursors.clone(),
+            line: self.line.clone(),
             shipped: Arc::clone(&self.visible.shipped),
         };
         let shipping = Shipping::new(tokio::spawn(log_ship::ship(shipment)));
         let finished = self.obey_until_ended(&mut attempt).await;
         self.visible.uploading.store(true, Ordering::Relaxed);
-        let (log_uri, ()) = tokio::join!(flush(shipping, self.stop.clone()), remove(folder));
+        tokio::join!(flush(shipping, self.stop.clone()), remove(folder));
         WorkEnd {
             ended: finished.ended,
             started_at: finished.started_at,
             finished_at: finished.finished_at,
-            log_uri,
             attempt: Some(attempt),
         }
     }
@@ -276,7 +281,7 @@ impl Assignment {
 
 /// Waits for the rest of the log: long while the job ended by itself, briefly once it is to stop,
 /// and not at all when nobody wants it any more.
-async fn flush(shipping: Shipping, mut stop: watch::Receiver<Option<StopOrder>>) -> Option<String> {
+async fn flush(shipping: Shipping, mut stop: watch::Receiver<Option<StopOrder>>) {
     let hurried = async {
         let urgent =
             |order: &Option<StopOrder>| order.is_some_and(|it| it.reason != StopReason::TimedOut);
@@ -290,15 +295,14 @@ async fn flush(shipping: Shipping, mut stop: watch::Receiver<Option<StopOrder>>)
     };
     let shipped = tokio::select! {
         shipped = timeout(FLUSH_BOUND, shipping) => shipped,
-        () = hurried => return None,
+        () = hurried => return,
     };
     match shipped {
-        Ok(Ok(Ok(uri))) => return Some(uri),
+        Ok(Ok(Ok(()))) => {}
         Ok(Ok(Err(problem))) => tracing::warn!(error = %problem, "the log was not shipped"),
         Ok(Err(problem)) => tracing::error!(error = %problem, "shipping the log failed"),
         Err(_) => tracing::warn!("the log did not reach the server in time"),
     }
-    None
 }
 
 async fn remove(folder: AttemptFolder) {

@@ -9,7 +9,8 @@ use delta_agent::executor::BaseEnvironment;
 use delta_agent::progress::Observer;
 use delta_agent::shim::Sandbox;
 use delta_agent::workspace::Source;
-use delta_agent::{AgentError, AgentSettings, Client, ClientSettings, TokenSource};
+use delta_agent::tls::TlsFiles;
+use delta_agent::{Address, AgentError, AgentSettings, ServerSettings, TokenSource};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -25,6 +26,9 @@ pub struct Wanted {
     pub name: String,
     pub slots: u32,
     pub labels: Vec<String>,
+    pub zones: Vec<String>,
+    /// Whether programs are asked for their version at the start.
+    pub detect_runtimes: bool,
     pub work_folder: PathBuf,
     /// Inside the work folder unless it is named.
     pub state_folder: Option<PathBuf>,
@@ -47,12 +51,18 @@ pub struct Worker {
 
 impl Worker {
     pub fn start(wanted: Wanted, observer: Arc<dyn Observer>) -> Result<Worker, Failure> {
-        let client = Client::new(&ClientSettings {
-            server: wanted.server,
-            token: wanted.token,
-            ca_file: wanted.ca_file,
-        })
-        .map_err(|error| Failure::new(Exit::Usage, "the agent has no server").caused_by(&error))?;
+        let address = Address::parse(&wanted.server).and_then(Address::checked);
+        let address = address.map_err(|error| {
+            Failure::new(Exit::Usage, "the agent has no server").caused_by(&error)
+        })?;
+        let server = ServerSettings {
+            address,
+            token: Some(wanted.token),
+            tls: TlsFiles {
+                ca: wanted.ca_file,
+                client: None,
+            },
+        };
         let mut settings = AgentSettings::recommended(wanted.name, wanted.work_folder);
         if let Some(folder) = wanted.state_folder {
             settings.state_folder = folder;
@@ -61,12 +71,14 @@ impl Worker {
         settings.abandoned = wanted.abandoned;
         settings.once = wanted.once;
         settings.slots = wanted.slots;
-        settings.capabilities.extend(wanted.labels);
+        settings.labels = wanted.labels;
+        settings.zones = wanted.zones;
+        settings.detect_runtimes = wanted.detect_runtimes;
         settings.source = wanted.source;
         settings.base_environment = wanted.base_environment;
         settings.stop_grace = wanted.stop_grace;
         let (stop, stopped) = watch::channel(None);
-        let task = tokio::spawn(delta_agent::run(client, settings, observer, stopped));
+        let task = tokio::spawn(delta_agent::run(server, settings, observer, stopped));
         Ok(Worker {
             stop,
             task: Some(task),

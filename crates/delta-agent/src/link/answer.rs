@@ -1,10 +1,8 @@
-//! How a call ended: with its own answer, with the lease being over, or not at all.
+//! Why a call has no answer.
 
 use std::time::Duration;
 
-use delta_wire::runner::StaleLease;
-
-/// Why a call has no answer of its own kind.
+/// Why a call has no answer.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
     /// It may or may not have arrived.
@@ -19,14 +17,4 @@ pub enum CallError {
     /// The same message will be refused again.
     #[error("the server refused the message ({code}): {message}")]
     Refused { code: String, message: String },
-    /// The link is closed for good.
-    #[error("the agent is ending")]
-    Closed,
-}
-
-/// An answer about a lease: its own, or that the lease is over.
-#[derive(Debug)]
-pub enum Fenced<T> {
-    Answer(T),
-    Stale(StaleLease),
 }

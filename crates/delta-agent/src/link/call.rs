@@ -3,18 +3,16 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use delta_wire::Seconds;
+use delta_core::holder::Answer;
+use delta_core::time::Span;
 use delta_wire::agent::MAX_CHUNK_BYTES;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
-use delta_wire::agent::proto::{self, LeaseRenewal, LeaseRenewalAck, LogChunk};
-use delta_wire::runner::{
-    AckLeaseAck, CancelAck, CancelAckAck, Complete, CompleteAck, HeartbeatAck, LeaseToken,
-    Progress, Reason, StaleLease,
-};
+use delta_wire::agent::proto::{self, LeaseRenewal, LogChunk, RunComplete};
+use delta_wire::runner::{LeaseToken, Reason};
 use tokio::sync::{oneshot, watch};
 
-use super::answer::{CallError, Fenced};
+use super::answer::CallError;
 use super::hear::Heard;
 use super::state::{Key, State};
 use super::{Link, messages};
@@ -25,17 +23,23 @@ const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// A heartbeat of one lease.
 pub struct Renewal {
     pub seq: u64,
-    pub progress: Progress,
+    pub progress: Option<proto::Progress>,
     pub uploading: bool,
     pub log_bytes: u64,
 }
 
+/// What the server made of a result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settled {
+    /// Taken, or overtaken by a cancel: either way the lease is over in good order.
+    Taken,
+    /// Say that the lease was accepted first, then this again (A3).
+    NotAcked,
+    Stale,
+}
+
 impl Link {
-    pub async fn accept(
-        &self,
-        execution: &str,
-        lease: &LeaseToken,
-    ) -> Result<Fenced<AckLeaseAck>, CallError> {
+    pub async fn accept(&self, execution: &str, lease: &LeaseToken) -> Result<Answer, CallError> {
         let heard = self
             .call(Key::Accept(execution.to_owned()), |state| {
                 let said = messages::accepted(&state.agent_id, execution, lease);
@@ -43,12 +47,11 @@ impl Link {
             })
             .await?;
         match heard {
-            Heard::Work(ack) if ack.accepted => Ok(Fenced::Answer(AckLeaseAck {
-                accepted: true,
-                lease_ttl_seconds: Seconds::from_millis(ack.lease_ttl_ms),
-            })),
-            Heard::Work(ack) => Ok(stale(lease, &ack.reason)),
-            Heard::Stale(reason) => Ok(stale(lease, &reason)),
+            Heard::Work(ack) if ack.accepted => Ok(Answer::Renewed {
+                ttl: span(ack.lease_ttl_ms),
+                cancel: None,
+            }),
+            Heard::Work(_) | Heard::Stale => Ok(Answer::Stale),
             other => Err(nonsense(&other)),
         }
     }
@@ -58,23 +61,27 @@ impl Link {
         execution: &str,
         lease: &LeaseToken,
         renewal: Renewal,
-    ) -> Result<HeartbeatAck, CallError> {
+    ) -> Result<Answer, CallError> {
+        let seq = renewal.seq;
         let message = LeaseRenewal {
             run_id: execution.to_owned(),
             lease: lease.expose().to_owned(),
-            seq: Some(renewal.seq),
-            progress: Some(progress(renewal.progress)),
+            seq: Some(seq),
+            progress: renewal.progress,
             uploading: renewal.uploading,
             log_bytes: Some(renewal.log_bytes),
         };
-        let key = Key::Renew(execution.to_owned(), renewal.seq);
+        let key = Key::Renew(execution.to_owned(), seq);
         let heard = self.call(key, |state| state.renewals.push(message)).await?;
         match heard {
-            Heard::Renewed(ack) => Ok(heartbeat_ack(lease, &ack)),
-            Heard::Stale(reason) => {
-                let reason = Reason::from_text(&reason);
-                Ok(HeartbeatAck::refused(lease.clone(), reason))
+            Heard::Renewed(ack) if ack.extended => Ok(Answer::Renewed {
+                ttl: span(ack.lease_ttl_ms),
+                cancel: ack.cancel_requested.then(|| span(ack.cancel_deadline_ms)),
+            }),
+            Heard::Renewed(ack) if ack.reason == Reason::NotAcked.as_str() => {
+                Ok(Answer::NotAcknowledged)
             }
+            Heard::Renewed(_) | Heard::Stale => Ok(Answer::Stale),
             other => Err(nonsense(&other)),
         }
     }
@@ -82,52 +89,26 @@ impl Link {
     pub async fn complete(
         &self,
         execution: &str,
-        done: &Complete,
-    ) -> Result<Fenced<CompleteAck>, CallError> {
-        let payload = Payload::RunComplete(messages::completed(done));
-        let heard = self.finish(execution, &done.lease_id, payload).await?;
-        match heard {
-            Heard::Complete(ack) => Ok(Fenced::Answer(CompleteAck {
-                lease_id: done.lease_id.clone(),
-                accepted: ack.accepted,
-                reason: (!ack.reason.is_empty()).then(|| Reason::from_text(&ack.reason)),
-                final_status: None,
-            })),
-            Heard::Stale(reason) => Ok(stale(&done.lease_id, &reason)),
-            other => Err(nonsense(&other)),
-        }
-    }
-
-    pub async fn cancel_ack(
-        &self,
-        execution: &str,
-        ack: &CancelAck,
-    ) -> Result<Fenced<CancelAckAck>, CallError> {
-        let payload = Payload::RunComplete(messages::canceled(ack));
-        let heard = self.finish(execution, &ack.lease_id, payload).await?;
-        match heard {
-            Heard::Complete(answer) => Ok(Fenced::Answer(CancelAckAck {
-                lease_id: ack.lease_id.clone(),
-                accepted: answer.accepted,
-                reason: (!answer.reason.is_empty()).then(|| Reason::from_text(&answer.reason)),
-                final_status: None,
-            })),
-            Heard::Stale(reason) => Ok(stale(&ack.lease_id, &reason)),
-            other => Err(nonsense(&other)),
-        }
-    }
-
-    async fn finish(
-        &self,
-        execution: &str,
         lease: &LeaseToken,
-        payload: Payload,
-    ) -> Result<Heard, CallError> {
-        self.call(Key::Complete(execution.to_owned()), |state| {
-            let said = messages::result(&state.agent_id, execution, lease, payload);
-            state.control.push_back(Said::Result(said));
-        })
-        .await
+        result: RunComplete,
+    ) -> Result<Settled, CallError> {
+        let payload = Payload::RunComplete(result);
+        let heard = self
+            .call(Key::Complete(execution.to_owned()), |state| {
+                let said = messages::result(&state.agent_id, execution, lease, payload);
+                state.control.push_back(Said::Result(said));
+            })
+            .await?;
+        match heard {
+            Heard::Complete(ack) if ack.accepted => Ok(Settled::Taken),
+            Heard::Complete(ack) => Ok(match Reason::from_text(&ack.reason) {
+                Reason::NotAcked => Settled::NotAcked,
+                reason if reason.is_stale() => Settled::Stale,
+                _ => Settled::Taken,
+            }),
+            Heard::Stale => Ok(Settled::Stale),
+            other => Err(nonsense(&other)),
+        }
     }
 
     async fn call(&self, key: Key, say: impl FnOnce(&mut State)) -> Result<Heard, CallError> {
@@ -196,13 +177,6 @@ impl Link {
     }
 }
 
-fn stale<T>(lease: &LeaseToken, reason: &str) -> Fenced<T> {
-    Fenced::Stale(StaleLease {
-        lease_id: lease.clone(),
-        reason: Reason::from_text(reason),
-    })
-}
-
 fn nonsense(heard: &Heard) -> CallError {
     CallError::Refused {
         code: "NONSENSE".to_owned(),
@@ -210,22 +184,6 @@ fn nonsense(heard: &Heard) -> CallError {
     }
 }
 
-fn heartbeat_ack(lease: &LeaseToken, ack: &LeaseRenewalAck) -> HeartbeatAck {
-    if ack.extended {
-        let ttl = Seconds::from_millis(ack.lease_ttl_ms);
-        let cancel = ack
-            .cancel_requested
-            .then(|| Seconds::from_millis(ack.cancel_deadline_ms));
-        return HeartbeatAck::extended(lease.clone(), ttl, cancel);
-    }
-    HeartbeatAck::refused(lease.clone(), Reason::from_text(&ack.reason))
-}
-
-fn progress(progress: Progress) -> proto::Progress {
-    proto::Progress {
-        percent: progress.percent.map(|percent| percent.get()),
-        current_step: progress.current_step,
-        step_index: progress.step_index,
-        message: progress.message,
-    }
+fn span(millis: u64) -> Span {
+    Span(i64::try_from(millis).unwrap_or(i64::MAX))
 }

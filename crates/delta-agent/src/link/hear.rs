@@ -21,7 +21,7 @@ pub enum Heard {
     Work(WorkAck),
     Renewed(LeaseRenewalAck),
     Complete(CompleteAck),
-    Stale(String),
+    Stale,
 }
 
 impl Shared {
@@ -97,7 +97,7 @@ impl Shared {
             .collect();
         drop(state);
         for waiting in waiting {
-            let _ = waiting.send(Ok(Heard::Stale(reason.to_owned())));
+            let _ = waiting.send(Ok(Heard::Stale));
         }
         self.news(execution, News::Stale(reason.to_owned()));
     }

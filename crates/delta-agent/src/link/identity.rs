@@ -23,10 +23,10 @@ impl std::fmt::Debug for Known {
     }
 }
 
-/// Where it is kept: a file, or memory for an agent that ends with its process.
+/// Where it is kept.
 #[derive(Debug)]
 pub struct IdentityFile {
-    path: Option<PathBuf>,
+    path: PathBuf,
     known: Mutex<Known>,
 }
 
@@ -36,15 +36,8 @@ impl IdentityFile {
         let known = fs::read(&path).ok();
         let known = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         IdentityFile {
-            path: Some(path),
+            path,
             known: Mutex::new(known.unwrap_or_default()),
-        }
-    }
-
-    pub fn memory() -> IdentityFile {
-        IdentityFile {
-            path: None,
-            known: Mutex::default(),
         }
     }
 
@@ -58,15 +51,13 @@ impl IdentityFile {
         if *current == known {
             return Ok(());
         }
-        if let Some(path) = &self.path {
-            let written = path.with_extension("new");
-            let mut options = OpenOptions::new();
-            options.create(true).write(true).truncate(true).mode(0o600);
-            let mut file = options.open(&written)?;
-            file.write_all(&serde_json::to_vec(&known)?)?;
-            file.sync_all()?;
-            fs::rename(&written, path)?;
-        }
+        let written = self.path.with_extension("new");
+        let mut options = OpenOptions::new();
+        options.create(true).write(true).truncate(true).mode(0o600);
+        let mut file = options.open(&written)?;
+        file.write_all(&serde_json::to_vec(&known)?)?;
+        file.sync_all()?;
+        fs::rename(&written, &self.path)?;
         *current = known;
         Ok(())
     }

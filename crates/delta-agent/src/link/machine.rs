@@ -69,6 +69,26 @@ impl Machine {
         }
     }
 
+    /// The facts as jobs ask for them: `linux`, `python=3.11`, `cpu=4`.
+    pub fn tags(&self) -> Vec<String> {
+        let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
+        let resources = &self.resources;
+        let mut tags = vec![
+            os.to_owned(),
+            arch.to_owned(),
+            format!("os={os}"),
+            format!("arch={arch}"),
+            format!("cpu={}", resources.cpu_cores),
+            format!("memory={}MiB", resources.memory_mb),
+            format!("disk={}MiB", resources.disk_mb),
+            "work:steps".to_owned(),
+        ];
+        let runtimes = self.runtimes.iter();
+        tags.extend(runtimes.map(|it| format!("{}={}", it.name, it.version)));
+        tags.extend(self.docker.then(|| "docker".to_owned()));
+        tags
+    }
+
     /// What is said at a registration.
     pub fn capabilities(&self, slots: u32) -> Capabilities {
         Capabilities {

@@ -24,11 +24,10 @@ use std::sync::Arc;
 use delta_wire::runner::{LeaseGranted, LeaseToken};
 use tokio::sync::{mpsc, watch};
 
-pub(crate) use answer::{CallError, Fenced};
-pub(crate) use call::Renewal;
+pub(crate) use answer::CallError;
+pub(crate) use call::{Renewal, Settled};
 pub use dial::{Address, AddressError};
 pub use identity::IdentityFile;
-pub(crate) use identity::Known;
 pub use machine::Machine;
 pub(crate) use run::{LinkSettings, Refused, run};
 use state::Shared;
@@ -52,6 +51,8 @@ pub(crate) struct Link(Arc<Shared>);
 pub(crate) struct Followed {
     pub news: watch::Receiver<News>,
     pub cursors: watch::Receiver<Cursors>,
+    /// The number of the session, while there is one.
+    pub line: watch::Receiver<Option<u64>>,
 }
 
 impl Link {

@@ -149,6 +149,7 @@ impl Shared {
         Followed {
             news: followed,
             cursors: log,
+            line: self.line.subscribe(),
         }
     }
 

@@ -50,6 +50,9 @@ pub struct Args {
     /// Something this agent is or has, beside what it detects; repeatable
     #[arg(long, value_name = "LABEL")]
     label: Vec<String>,
+    /// A network zone it is in, of those granted to its credential [default: all of them]
+    #[arg(long, value_name = "ZONE")]
+    zone: Vec<String>,
     /// Its name, unique among agents [default: the machine's]
     #[arg(long)]
     name: Option<String>,
@@ -100,6 +103,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         name: name.clone(),
         slots: args.slots,
         labels: args.label,
+        zones: args.zone,
+        detect_runtimes: true,
         work_folder: args.work_dir,
         state_folder: args.state_dir,
         sandbox: args.sandbox,

@@ -10,7 +10,7 @@ use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::workspace::Source;
-use delta_agent::{Secret, TokenSource};
+use delta_agent::{Machine, Secret, TokenSource};
 use delta_core::requirement::{Capabilities, Requirement};
 use delta_core::{Settings, Span};
 use delta_planner::Pipeline;
@@ -81,7 +81,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
     let (tree, file) = locate(&args.path);
     let pipeline = select(read_pipeline(&file)?, &args.job)?;
-    check_fit(&pipeline, &args.label)?;
+    check_fit(&pipeline, &args.label).await?;
     let temporary = tempfile::Builder::new()
         .prefix("delta-ci-")
         .tempdir()
@@ -96,6 +96,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let folders = Folders {
         tree,
         work: temporary.path().join("work"),
+        detect_runtimes: pipeline.jobs.iter().any(|job| !job.requires.is_empty()),
     };
     let started = start_agent(&args, &server, folders, Arc::clone(&screen)).await;
     let ended = match started {
@@ -162,8 +163,11 @@ fn select(pipeline: Pipeline, names: &[String]) -> Result<Pipeline, Failure> {
 }
 
 /// Nobody but this machine executes here: a job that asks for more would wait for ever.
-fn check_fit(pipeline: &Pipeline, labels: &[String]) -> Result<(), Failure> {
-    let mut offered = delta_agent::detected_capabilities();
+async fn check_fit(pipeline: &Pipeline, labels: &[String]) -> Result<(), Failure> {
+    if pipeline.jobs.iter().all(|job| job.requires.is_empty()) {
+        return Ok(());
+    }
+    let mut offered = Machine::whole(Path::new(".")).await.tags();
     offered.extend(labels.iter().cloned());
     let capabilities = Capabilities::parse(offered.iter().map(String::as_str));
     let lacks = |text: &&String| {
@@ -214,6 +218,8 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
 struct Folders {
     tree: PathBuf,
     work: PathBuf,
+    /// Some job asks for more than any machine has.
+    detect_runtimes: bool,
 }
 
 async fn start_agent(
@@ -237,6 +243,8 @@ async fn start_agent(
         name: worker::machine_name(),
         slots: args.slots.unwrap_or_else(worker::cores),
         labels: args.label.clone(),
+        zones: Vec::new(),
+        detect_runtimes: folders.detect_runtimes,
         work_folder: folders.work,
         state_folder: None,
         sandbox: Sandbox::Host,
@@ -340,14 +348,14 @@ mod tests {
         assert_eq!(names, ["a", "b"]);
     }
 
-    #[test]
-    fn a_job_that_asks_for_more_than_this_machine_has_is_refused() {
+    #[tokio::test]
+    async fn a_job_that_asks_for_more_than_this_machine_has_is_refused() {
         let text = b"jobs:\n  a: {steps: [x], requires: [linux, gpu, 'cpu>=1']}\n";
         let pipeline = delta_planner::parse("f", text).unwrap();
-        let text = check_fit(&pipeline, &[]).unwrap_err().text();
+        let text = check_fit(&pipeline, &[]).await.unwrap_err().text();
         assert!(text.contains("job `a`"), "{text}");
         assert!(text.contains("the job requires gpu; here are"), "{text}");
-        assert!(check_fit(&pipeline, &["gpu".into()]).is_ok());
+        assert!(check_fit(&pipeline, &["gpu".into()]).await.is_ok());
     }
 
     #[test]

@@ -137,6 +137,8 @@ async fn start_agent(
         name: worker::machine_name(),
         slots,
         labels,
+        zones: Vec::new(),
+        detect_runtimes: true,
         work_folder: data.join("agent"),
         state_folder: None,
         sandbox: Sandbox::Host,
