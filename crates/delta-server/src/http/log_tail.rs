@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use delta_core::{JobId, LeaseKey};
+use delta_core::{Attempt, JobId, Lease, LeaseKey};
 use delta_store::read::JobRows;
 use delta_wire::api::{LogBegin, LogEnd, LogPlace, LogState, LogView};
 use delta_wire::{ErrorCode, Invalid};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::error::ApiError;
 use super::log::{Asked, read_piece};
 use super::log_view::{Shown, find, leases};
-use super::{App, pieces};
+use super::{App, log_view, pieces};
 use crate::objects::{LogReader, LogWatch};
 use crate::watch::Watch;
 
@@ -90,6 +90,7 @@ fn start(rows: &JobRows, asked: Asked, headers: &HeaderMap) -> Result<Start, Api
         return Ok(Start::Latest(offset));
     }
     let place: Option<LogPlace> = text.parse().ok();
+    let place = place.filter(|place| asked.attempt.is_none_or(|only| only == place.attempt));
     let known = place.and_then(|place| {
         let mut all = leases(rows).into_iter();
         all.find(|(attempt, lease)| (attempt.id.index, lease.epoch) == (place.attempt, place.epoch))
@@ -130,11 +131,11 @@ enum Next {
 
 impl Tail {
     async fn run(mut self, mut rows: JobRows, mut watch: Watch) -> Result<(), String> {
-        let mut looked = Instant::now();
-        let mut news = false;
+        // What was read before the watch began may be old.
+        let (mut look_at, mut news) = (Instant::now(), true);
         loop {
-            if news && looked.elapsed() >= PACE {
-                (looked, news) = (Instant::now(), false);
+            if news && Instant::now() >= look_at {
+                (look_at, news) = (Instant::now() + PACE, false);
                 let id = self.id;
                 let found = self.app.read(move |reader| reader.job(id)).await;
                 match found.map_err(|error| error.body.message)? {
@@ -153,7 +154,7 @@ impl Tail {
             tokio::select! {
                 () = appended => {}
                 () = watch.changed() => news = true,
-                () = tokio::time::sleep_until(looked + PACE), if news => {}
+                () = tokio::time::sleep_until(look_at), if news => {}
                 () = tokio::time::sleep_until(until) => self.send(": still here\n\n".into()).await?,
                 () = sender.closed() => return Ok(()),
                 () = self.app.stop.cancelled() => return Ok(()),
@@ -191,7 +192,7 @@ impl Tail {
             let index = attempt.id.index;
             self.only.is_none_or(|only| only == index)
         });
-        let keyed = |(attempt, lease): &(&delta_core::Attempt, &delta_core::Lease)| {
+        let keyed = |(attempt, lease): &(&Attempt, &Lease)| {
             let key = attempt.id.lease(lease.epoch);
             (key, u64::from(lease.number))
         };
@@ -259,12 +260,15 @@ impl Tail {
             return Ok(Next::Go);
         };
         let (lease, last_byte) = (here.lease, here.last_byte);
-        let Some((log, late)) = self.known(rows, lease).await? else {
+        let own = |(attempt, it): &(&Attempt, &Lease)| attempt.id.lease(it.epoch) == lease;
+        let Some((attempt, row)) = leases(rows).into_iter().find(own) else {
             return Ok(Next::Done);
         };
-        if log.state == LogState::Open {
+        if row.state.is_live() {
             return Ok(Next::Wait);
         }
+        let log = self.known(attempt, row).await?;
+        let late = log_view::may_still_grow(attempt, row, &self.app);
         let until = last_byte + LINGER;
         if late && log.state == LogState::Incomplete && Instant::now() < until {
             return Ok(Next::WaitUntil(until));
@@ -286,37 +290,20 @@ impl Tail {
         Ok(if last { Next::Done } else { Next::Go })
     }
 
-    /// What is known of a lease's log, and whether some of it may come though the lease is over.
-    async fn known(
-        &self,
-        rows: &JobRows,
-        key: LeaseKey,
-    ) -> Result<Option<(LogView, bool)>, String> {
-        let all = leases(rows);
-        let mut own = all
-            .into_iter()
-            .filter(|(attempt, lease)| attempt.id.lease(lease.epoch) == key);
-        let Some((attempt, lease)) = own.next() else {
-            return Ok(None);
-        };
-        let settings = &self.app.writer.shared().settings;
-        let latest = attempt
-            .lease
-            .as_ref()
-            .is_some_and(|it| it.epoch == lease.epoch);
-        let late = attempt.late_log(settings).filter(|_| latest);
-        let late = late.is_some_and(|late| self.app.writer.now() < late.until);
+    /// What is known of a lease's log.
+    async fn known(&self, attempt: &Attempt, lease: &Lease) -> Result<LogView, String> {
         let (attempt, lease) = (attempt.clone(), lease.clone());
         let view = self.app.files(move |objects| {
             let shown = Shown {
+                extent: objects
+                    .log_extent(attempt.id.lease(lease.epoch))
+                    .unwrap_or_default(),
                 attempt: &attempt,
                 lease: &lease,
-                extent: objects.log_extent(key).unwrap_or_default(),
             };
             Ok(shown.view(objects))
         });
-        let view = view.await.map_err(|error| error.body.message)?;
-        Ok(Some((view, late)))
+        view.await.map_err(|error| error.body.message)
     }
 
     /// Nothing more will be run of what was asked for.

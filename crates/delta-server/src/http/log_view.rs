@@ -4,8 +4,8 @@ use delta_core::{Attempt, Lease, LeaseKey, LeaseState};
 use delta_store::read::JobRows;
 use delta_wire::api::{LogState, LogView};
 
-use super::artifacts;
 use super::views::Left;
+use super::{App, artifacts};
 use crate::objects::{LogExtent, Objects};
 
 /// A log somebody can be shown.
@@ -96,6 +96,14 @@ impl Shown<'_> {
             cut: self.extent.cut,
         }
     }
+}
+
+/// Whether some of a log may come though its lease is over (I25, A42).
+pub fn may_still_grow(attempt: &Attempt, lease: &Lease, app: &App) -> bool {
+    let latest = attempt.lease.as_ref();
+    let latest = latest.is_some_and(|latest| latest.epoch == lease.epoch);
+    let late = attempt.late_log(&app.writer.shared().settings);
+    late.is_some_and(|late| latest && app.writer.now() < late.until)
 }
 
 /// What is shown of the bytes an attempt left.

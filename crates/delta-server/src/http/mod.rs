@@ -122,11 +122,14 @@ impl App {
 }
 
 #[derive(utoipa::OpenApi)]
-#[openapi(info(
-    title = "Delta CI",
-    description = "Runs, jobs and the Runner Protocol.",
-    license(name = "Apache-2.0")
-))]
+#[openapi(
+    info(
+        title = "Delta CI",
+        description = "Runs, jobs and the Runner Protocol.",
+        license(name = "Apache-2.0")
+    ),
+    components(schemas(delta_wire::api::LogBegin, delta_wire::api::LogEnd))
+)]
 struct Described;
 
 fn routes() -> OpenApiRouter<App> {

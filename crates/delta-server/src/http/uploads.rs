@@ -166,6 +166,9 @@ async fn store(
     match stored.map_err(|error| internal("a log could not be written", &error))? {
         Ok(cursors) => Ok(axum::Json(json!({ "received": cursors.stored })).into_response()),
         Err(AppendError::Unknown) => Err(ApiError::not_found("upload")),
+        Err(error @ AppendError::Busy) => {
+            Err(ApiError::new(ErrorCode::Unavailable, error.to_string()))
+        }
         Err(AppendError::Io(error)) => Err(internal("a log could not be written", &error)),
         Err(error @ AppendError::Gap { expected }) => {
             Ok(mismatch("OFFSET_MISMATCH", &error, expected))

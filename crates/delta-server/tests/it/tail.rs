@@ -86,7 +86,7 @@ impl Follower {
     }
 
     /// Follows to the end, and returns what the last event says.
-    async fn to_end(&mut self) -> Value {
+    async fn finish(&mut self) -> Value {
         while self.next().await.is_some() {}
         let last = self.seen.last().expect("an end");
         assert_eq!(last.name, "end", "{last:?}");
@@ -139,7 +139,7 @@ async fn a_tail_follows_a_log_as_it_is_written_and_says_how_it_ended() {
         .say("/complete", complete(&lease, "SUCCEEDED", 0, &log))
         .await
         .expect(200);
-    let end = follower.to_end().await;
+    let end = follower.finish().await;
     assert!(follower.bytes == log);
     let begin: Value = serde_json::from_str(&follower.seen[0].data).unwrap();
     let wanted = json!({ "attempt": 1, "lease": 1, "epoch": lease.epoch, "offset": 0 });
@@ -170,7 +170,7 @@ async fn a_tail_goes_on_where_it_broke_off_and_into_the_next_attempt() {
     bench.say("/complete", done).await.expect(200);
 
     let mut follower = Follower::open(&bench, &lease.job, "", place).await;
-    let end = follower.to_end().await;
+    let end = follower.finish().await;
     bytes.extend(&follower.bytes);
     assert_eq!(String::from_utf8(bytes).unwrap(), "first logsecond log");
     assert_eq!(end["log"]["state"], "complete");
@@ -182,7 +182,7 @@ async fn a_tail_goes_on_where_it_broke_off_and_into_the_next_attempt() {
     assert_eq!(first, wanted);
 
     let mut only = Follower::open(&bench, &lease.job, "?attempt=1&offset=6", None).await;
-    assert_eq!(only.to_end().await["last"], true);
+    assert_eq!(only.finish().await["last"], true);
     assert_eq!(only.bytes, b"log");
 }
 
@@ -210,7 +210,7 @@ async fn a_tail_goes_on_after_the_server_came_back() {
         .await
         .expect(200);
     let mut follower = Follower::open(&bench, &job, "", place).await;
-    let end = follower.to_end().await;
+    let end = follower.finish().await;
     bytes.extend(&follower.bytes);
     assert_eq!(sha256(&bytes), sha256(&log));
     assert_eq!(end["log"]["state"], "complete");
@@ -235,9 +235,9 @@ async fn a_reader_that_is_slow_holds_up_nobody_and_misses_nothing() {
         .await
         .expect(200);
     let mut quick = Follower::open(&bench, &job, "?offset=12582900", None).await;
-    assert_eq!(quick.to_end().await["log"]["state"], "complete");
+    assert_eq!(quick.finish().await["log"]["state"], "complete");
     // Only now does the first one begin to read.
-    assert_eq!(slow.to_end().await["last"], true);
+    assert_eq!(slow.finish().await["last"], true);
     assert!(slow.bytes == log);
 }
 
@@ -263,7 +263,7 @@ async fn a_tail_of_a_lost_lease_says_so_and_waits_for_the_next() {
         .say("/complete", complete(&next, "SUCCEEDED", 0, b"found"))
         .await
         .expect(200);
-    let end = follower.to_end().await;
+    let end = follower.finish().await;
     assert_eq!(follower.bytes, b"lostfound");
     assert_eq!(
         (&end["epoch"], &end["last"]),
@@ -280,7 +280,7 @@ async fn a_tail_of_a_job_nobody_ran_ends_too() {
         .ask_owned(format!("/runs/{run}/cancel"), json!({}))
         .await
         .expect(200);
-    assert_eq!(follower.to_end().await, json!({ "last": true }));
+    assert_eq!(follower.finish().await, json!({ "last": true }));
 }
 
 #[tokio::test]
@@ -321,6 +321,6 @@ async fn a_tail_at_one_server_shows_what_another_was_given() {
     one.say("/complete", complete(&lease, "SUCCEEDED", 0, log))
         .await
         .expect(200);
-    assert_eq!(follower.to_end().await["log"]["state"], "complete");
+    assert_eq!(follower.finish().await["log"]["state"], "complete");
     assert_eq!(follower.bytes, log);
 }

@@ -57,6 +57,8 @@ pub enum AppendError {
     Gap { expected: u64 },
     #[error("these bytes differ from those stored at the same place")]
     Differs { expected: u64 },
+    #[error("another server is writing this log; try again")]
+    Busy,
     #[error(transparent)]
     Io(io::Error),
 }
@@ -65,6 +67,7 @@ impl From<io::Error> for AppendError {
     fn from(error: io::Error) -> AppendError {
         match error.kind() {
             io::ErrorKind::NotFound => AppendError::Unknown,
+            io::ErrorKind::WouldBlock => AppendError::Busy,
             _ => AppendError::Io(error),
         }
     }

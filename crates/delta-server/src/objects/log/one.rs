@@ -87,9 +87,19 @@ impl Log {
         offset: u64,
         bytes: &[u8],
     ) -> Option<(Result<Cursors, AppendError>, Left)> {
-        let counted = self.cursors.borrow().received;
+        let last = *self.cursors.borrow();
         let mut state = self.state();
-        let writing = match state.begin(&self.folder, counted) {
+        if last.cut && last.stored == last.received && offset >= last.received {
+            // Nothing of it is kept: a flood beyond the quota costs the disk nothing.
+            let counted = Cursors {
+                received: offset.saturating_add(bytes.len() as u64),
+                stored: offset.saturating_add(bytes.len() as u64),
+                cut: true,
+            };
+            self.publish(counted);
+            return Some((Ok(counted), Left::Nothing));
+        }
+        let writing = match state.begin(&self.folder, last.received) {
             Ok(writing) => writing,
             Err(error) => return Some((Err(error.into()), Left::Nothing)),
         };

@@ -79,8 +79,14 @@ fn found(folder: &Path) -> io::Result<(Vec<Segment>, Option<Segment>)> {
             continue;
         };
         let Ok(start) = start.parse() else { continue };
-        let length = entry.metadata()?.len();
-        let segment = Segment { start, length };
+        let found = entry.metadata()?;
+        if !found.is_file() {
+            continue;
+        }
+        let segment = Segment {
+            start,
+            length: found.len(),
+        };
         match kind {
             "seg" => segments.push(segment),
             "cut" => cut = Some(segment),

@@ -18,8 +18,6 @@ const WITHIN: Duration = Duration::from_secs(1);
 const ALONG: Duration = Duration::from_millis(250);
 /// Logs that are synced at the same time: enough for a file system to make one flush of many.
 const TOGETHER: usize = 8;
-/// How long to leave a disk alone that failed.
-const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
 /// The logs that have something to be synced, and until when.
 #[derive(Default)]
@@ -73,7 +71,9 @@ impl Queue {
                 for share in shares {
                     scope.spawn(|| self.sync(share));
                 }
-                own.map(|share| self.sync(share));
+                if let Some(share) = own {
+                    self.sync(share);
+                }
             });
         }
     }
@@ -87,7 +87,6 @@ impl Queue {
                 Err(error) => {
                     let folder = log.folder().display();
                     tracing::error!(%error, %folder, "a log could not be brought to disk");
-                    std::thread::sleep(AFTER_FAILURE);
                 }
             }
         }

@@ -221,6 +221,39 @@ fn bytes_that_could_not_be_synced_are_asked_for_again() {
 }
 
 #[test]
+fn a_store_that_fails_takes_what_it_can_and_goes_on_when_it_is_back() {
+    // F44: something is in the way of the next segment.
+    let (_folder, one, two) = pair();
+    one.make_log(lease()).unwrap();
+    let bytes: Vec<u8> = (0..SEGMENT_BYTES + 10).map(|n| (n % 253) as u8).collect();
+    let in_the_way = path(&folder(&one), SEGMENT_BYTES);
+    std::fs::create_dir(&in_the_way).unwrap();
+    let failed = put(&one, 0, &bytes).unwrap_err();
+    assert!(matches!(failed, AppendError::Io(_)), "{failed:?}");
+    let cursors = one.log_cursors(lease()).unwrap().unwrap();
+    assert_eq!(cursors.received, SEGMENT_BYTES);
+    std::fs::remove_dir(in_the_way).unwrap();
+    assert_eq!(put(&two, 0, &bytes).unwrap(), bytes.len() as u64);
+    assert!(read(&one) == bytes);
+}
+
+#[test]
+fn a_flood_beyond_the_quota_is_counted() {
+    // T24
+    let (_folder, mut one, _two) = pair();
+    one.logs.quota = 10;
+    one.make_log(lease()).unwrap();
+    let mut watch = one.watch_log(lease());
+    put(&one, 0, &[7; 20]).unwrap();
+    for n in 1..1_000 {
+        assert_eq!(put(&one, n * 20, &[7; 20]).unwrap(), (n + 1) * 20);
+    }
+    let cursors = watch.cursors();
+    assert_eq!((cursors.stored, cursors.cut), (20_000, true));
+    assert_eq!(one.log_extent(lease()).unwrap().bytes, 10);
+}
+
+#[test]
 fn a_log_beyond_its_quota_is_cut_once_and_says_so() {
     // T24, D15
     let (_folder, mut one, mut two) = pair();
