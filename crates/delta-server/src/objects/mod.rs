@@ -1,11 +1,12 @@
 //! Bytes that attempts leave behind: logs and artifacts, as files in one folder that several
 //! servers may share.
 //!
-//! `<run>/<job>/<attempt>/<epoch>/` holds the folder `log` and, per artifact, `meta-<id>` (as announced),
-//! `sealed-<id>` and `artifact-<id>` (as received). The epoch is part of the path, so a stale
-//! writer cannot touch the winner's bytes (D4). `parts/` holds what is not whole yet. The files are
-//! the only truth: nothing is remembered here that another server could have changed. Who may write
-//! is checked before this is asked; here is only where bytes lie, and how many they may be.
+//! `<run>/<job>/<attempt>/<epoch>/` holds the folder `log` and, per artifact, `meta-<id>` (as
+//! announced), `sealed-<id>` and `artifact-<id>` (as received). The epoch is part of the path, so a
+//! stale writer cannot touch the winner's bytes (D4). `parts/` holds what is not whole yet. The
+//! files are the only truth: nothing is remembered here that another server could have changed. Who
+//! may write is checked before this is asked; here is only where bytes lie, and how many they may
+//! be.
 
 mod artifact;
 mod id;

@@ -121,7 +121,7 @@ pub fn truncate(folder: &Path, length: u64) -> io::Result<()> {
         std::fs::remove_file(cut_path(folder, cut.start))?;
     }
     for segment in segments {
-        if segment.start > length || (segment.start == length && length > 0) {
+        if segment.start > length {
             std::fs::remove_file(path(folder, segment.start))?;
         } else if segment.end() > length {
             open(folder, segment.start)?.set_len(length - segment.start)?;

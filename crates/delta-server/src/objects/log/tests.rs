@@ -189,6 +189,74 @@ fn a_torn_tail_is_written_over_by_what_the_holder_sends_again() {
 }
 
 #[test]
+fn a_server_that_died_after_it_began_a_segment_leaves_a_log_that_goes_on() {
+    let (_folder, one, two) = pair();
+    one.make_log(lease()).unwrap();
+    let bytes = vec![7; SEGMENT_BYTES as usize];
+    put(&one, 0, &bytes).unwrap();
+    std::fs::write(path(&folder(&one), SEGMENT_BYTES), b"").unwrap();
+    assert_eq!(put(&two, SEGMENT_BYTES, b"on").unwrap(), SEGMENT_BYTES + 2);
+    assert_eq!(read(&one)[bytes.len()..], *b"on");
+}
+
+/// Numbers that look random and are the same every time.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) % sides
+    }
+}
+
+#[test]
+fn whatever_is_sent_twice_torn_or_elsewhere_the_log_is_what_the_holder_has() {
+    // A27, I25: two servers, overlaps, gaps, and tails as a power cut leaves them.
+    let bytes: Vec<u8> = (0..SEGMENT_BYTES * 5 / 2)
+        .map(|n| (n * n % 255) as u8)
+        .collect();
+    for seed in 1..=4 {
+        let (_folder, one, two) = pair();
+        one.make_log(lease()).unwrap();
+        let mut dice = Dice(seed);
+        // How far the holder has got, and what it may not have any more.
+        let (mut at, mut trimmed) = (0, 0);
+        while trimmed < bytes.len() as u64 {
+            let server = if dice.roll(2) == 0 { &one } else { &two };
+            let back = dice.roll(3) * dice.roll(50_000);
+            let from = at.saturating_sub(back).max(trimmed);
+            let to = (from + dice.roll(800_000)).min(bytes.len() as u64);
+            let piece = &bytes[from as usize..to as usize];
+            let sent = match dice.roll(4) {
+                0 => server.store_log(lease(), from, piece),
+                _ => server.append_log_here(lease(), from, piece),
+            };
+            let cursors = sent.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            (at, trimmed) = (cursors.received, trimmed.max(cursors.stored));
+            if dice.roll(10) == 0 && at < bytes.len() as u64 {
+                // Everything is on disk and the lock is free: now the power goes.
+                let stored = server.store_log(lease(), at, b"").unwrap().stored;
+                let last = segments::list(&folder(&one)).unwrap().segments;
+                let last = path(&folder(&one), last.last().unwrap().start);
+                let mut options = std::fs::OpenOptions::new();
+                let mut last = options.append(true).open(last).unwrap();
+                last.write_all(&vec![0; dice.roll(5_000) as usize]).unwrap();
+                at = stored;
+            }
+            let gap = server.append_log_here(lease(), at + 10_000_000, b"x");
+            assert!(
+                matches!(gap, Err(AppendError::Gap { .. })),
+                "seed {seed}: {gap:?}"
+            );
+        }
+        assert!(read(&one) == bytes, "seed {seed}");
+    }
+}
+
+#[test]
 fn a_holder_that_trimmed_what_was_stored_goes_on_though_the_mark_is_older() {
     // The mark is written after a sync and may be lost; what it stood for is not.
     let (_folder, one, two) = pair();
