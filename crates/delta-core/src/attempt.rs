@@ -6,7 +6,7 @@
 
 use crate::cause::Cause;
 use crate::id::AttemptId;
-use crate::lease::{Lease, Revocation};
+use crate::lease::{Lease, LeaseState, Revocation};
 use crate::run::Illegal;
 use crate::settings::Settings;
 use crate::time::{Millis, Span};
@@ -260,13 +260,36 @@ impl Attempt {
         Some(told.map_or(cancel.force_at, |at| at.min(cancel.force_at)))
     }
 
-    /// Until when the holder of a lease that a forced cancel took may still hand over the log, and
-    /// nothing else: what is known of a job that would not stop is worth keeping (A42).
-    pub fn late_log_until(&self, settings: &Settings) -> Option<Millis> {
+    /// What the holder of a lease that is over may still hand over of its log, and nothing else:
+    /// the rest of what it declared, so that no result has to wait for its log (I25), and after a
+    /// forced cancel what is known of a job that would not stop (A42).
+    pub fn late_log(&self, settings: &Settings) -> Option<LateLog> {
         let lease = self.lease.as_ref()?;
-        let forced = lease.revocation == Some(Revocation::ForcedCancel);
-        Some(lease.ended_at.filter(|_| forced)? + settings.late_log)
+        let ended_at = lease.ended_at?;
+        if lease.revocation == Some(Revocation::ForcedCancel) {
+            return Some(LateLog {
+                until: ended_at + settings.late_log,
+                up_to: None,
+            });
+        }
+        let its_own_end = matches!(lease.state, LeaseState::Completed | LeaseState::Canceled);
+        let (length, _) = self.report.as_ref().filter(|_| its_own_end)?.log?;
+        Some(LateLog {
+            until: ended_at + DECLARED_LOG,
+            up_to: Some(length),
+        })
     }
+}
+
+/// How long after its end a holder may hand over the rest of the log it declared (I25).
+pub const DECLARED_LOG: Span = Span::secs(600);
+
+/// A right to a log that outlives its lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LateLog {
+    pub until: Millis,
+    /// No byte beyond this one; as many as there are when absent.
+    pub up_to: Option<u64>,
 }
 
 /// The queue's order (A64): earlier first, each point of priority worth a minute, and each place
@@ -328,18 +351,45 @@ mod tests {
     }
 
     #[test]
-    fn only_a_forced_cancel_leaves_time_for_the_log() {
+    fn a_forced_cancel_leaves_time_for_the_log() {
         // A42
         let mut attempt = crate::world::test_support::attempt();
         let settings = Settings::recommended();
-        assert_eq!(attempt.late_log_until(&settings), None);
+        assert_eq!(attempt.late_log(&settings), None);
         for why in Revocation::ALL {
             let mut lease = crate::world::test_support::lease(crate::LeaseState::Revoked);
             (lease.revocation, lease.ended_at) = (Some(why), Some(Millis(1_000)));
             attempt.lease = Some(lease);
-            let forced = why == Revocation::ForcedCancel;
-            let until = forced.then_some(Millis(61_000));
-            assert_eq!(attempt.late_log_until(&settings), until, "{why:?}");
+            let late = (why == Revocation::ForcedCancel).then_some(LateLog {
+                until: Millis(61_000),
+                up_to: None,
+            });
+            assert_eq!(attempt.late_log(&settings), late, "{why:?}");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_declared_log_may_come_later() {
+        // I25: up to the length that was declared, and only for the lease that declared it.
+        let mut attempt = crate::world::test_support::attempt();
+        let settings = Settings::recommended();
+        let declared = Report {
+            log: Some((7, [0; 32])),
+            ..Report::default()
+        };
+        for state in LeaseState::ALL {
+            let mut lease = crate::world::test_support::lease(state);
+            lease.ended_at = (!state.is_live()).then_some(Millis(1_000));
+            attempt.lease = Some(lease);
+            attempt.report = Some(Report::default());
+            assert_eq!(attempt.late_log(&settings), None, "{state:?}");
+            attempt.report = Some(declared.clone());
+            let own = matches!(state, LeaseState::Completed | LeaseState::Canceled);
+            let late = own.then_some(LateLog {
+                until: Millis(601_000),
+                up_to: Some(7),
+            });
+            assert_eq!(attempt.late_log(&settings), late, "{state:?}");
         }
     }
 }

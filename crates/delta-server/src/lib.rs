@@ -12,12 +12,13 @@ mod clock;
 mod create;
 mod data;
 mod duties;
+mod fence;
 mod holder;
 mod http;
 mod identity;
 mod listen;
 mod metrics;
-mod objects;
+pub mod objects;
 mod presence;
 #[cfg(test)]
 mod tests;

@@ -183,13 +183,8 @@ fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
             .map(|code| ("exit code", code.to_string())),
     );
     if let Some(log) = &attempt.log {
-        let missing = log.missing.unwrap_or(0);
-        let whole = match (log.complete, missing) {
-            (true, _) => "complete".into(),
-            (false, 0) => "not complete".into(),
-            (false, missing) => format!("incomplete: {missing} bytes missing"),
-        };
-        facts.push(("log", format!("{} bytes, {whole}", log.length)));
+        let cut = if log.cut { ", cut at the quota" } else { "" };
+        facts.push(("log", format!("{} bytes, {log}{cut}", log.length)));
     }
     for lease in &attempt.leases {
         let stale = if lease.stale { ", stale" } else { "" };

@@ -84,9 +84,14 @@ impl Place {
 
     /// A server in `data`, with these further arguments.
     pub fn server(&self, extra: &[&str]) -> ServerProcess {
+        self.server_at("127.0.0.1:0", extra)
+    }
+
+    /// The same at an address of the caller's choice.
+    pub fn server_at(&self, address: &str, extra: &[&str]) -> ServerProcess {
         let data = self.path().join("data");
         let spawn = Spawn::new(binary())
-            .args(["server", "--json", "--listen", "127.0.0.1:0", "--data"])
+            .args(["server", "--json", "--listen", address, "--data"])
             .arg(&data)
             .args(extra)
             .current_dir(self.path());

@@ -24,7 +24,8 @@ use delta_wire::runner::{
 use prost::Message as _;
 
 use super::execution;
-use super::logs::Chunk;
+use super::leases::LastWord;
+use super::logs::{Chunk, LogOrder};
 use super::registry::Status;
 use super::session::Session;
 use crate::holder;
@@ -301,11 +302,11 @@ impl Session {
         if !(in_time && held.ended.is_none()) && !declared {
             return Err(Refused::Stale);
         }
-        self.write_log(Chunk {
+        self.log_order(LogOrder::Append(Chunk {
             lease: proven.lease,
             offset: chunk.offset,
             data: chunk.data,
-        });
+        }));
         Ok(())
     }
 
@@ -338,8 +339,29 @@ impl Session {
                 (TicketKind::Complete, holder::complete(proven.proof, &done))
             }
         };
-        commands.push((ticket(kind, lease), self.receipt(), command));
+        let (ticket, receipt) = (ticket(kind, lease), self.receipt());
+        if !self.writes_logs() {
+            commands.push((ticket, receipt, command));
+            return Ok(());
+        }
+        // Acknowledged means on disk: of the log, too, which the agent may then forget.
+        if let Some(held) = self.leases.get_mut(lease) {
+            held.last_word = Some(Box::new(LastWord {
+                ticket,
+                receipt,
+                command,
+            }));
+        }
+        self.log_order(LogOrder::Store(lease));
         Ok(())
+    }
+
+    /// The log of a lease is on disk: now its result.
+    pub fn log_settled(&mut self, lease: LeaseKey) {
+        let held = self.leases.get_mut(lease);
+        if let Some(word) = held.and_then(|held| held.last_word.take()) {
+            self.command(vec![(word.ticket, word.receipt, word.command)]);
+        }
     }
 
     /// A stop that nobody asked for is the agent's own doing (A34): its result says so.

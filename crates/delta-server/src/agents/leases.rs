@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use delta_core::{Command, LeaseKey, Millis, Text};
 
+use crate::writer::{Receipt, Ticket};
+
 /// A lease the agent holds, or held a moment ago.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Held {
     pub slot: u32,
     /// Who the server granted it to: agent and slot.
@@ -25,8 +27,23 @@ pub struct Held {
     pub ended: Option<Ended>,
     /// Bytes of log that the agent's last word declared.
     pub declared: u64,
+    /// The agent's last word, kept back until its log is on disk.
+    pub last_word: Option<Box<LastWord>>,
     /// What to make of the agent's CANCELLED if nobody asked for it (A34).
     pub unless_canceled: Option<Box<Command>>,
+}
+
+/// The result of a lease, as it was received.
+pub struct LastWord {
+    pub ticket: Ticket,
+    pub receipt: Receipt,
+    pub command: Command,
+}
+
+impl std::fmt::Debug for LastWord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LastWord({:?})", self.ticket)
+    }
 }
 
 /// What may still come of a lease that was completed (I25).
@@ -214,6 +231,7 @@ impl Held {
             missing: None,
             ended: None,
             declared: 0,
+            last_word: None,
             unless_canceled: None,
         }
     }

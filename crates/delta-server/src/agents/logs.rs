@@ -5,18 +5,32 @@
 //! flow control holds the agent back (EP-45).
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use delta_core::LeaseKey;
 use tokio::sync::mpsc;
 
-use crate::http::App;
-use crate::objects::AppendError;
+use crate::objects::{AppendError, Cursors, LogWatch, Objects};
 
 /// Bytes of log that wait for the disk, per session: what an agent has on its way at most.
 pub const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
-/// Chunks that wait: small ones are bounded by their number.
-pub const MAX_WAITING_CHUNKS: usize = 4_096;
+/// Orders that wait: small chunks are bounded by their number.
+pub const MAX_WAITING_ORDERS: usize = 4_096;
+/// Orders that are taken at once.
+const BATCH: usize = 256;
+/// Bytes are on disk a second after they were received; then the agent is told.
+const STORED_AFTER: Duration = Duration::from_millis(1_200);
+/// Logs that are kept open; beyond it those with nothing on their way are let go.
+const MANY_OPEN: usize = 256;
+
+/// Something to do with a log.
+pub enum LogOrder {
+    Append(Chunk),
+    /// See that everything received is on disk: its lease is about to be completed.
+    Store(LeaseKey),
+}
 
 /// One piece of a log.
 pub struct Chunk {
@@ -27,101 +41,211 @@ pub struct Chunk {
 }
 
 /// How far a log is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    pub received: u64,
+    pub stored: u64,
+    /// Send again from `received`.
+    pub resend: bool,
+    /// What is beyond `received` is not wanted.
+    pub full: bool,
+}
+
+/// What became of orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     pub lease: LeaseKey,
-    pub received: u64,
-    pub stored: u64,
-    pub resend: bool,
-    pub full: bool,
-    /// How many bytes of chunks this answers.
-    pub taken: usize,
-    pub chunks: usize,
+    pub progress: Progress,
+    /// Everything received is on disk, as was asked for.
+    pub settled: bool,
+    /// How many bytes and orders this answers.
+    pub bytes: usize,
+    pub orders: usize,
 }
 
 /// Starts the task that writes; it ends when the session drops its side.
-pub fn start(app: App) -> (mpsc::Sender<Chunk>, mpsc::Receiver<Written>) {
-    let (chunks, waiting) = mpsc::channel(MAX_WAITING_CHUNKS);
+pub fn start(objects: Arc<Objects>) -> (mpsc::Sender<LogOrder>, mpsc::Receiver<Written>) {
+    let (orders, waiting) = mpsc::channel(MAX_WAITING_ORDERS);
     let (written, answers) = mpsc::channel(64);
-    tokio::spawn(write(app, waiting, written));
-    (chunks, answers)
+    let writer = LogWriter {
+        objects,
+        open: HashMap::new(),
+        written,
+    };
+    tokio::spawn(writer.run(waiting));
+    (orders, answers)
 }
 
-async fn write(app: App, mut waiting: mpsc::Receiver<Chunk>, written: mpsc::Sender<Written>) {
-    let mut lengths: HashMap<LeaseKey, u64> = HashMap::new();
-    let mut batch = Vec::new();
-    while waiting.recv_many(&mut batch, 256).await > 0 {
-        for (lease, pieces) in by_lease(std::mem::take(&mut batch)) {
-            let at = lengths.get(&lease).copied();
-            let answer = append(&app, lease, at, pieces).await;
-            lengths.insert(lease, answer.received);
-            if written.send(answer).await.is_err() {
+/// A log that this session writes.
+struct Open {
+    watch: LogWatch,
+    progress: Progress,
+}
+
+struct LogWriter {
+    objects: Arc<Objects>,
+    open: HashMap<LeaseKey, Open>,
+    written: mpsc::Sender<Written>,
+}
+
+impl LogWriter {
+    async fn run(mut self, mut waiting: mpsc::Receiver<LogOrder>) {
+        let mut batch = Vec::new();
+        loop {
+            let taken = if self.has_unstored() {
+                let more = waiting.recv_many(&mut batch, BATCH);
+                tokio::time::timeout(STORED_AFTER, more).await.ok()
+            } else {
+                Some(waiting.recv_many(&mut batch, BATCH).await)
+            };
+            let said = match taken {
+                Some(0) => return,
+                Some(_) => self.carry_out(std::mem::take(&mut batch)).await,
+                None => self.tell_stored().await,
+            };
+            if said.is_none() {
                 return;
             }
         }
     }
-}
 
-/// The chunks of each lease in their order, adjacent ones of one lease together.
-fn by_lease(chunks: Vec<Chunk>) -> Vec<(LeaseKey, Vec<Chunk>)> {
-    let mut order: Vec<(LeaseKey, Vec<Chunk>)> = Vec::new();
-    for chunk in chunks {
-        match order.iter_mut().find(|(lease, _)| *lease == chunk.lease) {
-            Some((_, list)) => list.push(chunk),
-            None => order.push((chunk.lease, vec![chunk])),
-        }
+    fn has_unstored(&self) -> bool {
+        let mut open = self.open.values();
+        open.any(|open| open.progress.stored < open.progress.received)
     }
-    order
-}
 
-/// Appends chunks of one lease until one does not fit.
-async fn append(app: &App, lease: LeaseKey, at: Option<u64>, pieces: Vec<Chunk>) -> Written {
-    let taken = pieces.iter().map(|it| it.data.len()).sum();
-    let chunks = pieces.len();
-    let mut answer = Written {
-        lease,
-        received: at.unwrap_or(0),
-        stored: at.unwrap_or(0),
-        resend: false,
-        full: false,
-        taken,
-        chunks,
-    };
-    let objects = app.objects.clone();
-    let done = tokio::task::spawn_blocking(move || {
-        if at.is_none() {
-            objects.make_log(lease)?;
+    /// Nothing when nobody listens any more.
+    async fn carry_out(&mut self, orders: Vec<LogOrder>) -> Option<()> {
+        for order in orders {
+            let written = match order {
+                LogOrder::Append(chunk) => self.append(chunk).await,
+                LogOrder::Store(lease) => self.store(lease).await,
+            };
+            self.written.send(written).await.ok()?;
         }
-        let mut end = match at {
-            Some(end) => end,
-            None => objects.log_length(lease).unwrap_or(0),
+        if self.open.len() > MANY_OPEN {
+            self.open
+                .retain(|_, open| open.progress.stored < open.progress.received);
+        }
+        Some(())
+    }
+
+    async fn append(&mut self, chunk: Chunk) -> Written {
+        let (lease, bytes) = (chunk.lease, chunk.data.len());
+        let mut progress = match self.opened(lease).await {
+            Ok(progress) => progress,
+            Err(error) => {
+                tracing::warn!(%error, attempt = %lease.attempt, "a log could not be opened");
+                return answer(lease, resend(Progress::default()), bytes);
+            }
         };
-        for piece in pieces {
-            let offset = piece.offset.unwrap_or(end);
-            end = objects.append_log(lease, offset, &piece.data)?;
+        let offset = chunk.offset.unwrap_or(progress.received);
+        let appended = self.objects.append_log(lease, offset, chunk.data).await;
+        match appended {
+            Ok(cursors) => progress = of(&cursors),
+            Err(AppendError::Gap { expected } | AppendError::Differs { expected }) => {
+                progress.received = expected;
+                progress = resend(progress);
+            }
+            Err(error) => {
+                tracing::warn!(%error, attempt = %lease.attempt, "log bytes were not written");
+                progress = resend(progress);
+            }
         }
-        Ok::<u64, AppendError>(end)
-    });
-    match done.await {
-        Ok(Ok(end)) => {
-            answer.received = end;
-            answer.stored = end;
+        if let Some(open) = self.open.get_mut(&lease) {
+            open.progress = Progress {
+                resend: false,
+                ..progress
+            };
         }
-        Ok(Err(AppendError::Gap { expected } | AppendError::Differs { expected })) => {
-            answer.received = expected;
-            answer.stored = expected;
-            answer.resend = true;
+        answer(lease, progress, bytes)
+    }
+
+    /// How far the log is, made where there is none.
+    async fn opened(&mut self, lease: LeaseKey) -> std::io::Result<Progress> {
+        if let Some(open) = self.open.get(&lease) {
+            return Ok(open.progress);
         }
-        Ok(Err(AppendError::Full)) => answer.full = true,
-        Ok(Err(AppendError::Unknown)) => answer.resend = true,
-        Ok(Err(AppendError::Io(error))) => {
-            tracing::warn!(%error, attempt = %lease.attempt, "log bytes could not be written");
-            answer.resend = true;
+        let objects = self.objects.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            objects.make_log(lease)?;
+            objects.log_cursors(lease)
+        });
+        let found = found.await.map_err(std::io::Error::other)??;
+        let progress = found.as_ref().map(of).unwrap_or_default();
+        let watch = self.objects.watch_log(lease);
+        self.open.insert(lease, Open { watch, progress });
+        Ok(progress)
+    }
+
+    /// A disk in trouble must not keep a result back: the log is short then, and says so (F44).
+    async fn store(&mut self, lease: LeaseKey) -> Written {
+        let mut progress = self.open.get(&lease).map(|open| open.progress);
+        if let Some(known) = progress.filter(|known| known.stored < known.received) {
+            let objects = self.objects.clone();
+            let stored = tokio::task::spawn_blocking(move || {
+                objects.store_log(lease, known.received, b"")
+            });
+            match stored.await {
+                Ok(Ok(cursors)) => progress = Some(of(&cursors)),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, attempt = %lease.attempt, "a log could not be synced");
+                }
+                Err(error) => tracing::error!(%error, "syncing a log failed"),
+            }
         }
-        Err(error) => {
-            tracing::error!(%error, "writing a log failed");
-            answer.resend = true;
+        if let (Some(open), Some(progress)) = (self.open.get_mut(&lease), progress) {
+            open.progress = progress;
+        }
+        Written {
+            settled: true,
+            ..answer(lease, progress.unwrap_or_default(), 0)
         }
     }
-    answer
+
+    /// Tells what came to the disk by itself.
+    async fn tell_stored(&mut self) -> Option<()> {
+        let mut moved = Vec::new();
+        for (lease, open) in &mut self.open {
+            let cursors = open.watch.cursors();
+            if cursors.stored > open.progress.stored {
+                open.progress.stored = cursors.stored;
+                moved.push((*lease, open.progress));
+            }
+        }
+        for (lease, progress) in moved {
+            let written = Written {
+                orders: 0,
+                ..answer(lease, progress, 0)
+            };
+            self.written.send(written).await.ok()?;
+        }
+        Some(())
+    }
+}
+
+fn of(cursors: &Cursors) -> Progress {
+    Progress {
+        received: cursors.received,
+        stored: cursors.stored,
+        resend: false,
+        full: cursors.cut,
+    }
+}
+
+fn resend(progress: Progress) -> Progress {
+    Progress {
+        resend: true,
+        ..progress
+    }
+}
+
+fn answer(lease: LeaseKey, progress: Progress, bytes: usize) -> Written {
+    Written {
+        lease,
+        progress,
+        settled: false,
+        bytes,
+        orders: 1,
+    }
 }

@@ -305,14 +305,14 @@ async fn resume_points(app: &App, listed: &[HeldLease], found: &[Found]) -> Vec<
             continue;
         };
         let key = live.lease;
-        let length = app.files(move |objects| Ok(objects.log_length(key))).await;
-        let received = length.ok().flatten().unwrap_or(0);
+        let cursors = app.files(move |objects| objects.log_cursors(key)).await;
+        let cursors = cursors.ok().flatten().unwrap_or_default();
         points.push(ResumePoint {
             run_id: held.run_id.clone(),
             live: true,
             reason: String::new(),
-            log_received: received,
-            log_stored: received,
+            log_received: cursors.received,
+            log_stored: cursors.stored,
         });
     }
     points

@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::{Status, Streaming};
 
 use super::leases::Leases;
-use super::logs::{self, Chunk, MAX_WAITING_BYTES, MAX_WAITING_CHUNKS, Written};
+use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
 use super::registry::Order;
 use crate::http::App;
@@ -67,7 +67,7 @@ pub struct Session {
 
 /// The task that writes logs, and what it has in hand.
 struct LogWriting {
-    chunks: mpsc::Sender<Chunk>,
+    orders: mpsc::Sender<LogOrder>,
     written: mpsc::Receiver<Written>,
     bytes: usize,
     count: usize,
@@ -174,7 +174,7 @@ impl Session {
         let log_room = self
             .log
             .as_ref()
-            .is_none_or(|log| log.bytes < MAX_WAITING_BYTES && log.count < MAX_WAITING_CHUNKS);
+            .is_none_or(|log| log.bytes < MAX_WAITING_BYTES && log.count < MAX_WAITING_ORDERS);
         log_room && self.outgoing.len() + self.in_flight < MAX_WAITING
     }
 
@@ -254,32 +254,44 @@ impl Session {
         }
     }
 
-    /// Hands a piece of log to the task that writes.
-    pub fn write_log(&mut self, chunk: Chunk) {
+    /// Hands something to the task that writes logs.
+    pub fn log_order(&mut self, order: LogOrder) {
         let app = &self.app;
         let log = self.log.get_or_insert_with(|| {
-            let (chunks, written) = logs::start(app.clone());
+            let (orders, written) = logs::start(app.objects.clone());
             LogWriting {
-                chunks,
+                orders,
                 written,
                 bytes: 0,
                 count: 0,
             }
         });
-        let length = chunk.data.len();
-        // There is room for as many chunks as the session reads.
-        if log.chunks.try_send(chunk).is_ok() {
+        let length = match &order {
+            LogOrder::Append(chunk) => chunk.data.len(),
+            LogOrder::Store(_) => 0,
+        };
+        // There is room for as many as the session reads.
+        if log.orders.try_send(order).is_ok() {
             log.bytes += length;
             log.count += 1;
         }
     }
 
+    /// Whether bytes of any log came in this session.
+    pub fn writes_logs(&self) -> bool {
+        self.log.is_some()
+    }
+
     fn log_written(&mut self, written: Written) {
         if let Some(log) = &mut self.log {
-            log.bytes = log.bytes.saturating_sub(written.taken);
-            log.count = log.count.saturating_sub(written.chunks);
+            log.bytes = log.bytes.saturating_sub(written.bytes);
+            log.count = log.count.saturating_sub(written.orders);
         }
-        self.tell_log(&written);
+        if written.settled {
+            self.log_settled(written.lease);
+        } else {
+            self.tell_log(&written);
+        }
     }
 
     fn obey(&mut self, order: Option<Order>) {

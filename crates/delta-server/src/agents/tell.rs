@@ -220,10 +220,10 @@ impl Session {
     pub fn tell_log(&mut self, written: &Written) {
         self.outgoing.say(Say::LogAck(LogAck {
             run_id: execution::name(written.lease),
-            received: written.received,
-            stored: written.stored,
-            resend: written.resend,
-            full: written.full,
+            received: written.progress.received,
+            stored: written.progress.stored,
+            resend: written.progress.resend,
+            full: written.progress.full,
         }));
     }
 }

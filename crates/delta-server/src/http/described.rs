@@ -23,7 +23,7 @@ pub fn complete(mut openapi: OpenApi) -> OpenApi {
         if open {
             continue;
         }
-        let streams = path.ends_with("/events");
+        let streams = path.ends_with("/events") || path.ends_with("/log");
         for (method, operation) in operations(item) {
             let security = SecurityRequirement::new(BEARER, [""; 0]);
             operation.security.get_or_insert_default().push(security);

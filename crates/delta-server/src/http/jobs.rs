@@ -11,7 +11,7 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Heard, User};
 use super::runs::by;
-use super::{App, log, views};
+use super::{App, log_view, views};
 use crate::audit;
 use crate::writer::Lane;
 
@@ -71,7 +71,7 @@ async fn left_behind(app: &App, rows: JobRows) -> Result<(JobRows, Vec<views::Le
         let left = rows
             .attempts
             .iter()
-            .map(|attempt| log::left(objects, &rows, attempt));
+            .map(|attempt| log_view::left(objects, &rows, attempt));
         let left = left.collect();
         Ok((rows, left))
     })

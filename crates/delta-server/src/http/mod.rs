@@ -11,6 +11,9 @@ mod extract;
 mod jobs;
 mod lease;
 mod log;
+mod log_tail;
+mod log_view;
+mod pieces;
 mod rerun;
 mod runner;
 mod runs;
@@ -123,11 +126,14 @@ impl App {
 }
 
 #[derive(utoipa::OpenApi)]
-#[openapi(info(
-    title = "Delta CI",
-    description = "Runs, jobs and the Runner Protocol.",
-    license(name = "Apache-2.0")
-))]
+#[openapi(
+    info(
+        title = "Delta CI",
+        description = "Runs, jobs and the Runner Protocol.",
+        license(name = "Apache-2.0")
+    ),
+    components(schemas(delta_wire::api::LogBegin, delta_wire::api::LogEnd))
+)]
 struct Described;
 
 fn routes() -> OpenApiRouter<App> {

@@ -1,6 +1,6 @@
 //! Bytes of a lease: where to put them, and putting them (A49). Fenced like everything else: the
 //! lease is in the `Delta-Lease` header, and one that is over stores nothing more (LM-13), but for
-//! the log of a cancel that was just forced (A42).
+//! the rest of a log it declared (I25), or the log of a cancel that was just forced (A42).
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::body::Body;
@@ -8,8 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::lease::Stale;
-use delta_core::{JobId, Lease, LeaseKey, LeaseState};
-use delta_store::read::JobRows;
+use delta_core::{JobId, LeaseKey, LeaseState};
 use delta_wire::runner::{
     CreateUpload, LeaseToken, Reason, UploadCreated, UploadKind, UploadMethod,
 };
@@ -24,6 +23,7 @@ use super::extract::{Heard, Runner, next_piece, read};
 use super::runner::{parse, stale};
 use super::{App, internal};
 use crate::audit::Noticed;
+use crate::fence::{self, LogRight, Right};
 use crate::holder::{hex, proof};
 use crate::identity::Principal;
 use crate::objects::{
@@ -65,6 +65,7 @@ async fn create_upload(
         Ok(held) => held,
         Err(answer) => return Ok(answer),
     };
+    let held = held.key;
     let (id, max_bytes) = match wanted.kind {
         UploadKind::Log => {
             app.files(move |objects| objects.make_log(held)).await?;
@@ -143,19 +144,33 @@ async fn put_upload(
     }
     let offset = offset(&headers)?;
     let bytes = read(body, MAX_CHUNK_BYTES).await?;
-    if let Err(answer) = held(&app, &token, &who, None, right).await? {
-        return Ok(answer);
+    let held = match held(&app, &token, &who, None, right).await? {
+        Ok(held) => held,
+        Err(answer) => return Ok(answer),
+    };
+    if !held.log.covers(offset, bytes.len()) {
+        return Ok(stale(token, Stale::AlreadyFinal));
     }
-    let appended = app.objects.clone();
-    let appended =
-        tokio::task::spawn_blocking(move || appended.append_log(id.lease, offset, &bytes)).await;
-    match appended.map_err(|error| internal("a log could not be written", &error))? {
-        Ok(received) => Ok(axum::Json(json!({ "received": received })).into_response()),
+    store(&app, id.lease, offset, bytes).await
+}
+
+/// Answered when the bytes are on disk.
+async fn store(
+    app: &App,
+    lease: LeaseKey,
+    offset: u64,
+    bytes: bytes::Bytes,
+) -> Result<Response, ApiError> {
+    let objects = app.objects.clone();
+    let stored = tokio::task::spawn_blocking(move || objects.store_log(lease, offset, &bytes));
+    let stored = stored.await;
+    match stored.map_err(|error| internal("a log could not be written", &error))? {
+        Ok(cursors) => Ok(axum::Json(json!({ "received": cursors.stored })).into_response()),
         Err(AppendError::Unknown) => Err(ApiError::not_found("upload")),
-        Err(AppendError::Io(error)) => Err(internal("a log could not be written", &error)),
-        Err(error @ AppendError::Full) => {
-            Err(ApiError::new(ErrorCode::TooLarge, error.to_string()))
+        Err(error @ AppendError::Busy) => {
+            Err(ApiError::new(ErrorCode::Unavailable, error.to_string()))
         }
+        Err(AppendError::Io(error)) => Err(internal("a log could not be written", &error)),
         Err(error @ AppendError::Gap { expected }) => {
             Ok(mismatch("OFFSET_MISMATCH", &error, expected))
         }
@@ -279,16 +294,6 @@ async fn job_spec(
     Ok((json, spec.to_string()).into_response())
 }
 
-/// What a lease is shown for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Right {
-    /// To read the work; a grant that was not acknowledged yet will do.
-    Spec,
-    Artifact,
-    /// The one right that outlives a forced cancel for a moment.
-    Log,
-}
-
 /// The lease of a token, if it is the caller's and gives this right; otherwise the answer to give.
 /// Judged on committed rows, by the core's own rules (A25, A37, A38).
 async fn held(
@@ -297,25 +302,26 @@ async fn held(
     who: &Principal,
     runner: Option<&str>,
     right: Right,
-) -> Result<Result<LeaseKey, Response>, ApiError> {
+) -> Result<Result<Held, Response>, ApiError> {
     let Some(proof) = proof(token, who, String::new()) else {
         return Ok(Err(stale(token.clone(), Stale::Unknown)));
     };
     let key = proof.key;
     let rows = app.read(move |reader| reader.job(key.attempt.job)).await?;
-    let judged = rows
-        .as_ref()
-        .map_or(Err(Stale::Unknown), |rows| judge(app, rows, &proof, right));
+    let (now, shared) = (app.writer.now(), app.writer.shared());
+    let judged = rows.as_ref().map_or(Err(Stale::Unknown), |rows| {
+        fence::judge(rows, &proof, right, now, shared)
+    });
     match judged {
         Err(why) => {
             if why == Stale::Unknown
-                && let Some(lease) = rows.as_ref().and_then(|rows| named(rows, key))
+                && let Some(lease) = rows.as_ref().and_then(|rows| fence::named(rows, key))
             {
                 Noticed::of_unknown(lease, &proof).log();
             }
             Ok(Err(stale(token.clone(), why)))
         }
-        Ok(lease) => {
+        Ok((lease, log)) => {
             if runner.is_some_and(|runner| runner != &*lease.runner) {
                 return Err(delta_core::Refusal::RunnerMismatch.into());
             }
@@ -323,52 +329,15 @@ async fn held(
                 let message = format!("{}: acknowledge the lease first", Reason::NotAcked);
                 return Err(ApiError::new(ErrorCode::Conflict, message));
             }
-            Ok(Ok(key))
+            Ok(Ok(Held { key, log }))
         }
     }
 }
 
-/// The lease that a token's front names, whosever it is.
-fn named(rows: &JobRows, key: LeaseKey) -> Option<&Lease> {
-    let latest = rows.attempts.iter().filter(|it| it.id == key.attempt);
-    let latest = latest.filter_map(|it| it.lease.as_ref());
-    let past = rows.past_leases.iter().filter(|(id, _)| *id == key.attempt);
-    let mut all = latest.chain(past.map(|(_, lease)| lease));
-    all.find(|lease| lease.epoch == key.epoch)
-}
-
-fn judge<'a>(
-    app: &App,
-    rows: &'a JobRows,
-    proof: &delta_core::command::LeaseProof,
-    right: Right,
-) -> Result<&'a Lease, Stale> {
-    let own = |lease: &&Lease| {
-        lease.epoch == proof.key.epoch
-            && lease.token == proof.token
-            && lease.principal == proof.principal
-    };
-    let attempt = rows.attempts.iter().find(|it| it.id == proof.key.attempt);
-    let current = attempt.and_then(|attempt| Some((attempt, attempt.lease.as_ref().filter(own)?)));
-    let Some((attempt, lease)) = current else {
-        let past = rows
-            .past_leases
-            .iter()
-            .filter(|(id, _)| *id == proof.key.attempt);
-        let superseded = past.map(|(_, lease)| lease).any(|lease| own(&lease));
-        return Err(if superseded {
-            Stale::Superseded
-        } else {
-            Stale::Unknown
-        });
-    };
-    let (now, shared) = (app.writer.now(), app.writer.shared());
-    let late = attempt.late_log_until(&shared.settings);
-    match lease.stale(now, shared.lease_floor) {
-        Some(_) if right == Right::Log && late.is_some_and(|until| now < until) => Ok(lease),
-        Some(why) => Err(why),
-        None => Ok(lease),
-    }
+/// A lease that gives the right it was shown for.
+struct Held {
+    key: LeaseKey,
+    log: LogRight,
 }
 
 fn lease_header(headers: &HeaderMap) -> Result<LeaseToken, ApiError> {

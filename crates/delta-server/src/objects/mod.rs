@@ -1,17 +1,17 @@
 //! Bytes that attempts leave behind: logs and artifacts, as files in one folder that several
 //! servers may share.
 //!
-//! `<run>/<job>/<attempt>/<epoch>/` holds `log` and, per artifact, `meta-<id>` (as announced),
-//! `sealed-<id>` and `artifact-<id>` (as received). The epoch is part of the path, so a stale
-//! writer cannot touch the winner's bytes (D4). `parts/` holds what is not whole yet. The files are
-//! the only truth: nothing is remembered here that another server could have changed. Who may write
-//! is checked before this is asked; here is only where bytes lie, and how many they may be.
+//! `<run>/<job>/<attempt>/<epoch>/` holds the folder `log` and, per artifact, `meta-<id>` (as
+//! announced), `sealed-<id>` and `artifact-<id>` (as received). The epoch is part of the path, so a
+//! stale writer cannot touch the winner's bytes (D4). `parts/` holds what is not whole yet. The
+//! files are the only truth: nothing is remembered here that another server could have changed. Who
+//! may write is checked before this is asked; here is only where bytes lie, and how many they may
+//! be.
 
 mod artifact;
 mod id;
 mod log;
 
-use std::collections::HashMap;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use delta_core::{Digest, LeaseKey, RunId};
+use delta_core::{LeaseKey, RunId};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::writer::random;
 
 pub use artifact::{ArtifactMeta, MAX_ARTIFACT_BYTES, Part, Sealed};
 pub use id::UploadId;
-pub use log::{AppendError, MAX_LOG_BYTES};
+pub use log::{AppendError, Cursors, LogExtent, LogReader, LogWatch, MAX_LOG_BYTES};
 
 /// Locks among the threads of this server: enough that two leases rarely meet at one.
 const STRIPES: usize = 64;
@@ -41,8 +41,7 @@ pub struct Objects {
     /// Artifact bytes of one lease.
     quota: u64,
     stripes: [Mutex<()>; STRIPES],
-    /// Hashes of logs by their length then: a log only grows.
-    hashed: Mutex<HashMap<LeaseKey, (u64, Digest)>>,
+    logs: log::Logs,
 }
 
 impl Objects {
@@ -53,7 +52,7 @@ impl Objects {
             root,
             quota: MAX_ARTIFACT_BYTES,
             stripes: std::array::from_fn(|_| Mutex::default()),
-            hashed: Mutex::default(),
+            logs: log::Logs::start()?,
         };
         make_folder(&objects.parts())?;
         let probe = objects.parts().join(format!("{}.part", fresh()));
@@ -217,7 +216,7 @@ mod tests {
         two.delete_run(RunId(7)).unwrap();
         one.delete_run(RunId(7)).unwrap();
         assert_eq!(one.runs().unwrap(), []);
-        let gone = one.append_log(lease(), 0, b"late").unwrap_err();
+        let gone = one.append_log_here(lease(), 0, b"late").unwrap_err();
         assert!(matches!(gone, AppendError::Unknown), "{gone:?}");
         assert_eq!(one.runs().unwrap(), [], "and nothing brings it back");
     }

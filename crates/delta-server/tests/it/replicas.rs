@@ -9,7 +9,7 @@ use crate::bench::{Bench, Lease, PATIENCE, config, job, patient_settings};
 use crate::uploads::{complete_with, log_url, put, put_artifact};
 
 /// What servers share for as long as they live: a database, and a folder of logs and artifacts.
-struct Shared {
+pub struct Shared {
     database: PgDatabase,
     objects: tempfile::TempDir,
 }
@@ -42,7 +42,7 @@ impl Shared {
 }
 
 /// Two servers, and what they share.
-async fn pair(settings: Settings) -> (Bench, Bench, Shared) {
+pub async fn pair(settings: Settings) -> (Bench, Bench, Shared) {
     let shared = Shared::new().await;
     let one = shared.server(settings.clone(), None).await;
     let mut two = shared.server(settings, None).await;

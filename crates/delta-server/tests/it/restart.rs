@@ -16,14 +16,14 @@ fn sqlite(data: &tempfile::TempDir, settings: Settings) -> Config {
     }
 }
 
-async fn start(settings: Settings) -> Bench {
+pub async fn start(settings: Settings) -> Bench {
     let data = tempfile::tempdir().unwrap();
     let config = sqlite(&data, settings);
     Bench::start(data, config).await
 }
 
 /// Stops the server and starts another on the same folder; tokens stay good.
-async fn restart(mut bench: Bench, settings: Settings) -> Bench {
+pub async fn restart(mut bench: Bench, settings: Settings) -> Bench {
     bench.stop().await;
     let config = sqlite(&bench.data, settings);
     let (runner, user) = (bench.runner.clone(), bench.user.clone());

@@ -22,6 +22,16 @@ pub async fn log_url(bench: &Bench, lease: &Lease) -> String {
 }
 
 pub async fn put(bench: &Bench, url: &str, lease: &str, offset: u64, bytes: &str) -> Answer {
+    put_bytes(bench, url, lease, offset, bytes.into()).await
+}
+
+pub async fn put_bytes(
+    bench: &Bench,
+    url: &str,
+    lease: &str,
+    offset: u64,
+    bytes: Vec<u8>,
+) -> Answer {
     let request = bench
         .client
         .put(format!("{}{url}", bench.base))
@@ -29,11 +39,11 @@ pub async fn put(bench: &Bench, url: &str, lease: &str, offset: u64, bytes: &str
     let request = request
         .header("Delta-Lease", lease)
         .header("Upload-Offset", offset);
-    Answer::of(request.body(bytes.to_owned()).send().await.unwrap()).await
+    Answer::of(request.body(bytes).send().await.unwrap()).await
 }
 
 /// Stores the whole log of a lease.
-async fn put_log(bench: &Bench, lease: &Lease, bytes: &str) -> String {
+pub async fn put_log(bench: &Bench, lease: &Lease, bytes: &str) -> String {
     let url = log_url(bench, lease).await;
     put(bench, &url, &lease.id, 0, bytes).await.expect(200);
     url
@@ -60,7 +70,7 @@ async fn log_text(bench: &Bench, job: &str) -> String {
 }
 
 /// What is said about the log of a job's first attempt.
-async fn log_view(bench: &Bench, job: &str) -> Value {
+pub async fn log_view(bench: &Bench, job: &str) -> Value {
     bench.show_job(job).await["attempts"][0]["log"].clone()
 }
 

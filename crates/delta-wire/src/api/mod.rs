@@ -8,15 +8,16 @@ pub mod create_run;
 pub mod cursor;
 pub mod graph;
 pub mod list;
+pub mod log;
 pub mod requests;
 pub mod views;
 
 pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;
 pub use list::ListRuns;
+pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
 pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};
 pub use views::{
     ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, JobArtifact,
-    JobSummary, JobView, LeaseView, LogView, ProgressView, ReportedView, RunList, RunSummary,
-    RunView, Why,
+    JobSummary, JobView, LeaseView, ProgressView, ReportedView, RunList, RunSummary, RunView, Why,
 };

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::create_run::Trust;
+use super::log::LogView;
 use crate::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
 use crate::time::Millis;
 
@@ -191,17 +192,6 @@ pub struct ProgressView {
     pub step_index: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-}
-
-/// What is stored of an attempt's log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct LogView {
-    pub length: u64,
-    /// Everything the runner wrote is here.
-    pub complete: bool,
-    /// Bytes the runner had and the server has not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub missing: Option<u64>,
 }
 
 /// Bytes an attempt left behind.
