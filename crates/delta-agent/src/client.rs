@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
+use delta_wire::api::{AgentEnrolled, EnrolAgent};
 use delta_wire::runner::{
     AckLease, AckLeaseAck, CancelAck, CancelAckAck, Complete, CompleteAck, CreateUpload, Heartbeat,
     HeartbeatAck, JobSpecRef, Lease, LeaseGranted, LeaseToken, UploadCreated,
@@ -33,7 +34,7 @@ pub struct ClientSettings {
     /// Such as `https://ci.example.com`.
     pub server: String,
     pub token: TokenSource,
-    /// A PEM file of authorities to trust besides the system's.
+    /// A PEM file of authorities to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -84,7 +85,7 @@ impl Client {
             if found.is_empty() {
                 return Err(unusable(std::io::Error::other("it holds no certificate")));
             }
-            builder = builder.tls_certs_merge(found);
+            builder = builder.tls_certs_only(found);
         }
         let http = builder.build().map_err(ClientError::Http)?;
         Ok(Client {
@@ -142,6 +143,24 @@ impl Client {
         self.post("uploads", message, Duration::ZERO)
             .await?
             .fenced()
+    }
+
+    /// Exchanges an enrolment token for the agent's own credential.
+    pub(crate) async fn enrol(&self, message: &EnrolAgent) -> Result<AgentEnrolled, CallError> {
+        let garbled = |problem: String| CallError::Garbled(problem);
+        let url = self.own("/api/v1/agents/enroll")?;
+        let body = serde_json::to_vec(message).map_err(|it| garbled(it.to_string()))?;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let answer = self
+            .send(Method::POST, url, headers, body.into(), Duration::ZERO)
+            .await?;
+        match answer.status {
+            // What is wrong with it is not repeated: it may hold the secret.
+            StatusCode::CREATED => serde_json::from_slice(&answer.body)
+                .map_err(|_| garbled("it is not what an enrolment is answered with".into())),
+            _ => Err(answer.refusal()),
+        }
     }
 
     /// Sends bytes that begin at `offset` to where [`Client::create_upload`] said.
@@ -229,19 +248,40 @@ impl Client {
             .await
     }
 
+    /// A refused token is read anew: it may have been renewed between two looks.
     async fn send(
         &self,
+        method: Method,
+        url: Url,
+        headers: HeaderMap,
+        body: Bytes,
+        wait: Duration,
+    ) -> Result<Answer, CallError> {
+        let unreadable = |problem: std::io::Error| CallError::Credential(problem.to_string());
+        let token = self.token.read().map_err(unreadable)?;
+        let (again, at, said) = (method.clone(), url.clone(), headers.clone());
+        let answer = self
+            .send_as(&token, method, url, headers, body.clone(), wait)
+            .await;
+        if !matches!(answer, Err(CallError::Unauthorized { status: 401, .. })) {
+            return answer;
+        }
+        match self.token.read_anew(&token).map_err(unreadable)? {
+            Some(fresh) => self.send_as(&fresh, again, at, said, body, wait).await,
+            None => answer,
+        }
+    }
+
+    async fn send_as(
+        &self,
+        token: &Secret,
         method: Method,
         url: Url,
         mut headers: HeaderMap,
         body: Bytes,
         wait: Duration,
     ) -> Result<Answer, CallError> {
-        let token = self
-            .token
-            .read()
-            .map_err(|problem| CallError::Credential(problem.to_string()))?;
-        headers.insert(AUTHORIZATION, bearer(&token)?);
+        headers.insert(AUTHORIZATION, bearer(token)?);
         let request = self.http.request(method, url).headers(headers).body(body);
         let response = request
             .timeout(wait + ANSWER_TIMEOUT)

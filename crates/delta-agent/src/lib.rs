@@ -17,6 +17,7 @@ mod backoff;
 pub mod client;
 mod clock;
 mod copy;
+pub mod enrol;
 pub mod executor;
 mod log_ship;
 mod pending;
@@ -26,6 +27,7 @@ mod secret;
 mod session;
 mod slot;
 mod spec;
+pub mod tls;
 mod work;
 pub mod workspace;
 

@@ -5,6 +5,7 @@
 //! server, PostgreSQL several.
 
 pub mod codec;
+mod credential;
 pub mod doctor;
 pub mod drive;
 pub mod events;

@@ -4,24 +4,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use delta_agent::TokenSource;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::workspace::Source;
 use delta_core::Span;
 
-use crate::client::connect;
 use crate::exit::Exit;
 use crate::failure::Done;
 use crate::live::screen::Brief;
 use crate::signals::Stop;
 use crate::terminal::Terminal;
 use crate::worker::{self, Wanted, Worker};
-use crate::{timings, words};
+use crate::{enrolment, timings, words};
 
 const EXAMPLES: &str = "\
 Examples:
   delta-ci agent --server http://127.0.0.1:7878 --token-file runner.token
   delta-ci agent --server https://ci.example --token-file runner.token --slots 4 --label gpu
+  delta-ci agent --server https://ci.example --enroll-token-file once.token --state-dir ./state
 
 It dials out and is never dialled. SIGTERM or Ctrl-C: no new job, running ones may finish within
 --shutdown-grace, then they are canceled; a second one cancels them at once.";
@@ -33,8 +32,15 @@ pub struct Args {
     #[arg(long, value_name = "URL", env = "DELTA_SERVER")]
     server: String,
     /// A file with a token of the role `runner`; read again before it is used
-    #[arg(long, value_name = "FILE", env = "DELTA_TOKEN_FILE")]
-    token_file: PathBuf,
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "DELTA_TOKEN_FILE",
+        required_unless_present = "enroll_token_file"
+    )]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    enrolment: enrolment::Flags,
     /// The certificate authority of the server, in PEM, where the system does not know it
     #[arg(long, value_name = "FILE")]
     ca_cert: Option<PathBuf>,
@@ -60,11 +66,15 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
-    connect::read_token(&args.token_file)?;
     let name = args.name.unwrap_or_else(worker::machine_name);
+    let ca_cert = args.ca_cert.clone();
+    let enrolment = args.enrolment;
+    let (name, token) = enrolment
+        .token(args.token_file, &args.server, ca_cert, name, terminal)
+        .await?;
     let wanted = Wanted {
         server: args.server.clone(),
-        token: TokenSource::File(args.token_file),
+        token,
         ca_file: args.ca_cert,
         name: name.clone(),
         slots: args.slots,

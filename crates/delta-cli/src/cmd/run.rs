@@ -197,6 +197,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         store: None,
         settings,
         tls: None,
+        oidc: None,
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,

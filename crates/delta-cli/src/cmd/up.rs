@@ -82,6 +82,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         store: args.store,
         settings: args.timings.over(Settings::recommended())?,
         tls: None,
+        oidc: None,
         behind_tls_proxy: false,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,

@@ -5,6 +5,7 @@
 
 mod artifacts;
 mod described;
+mod enrol;
 mod error;
 mod events;
 mod extract;
@@ -67,12 +68,13 @@ impl App {
     pub fn new(
         writer: Writer,
         reader: Arc<dyn Reader>,
+        identity: Identity,
         objects: Arc<Objects>,
         stop: CancellationToken,
     ) -> App {
         let (_, openapi) = routes().split_for_parts();
         App(Arc::new(Parts {
-            identity: Identity::new(reader.clone()),
+            identity,
             writer,
             reader,
             presence: Presence::default(),
@@ -138,6 +140,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(log::routes())
         .merge(artifacts::routes())
         .merge(tokens::routes())
+        .merge(enrol::routes())
         .merge(system::routes())
 }
 
@@ -176,5 +179,5 @@ pub async fn make_token(
     name: delta_core::Text,
     now: Millis,
 ) -> Result<String, ApiError> {
-    Ok(tokens::make(app, role, name, now, None).await?.token)
+    tokens::make(app, role, name, now).await
 }

@@ -4,9 +4,13 @@
 mod audit;
 mod bench;
 mod cancel;
+mod certificates;
+mod enrolment;
 mod events;
 mod granting;
 mod identity;
+mod mtls;
+mod oidc;
 mod people;
 mod refusals;
 mod replicas;

@@ -16,6 +16,7 @@
 mod claim;
 mod commit;
 mod connect;
+mod credentials;
 mod error;
 mod join;
 mod listen;

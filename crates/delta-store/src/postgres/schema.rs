@@ -18,6 +18,10 @@ const STEPS: &[Migration] = &[
         version: 2,
         sql: include_str!("../../migrations/postgres/0002_lists.sql"),
     },
+    Migration {
+        version: 3,
+        sql: include_str!("../../migrations/postgres/0003_credentials.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

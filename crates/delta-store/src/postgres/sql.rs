@@ -29,7 +29,7 @@ statements! {
     XactStatus, EndXact,
     ReadRun, ReadRunJobs, ReadJobRun, ReadJob, ReadJobAttempts, ReadJobLeases, ListRuns, Events,
     Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
-    RevokeCredential, Ping, Stats,
+    RevokeCredential, ExchangeEnrolment, NoteReuse, Ping, Stats,
 }
 
 impl Sql {

@@ -8,6 +8,7 @@
 mod cache;
 mod commit;
 mod connection;
+mod credentials;
 mod open;
 mod prune;
 mod reader;

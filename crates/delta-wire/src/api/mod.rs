@@ -9,12 +9,14 @@ pub mod cursor;
 pub mod graph;
 pub mod list;
 pub mod requests;
+pub mod tokens;
 pub mod views;
 
 pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;
 pub use list::ListRuns;
-pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};
+pub use requests::{CancelRequest, RerunRequest};
+pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{
     ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, JobArtifact,
     JobSummary, JobView, LeaseView, LogView, ProgressView, ReportedView, RunList, RunSummary,
