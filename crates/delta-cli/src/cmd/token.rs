@@ -1,4 +1,5 @@
-//! `delta-ci token`: make, list and revoke tokens and what certificates grant. The secret is printed once, alone, on stdout.
+//! `delta-ci token`: make, list and revoke tokens, and what certificates grant. The secret is
+//! printed once, alone, on stdout.
 
 use clap::{Subcommand, ValueEnum};
 use delta_core::Span;

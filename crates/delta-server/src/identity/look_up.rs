@@ -80,7 +80,8 @@ impl LookUp {
         match self.remembered(&hash) {
             Memory::Said(credential) => return Ok(credential),
             Memory::Nothing if vouched == Vouched::No => {
-                let _waiting = self.wait_as_stranger()?;
+                let _waiting =
+                    Waiting::among(&self.waiting, MAX_STRANGERS).ok_or(Unknown::Flood)?;
                 let _turn = turn(&self.strangers).await?;
                 return Ok(self.ask(hash, vouched).await?);
             }
@@ -92,11 +93,6 @@ impl LookUp {
             Memory::Said(credential) => Ok(credential),
             _ => Ok(self.ask(hash, vouched).await?),
         }
-    }
-
-    /// A place among the strangers who wait, as long as it is held.
-    pub fn wait_as_stranger(&self) -> Result<Waiting<'_>, Unknown> {
-        Waiting::among(&self.waiting).ok_or(Unknown::Flood)
     }
 
     fn remembered(&self, hash: &Digest) -> Memory {
@@ -159,8 +155,8 @@ async fn turn(turns: &Semaphore) -> Result<SemaphorePermit<'_>, Unknown> {
 pub struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn among(count: &'a AtomicUsize) -> Option<Waiting<'a>> {
-        let more = |n: usize| (n < MAX_STRANGERS).then_some(n + 1);
+    pub fn among(count: &'a AtomicUsize, most: usize) -> Option<Waiting<'a>> {
+        let more = |n: usize| (n < most).then_some(n + 1);
         let entered = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
         entered.ok().map(|_| Waiting(count))
     }

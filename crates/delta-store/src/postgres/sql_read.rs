@@ -61,6 +61,26 @@ fn short(sql: Sql) -> &'static str {
         Sql::Ahead => "SELECT count(*) FROM queue WHERE match_key = $1 AND order_key < $2",
         Sql::RunIds => "SELECT id FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2",
         Sql::Pruned => "SELECT run_id FROM tombstones WHERE run_id = ANY ($1)",
+        Sql::Credential
+        | Sql::Credentials
+        | Sql::PutCredential
+        | Sql::RevokeCredential
+        | Sql::ExchangeEnrolment
+        | Sql::NoteReuse => credentials(sql),
+        Sql::Ping => "SELECT 1",
+        // Counting a large table is slow; what vacuum counted last is near enough.
+        Sql::Stats => {
+            "SELECT CASE WHEN c.reltuples > 100000 THEN c.reltuples::int8 \
+                         ELSE (SELECT count(*) FROM runs) END, \
+                    (SELECT count(*) FROM queue), (SELECT count(*) FROM holders) \
+             FROM pg_class c WHERE c.oid = 'runs'::regclass"
+        }
+        other => unreachable!("{other:?} is a statement of the writer"),
+    }
+}
+
+fn credentials(sql: Sql) -> &'static str {
+    match sql {
         Sql::Credential => concat!(
             "SELECT ",
             credential!(),
@@ -107,14 +127,6 @@ fn short(sql: Sql) -> &'static str {
         Sql::NoteReuse => {
             "UPDATE credentials SET reused_at = $2 WHERE id = $1 AND used_at IS NOT NULL"
         }
-        Sql::Ping => "SELECT 1",
-        // Counting a large table is slow; what vacuum counted last is near enough.
-        Sql::Stats => {
-            "SELECT CASE WHEN c.reltuples > 100000 THEN c.reltuples::int8 \
-                         ELSE (SELECT count(*) FROM runs) END, \
-                    (SELECT count(*) FROM queue), (SELECT count(*) FROM holders) \
-             FROM pg_class c WHERE c.oid = 'runs'::regclass"
-        }
-        other => unreachable!("{other:?} is a statement of the writer"),
+        other => unreachable!("{other:?} is not about credentials"),
     }
 }

@@ -5,6 +5,7 @@
 //! causes no more than one fetch in a while, and an outage of the issuer leaves what is known.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -17,7 +18,7 @@ use tokio::sync::Mutex;
 
 use super::config::{Issuer, is_safe};
 use crate::identity::Unknown;
-use crate::identity::look_up::LookUp;
+use crate::identity::look_up::Waiting;
 
 /// Bytes of a document: the largest sets of keys in use have a tenth of this.
 const MAX_BYTES: usize = 256 * 1024;
@@ -25,6 +26,10 @@ const MAX_BYTES: usize = 256 * 1024;
 const MAX_KEYS: usize = 64;
 /// How long one document may take.
 const FETCH_TIME: Duration = Duration::from_secs(5);
+
+/// Callers that may wait for a fetch: all agents of an issuer that come with its new key at once.
+/// They have a room of their own, so that a silent issuer costs nobody else a place.
+const MAX_WAITING: usize = 1024;
 
 /// How often and how long; tests have shorter ones.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +70,7 @@ pub struct KeyCache {
     current: ArcSwapOption<Keys>,
     /// Held by the one who fetches; when the last fetch began.
     fetching: Mutex<Option<Instant>>,
+    waiting: AtomicUsize,
 }
 
 /// The part of the discovery document that is used.
@@ -104,6 +110,7 @@ impl KeyCache {
             times,
             current: ArcSwapOption::empty(),
             fetching: Mutex::new(None),
+            waiting: AtomicUsize::new(0),
         })
     }
 
@@ -116,7 +123,6 @@ impl KeyCache {
         self: &Arc<Self>,
         id: Option<&str>,
         algorithm: Algorithm,
-        look_up: &LookUp,
     ) -> Result<Option<DecodingKey>, Unknown> {
         let known = self.known();
         let found = known.as_ref().and_then(|keys| keys.find(id, algorithm));
@@ -127,8 +133,7 @@ impl KeyCache {
             }
             return Ok(Some(key));
         }
-        // Whoever comes with an unknown key waits in the room of strangers.
-        let _waiting = look_up.wait_as_stranger()?;
+        let _waiting = Waiting::among(&self.waiting, MAX_WAITING).ok_or(Unknown::Flood)?;
         self.refresh(Some((id, algorithm))).await;
         match self.known() {
             Some(keys) => Ok(keys.find(id, algorithm)),

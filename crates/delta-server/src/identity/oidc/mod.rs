@@ -20,7 +20,6 @@ pub use keys::Times;
 
 use self::config::Issuer;
 use self::keys::KeyCache;
-use super::look_up::LookUp;
 use super::{OIDC, Principal, Proof, Unknown};
 
 /// Bytes of a token: those in use have two or three kilobytes.
@@ -56,21 +55,14 @@ impl Oidc {
     }
 
     /// Who comes with this token; nobody when it is not good.
-    pub async fn verify(
-        &self,
-        token: &str,
-        now: Millis,
-        look_up: &LookUp,
-    ) -> Result<Option<Principal>, Unknown> {
+    pub async fn verify(&self, token: &str, now: Millis) -> Result<Option<Principal>, Unknown> {
         if !self.could_be(token) {
             return Ok(None);
         }
         let Some((keys, header)) = self.issuer_of(token) else {
             return Ok(None);
         };
-        let key = keys
-            .find(header.kid.as_deref(), header.alg, look_up)
-            .await?;
+        let key = keys.find(header.kid.as_deref(), header.alg).await?;
         let Some(key) = key else {
             return Ok(None);
         };
@@ -89,7 +81,8 @@ impl Oidc {
             Ok(who) => Ok(Some(who)),
             Err(why) => {
                 // Signed by somebody we believe: worth a line in the trail.
-                tracing::warn!(target: "audit", action = "oidc.refused", issuer = %issuer.name, why);
+                let issuer = &issuer.name;
+                tracing::warn!(target: "audit", action = "oidc.refused", %issuer, why);
                 Ok(None)
             }
         }
