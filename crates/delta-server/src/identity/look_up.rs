@@ -30,7 +30,7 @@ pub const LOOK_UPS: usize = 4;
 pub const MAX_STRANGERS: usize = 2_048;
 
 /// What the store said, and when; a moment of `None` is not believed.
-type Remembered = (Option<Credential>, Option<Instant>);
+type Remembered = (Option<Arc<Credential>>, Option<Instant>);
 
 pub struct LookUp {
     reader: Arc<dyn Reader>,
@@ -54,7 +54,7 @@ pub enum Vouched {
 
 /// What is remembered.
 enum Memory {
-    Said(Option<Credential>),
+    Said(Option<Arc<Credential>>),
     /// It was there, too long ago to be believed.
     Faded,
     Nothing,
@@ -76,7 +76,7 @@ impl LookUp {
         &self,
         hash: Digest,
         vouched: Vouched,
-    ) -> Result<Option<Credential>, Unknown> {
+    ) -> Result<Option<Arc<Credential>>, Unknown> {
         match self.remembered(&hash) {
             Memory::Said(credential) => return Ok(credential),
             Memory::Nothing if vouched == Vouched::No => {
@@ -104,10 +104,15 @@ impl LookUp {
         }
     }
 
-    async fn ask(&self, hash: Digest, vouched: Vouched) -> Result<Option<Credential>, StoreError> {
+    async fn ask(
+        &self,
+        hash: Digest,
+        vouched: Vouched,
+    ) -> Result<Option<Arc<Credential>>, StoreError> {
         let reader = self.reader.clone();
         let found = tokio::task::spawn_blocking(move || reader.credential(&hash)).await;
         let found = found.map_err(|error| StoreError::Unavailable(error.to_string()))??;
+        let found = found.map(Arc::new);
         let mut known = self.known.lock().unwrap_or_else(|e| e.into_inner());
         if known.len() >= MAX_REMEMBERED {
             known.retain(|_, (_, since)| is_fresh(*since));

@@ -98,28 +98,26 @@ impl Principal {
         }
     }
 
-    fn of_token(credential: Credential) -> Principal {
+    fn of_token(credential: &Credential) -> Principal {
         Principal {
-            id: credential.id,
+            id: credential.id.clone(),
             role: credential.role,
-            scope: Arc::new(credential.scope),
-            agent: credential.agent,
+            scope: Arc::new(credential.scope.clone()),
+            agent: credential.agent.clone(),
             expires_at: credential.expires_at,
             proof: Proof::Token(credential.hash),
         }
     }
 
     /// Of somebody others vouch for; the row, where there is one, says what is granted.
-    fn of_peer(id: Text, peer: &Arc<Peer>, row: Option<Credential>) -> Principal {
-        let scope = row
-            .as_ref()
-            .map_or_else(Scope::least, |it| it.scope.clone());
-        let ends = row.as_ref().and_then(|row| row.expires_at);
+    fn of_peer(id: Text, peer: &Arc<Peer>, row: Option<&Credential>) -> Principal {
+        let scope = row.map_or_else(Scope::least, |row| row.scope.clone());
+        let ends = row.and_then(|row| row.expires_at);
         Principal {
             id,
             role: Role::Runner,
             scope: Arc::new(scope),
-            agent: row.and_then(|row| row.agent),
+            agent: row.and_then(|row| row.agent.clone()),
             expires_at: Some(ends.map_or(peer.expires_at(), |at| at.min(peer.expires_at()))),
             proof: Proof::Certificate(peer.clone()),
         }
@@ -235,7 +233,7 @@ impl Identity {
             let credential = self.look_up.find(hash, Vouched::No).await?;
             return Ok(credential
                 .filter(|credential| is_good(credential, now))
-                .map(Principal::of_token));
+                .map(|credential| Principal::of_token(&credential)));
         }
         let Some(who) = self.oidc.verify(token, now).await? else {
             return Ok(None);
@@ -253,11 +251,11 @@ impl Identity {
         if row.as_ref().is_some_and(|row| !is_good(row, now)) {
             return Ok(None);
         }
-        Ok(Some(Principal::of_peer(id, peer, row)))
+        Ok(Some(Principal::of_peer(id, peer, row.as_deref())))
     }
 
     /// The row of somebody others vouch for.
-    async fn row(&self, id: &str) -> Result<Option<Credential>, Unknown> {
+    async fn row(&self, id: &str) -> Result<Option<Arc<Credential>>, Unknown> {
         self.look_up.find(sha256(id.as_bytes()), Vouched::Yes).await
     }
 
@@ -273,14 +271,16 @@ impl Identity {
                 let Some(row) = self.look_up.find(*hash, Vouched::No).await? else {
                     return Ok(Standing::Revoked);
                 };
-                (Some(row.clone()), Principal::of_token(row))
+                let again = Principal::of_token(&row);
+                (Some(row), again)
             }
             Proof::Certificate(peer) => {
                 if self.trust.still(peer, now).is_err() {
                     return Ok(Standing::Revoked);
                 }
                 let row = self.row(&who.id).await?;
-                (row.clone(), Principal::of_peer(who.id.clone(), peer, row))
+                let again = Principal::of_peer(who.id.clone(), peer, row.as_deref());
+                (row, again)
             }
             Proof::Issuer => (self.row(&who.id).await?, who.clone()),
         };

@@ -113,7 +113,7 @@ async fn a_stream_is_judged_again_by_what_became_of_its_credential() {
 #[test]
 fn nothing_of_a_credential_shows() {
     let token = new_token(Role::Runner, "r".into(), Millis(0), None);
-    let who = Principal::of_token(token.credential.clone());
+    let who = Principal::of_token(&token.credential);
     let shown = format!("{who:?} {:?}", token.credential);
     assert!(!shown.contains(&format!("{:?}", token.credential.hash)));
     assert!(!shown.contains(&token.secret));
