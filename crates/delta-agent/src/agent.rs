@@ -161,7 +161,9 @@ pub async fn run(
         agent.resume(note, adopted);
     }
     let line = tokio::spawn(link::run(link, line, stop.clone()));
-    let ended = agent.work(assigned, AbortOnDropHandle::new(line), shutdown).await;
+    let ended = agent
+        .work(assigned, AbortOnDropHandle::new(line), shutdown)
+        .await;
     stop.cancel();
     ended
 }

@@ -17,6 +17,7 @@ pub mod attempt;
 mod backoff;
 mod clock;
 mod copy;
+pub mod enrol;
 pub mod executor;
 mod link;
 mod log_ship;

@@ -284,9 +284,8 @@ impl Session {
         let message = message.clone();
         let (link, execution) = self.line();
         let lease = self.granted.lease_id.clone();
-        self.calls.spawn(async move {
-            Reply::Result(link.complete(&execution, &lease, message).await)
-        });
+        self.calls
+            .spawn(async move { Reply::Result(link.complete(&execution, &lease, message).await) });
     }
 
     /// Something happened to the lease without us.

@@ -67,7 +67,9 @@ pub enum Command {
     /// Fold the history and compare it with the tables
     Doctor(cmd::doctor::Args),
     /// Make, list and revoke tokens
-    Token(cmd::token::Args),
+    Token(Box<cmd::token::Args>),
+    /// Make a private certificate authority, and certificates for servers and agents
+    Ca(cmd::ca::Args),
     /// Measure this machine
     Bench(cmd::bench::Args),
     /// Try the core against seeded faults

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use delta_core::{Settings, Span};
-use delta_server::{Config, Limits, Server, StartError, StoreChoice, Tls};
+use delta_server::{Config, Limits, OidcTimes, Server, StartError, StoreChoice, Tls};
 use delta_store::StoreError;
 
 use crate::exit::Exit;
@@ -21,7 +21,9 @@ pub struct Wanted {
     /// An address of PostgreSQL; SQLite in the data folder when absent.
     pub store: Option<String>,
     pub settings: Settings,
-    pub tls: Option<(PathBuf, PathBuf)>,
+    pub tls: Option<Tls>,
+    /// The file of OIDC issuers.
+    pub oidc: Option<PathBuf>,
     pub behind_tls_proxy: bool,
     pub startup_grace: Span,
     pub retention: Option<Span>,
@@ -88,7 +90,9 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
             .store
             .map_or(StoreChoice::Sqlite, StoreChoice::Postgres),
         settings: wanted.settings,
-        tls: wanted.tls.map(|(cert, key)| Tls { cert, key }),
+        tls: wanted.tls,
+        oidc: wanted.oidc,
+        oidc_times: OidcTimes::USUAL,
         behind_tls_proxy: wanted.behind_tls_proxy,
         startup_grace: wanted.startup_grace,
         retention: wanted.retention,
@@ -100,6 +104,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         .map_err(|error| match error {
             StartError::Locked { .. } => Refused::InUse(error),
             StartError::Tls { path, why } => Refused::Flag(bad_tls(tls, &path, why)),
+            StartError::Oidc { path, why } => Refused::Flag(bad_oidc(&path, why)),
             other => Refused::Other(other),
         })
 }
@@ -114,6 +119,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         store: store.map(str::to_owned),
         settings: Settings::recommended(),
         tls: None,
+        oidc: None,
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,
@@ -140,14 +146,29 @@ pub fn check_store(url: &str) -> Result<(), Failure> {
     ))
 }
 
-fn bad_tls(tls: Option<(PathBuf, PathBuf)>, path: &Path, why: String) -> Failure {
-    let flag = match tls {
-        Some((_, key)) if key == path => "--tls-key",
-        _ => "--tls-cert",
+fn bad_tls(tls: Option<Tls>, path: &Path, why: String) -> Failure {
+    let (flag, next) = match tls {
+        Some(tls) if tls.client_ca.as_deref() == Some(path) => (
+            "--client-ca",
+            "it is a file in PEM: the certificates of the authorities",
+        ),
+        tls => (
+            match tls {
+                Some(tls) if tls.key == path => "--tls-key",
+                _ => "--tls-cert",
+            },
+            "both are files in PEM: a certificate chain, and its private key",
+        ),
     };
     Failure::new(Exit::Usage, format!("cannot use {flag} {}", path.display()))
         .because(why)
-        .next("both are files in PEM: a certificate chain, and its private key")
+        .next(next)
+}
+
+fn bad_oidc(path: &Path, why: String) -> Failure {
+    Failure::new(Exit::Usage, format!("cannot use --oidc {}", path.display()))
+        .because(why)
+        .next("docs/identity.md shows a whole file")
 }
 
 /// What to type depends on what is in the way.

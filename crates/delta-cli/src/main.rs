@@ -9,6 +9,7 @@ mod clean;
 mod client;
 mod cmd;
 mod embed;
+mod enrolment;
 mod exit;
 mod failure;
 mod live;

@@ -8,8 +8,8 @@ use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::progress::Observer;
 use delta_agent::shim::Sandbox;
-use delta_agent::workspace::Source;
 use delta_agent::tls::TlsFiles;
+use delta_agent::workspace::Source;
 use delta_agent::{Address, AgentError, AgentSettings, ServerSettings, TokenSource};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -21,8 +21,9 @@ use crate::failure::Failure;
 /// How the agent is to work.
 pub struct Wanted {
     pub server: String,
-    pub token: TokenSource,
-    pub ca_file: Option<PathBuf>,
+    /// Absent where a certificate says who this is.
+    pub token: Option<TokenSource>,
+    pub tls: TlsFiles,
     pub name: String,
     pub slots: u32,
     pub labels: Vec<String>,
@@ -57,11 +58,8 @@ impl Worker {
         })?;
         let server = ServerSettings {
             address,
-            token: Some(wanted.token),
-            tls: TlsFiles {
-                ca: wanted.ca_file,
-                client: None,
-            },
+            token: wanted.token,
+            tls: wanted.tls,
         };
         let mut settings = AgentSettings::recommended(wanted.name, wanted.work_folder);
         if let Some(folder) = wanted.state_folder {

@@ -20,6 +20,23 @@ pub fn forbidden(by: &Principal, needed: &'static str) {
         by_role = by.role.name(), needed);
 }
 
+/// Somebody who was good is so no more, in the middle of what it did.
+pub fn ended(who: &Principal, why: &'static str) {
+    tracing::info!(target: "audit", action = "ended", by = %who.id, why);
+}
+
+/// An enrolment that was good for one agent is shown again: a copy of it is in other hands (T4).
+pub fn enrolment_reused(by: &Principal, agent: &str) {
+    tracing::error!(target: "audit", action = "enrolment.reused", by = %by.id, agent,
+        "an enrolment token was shown again; look whether the agent it let in is yours");
+}
+
+/// A credential of one agent is used under the name of another (A26, T3).
+pub fn foreign_agent(by: &Principal, agent: &str) {
+    let own = by.agent.as_deref().unwrap_or_default();
+    tracing::warn!(target: "audit", action = "foreign_agent", by = %by.id, own, agent);
+}
+
 /// A message about a lease that an honest holder does not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Noticed {

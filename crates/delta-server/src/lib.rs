@@ -38,10 +38,14 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use delta_store::read::Role;
+pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
 
 use clock::Clock;
 use http::App;
+use identity::Identity;
+use identity::oidc::Oidc;
+use identity::peer::ClientTrust;
 use writer::{NotDone, Thread, Writer};
 
 /// How a server is run.
@@ -57,6 +61,9 @@ pub struct Config {
     pub store: StoreChoice,
     pub settings: Settings,
     pub tls: Option<Tls>,
+    /// The file of OIDC issuers whose tokens are believed.
+    pub oidc: Option<PathBuf>,
+    pub oidc_times: OidcTimes,
     /// A proxy before this server speaks TLS; without it, only loopback is served in the clear.
     pub behind_tls_proxy: bool,
     /// No lease counts as expired within this time after the start (A40).
@@ -82,6 +89,8 @@ pub enum StoreChoice {
 pub struct Tls {
     pub cert: PathBuf,
     pub key: PathBuf,
+    /// Authorities whose clients are known by their certificates; nobody is when absent.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// Bounds an operator may move.
@@ -109,6 +118,8 @@ impl Config {
             store: StoreChoice::Sqlite,
             settings: Settings::recommended(),
             tls: None,
+            oidc: None,
+            oidc_times: OidcTimes::USUAL,
             behind_tls_proxy: false,
             startup_grace: Span::ZERO,
             retention: None,
@@ -145,6 +156,8 @@ pub enum StartError {
     InTheClear(SocketAddr),
     #[error("{}: {why}", .path.display())]
     Tls { path: PathBuf, why: String },
+    #[error("{}: {why}", .path.display())]
+    Oidc { path: PathBuf, why: String },
     #[error("the writer's thread could not be started")]
     Thread(#[source] std::io::Error),
     #[error("the store did not take the first commands: {0}")]
@@ -182,10 +195,12 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
     let lock = data::lock(&config.data)?;
     let objects = Arc::new(data::objects(&config)?);
     // Ask for the port before anything is changed: a wrong address should cost nothing.
+    let trust = Arc::<ClientTrust>::default();
     let tcp = match config.listen {
-        Some(addr) => Some(listen::tcp(addr, config.tls.as_ref(), config.behind_tls_proxy).await?),
+        Some(addr) => Some(listen::tcp(addr, &config, &trust).await?),
         None => None,
     };
+    let oidc = oidc(&config)?;
     let (writer, reader, thread) = start_writer(&config, open).await?;
     let stop = CancellationToken::new();
     let clamped = duties::clamp_leases(&writer).await;
@@ -193,7 +208,8 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
     if clamped > 0 {
         tracing::warn!(clamped, "the clock went back while the server was away");
     }
-    let app = App::new(writer.clone(), reader, objects, stop.clone());
+    let identity = Identity::new(reader.clone(), trust, oidc);
+    let app = App::new(writer.clone(), reader, identity, objects, stop.clone());
     let admin = listen::admin(&config.data)?;
     let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
     let router = http::router(app.clone());
@@ -208,6 +224,16 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         serving,
         thread,
         _lock: lock,
+    })
+}
+
+fn oidc(config: &Config) -> Result<Oidc, StartError> {
+    let Some(path) = &config.oidc else {
+        return Ok(Oidc::none());
+    };
+    Oidc::read(path, config.oidc_times).map_err(|why| StartError::Oidc {
+        path: path.clone(),
+        why,
     })
 }
 

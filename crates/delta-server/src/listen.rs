@@ -5,6 +5,7 @@
 //! is one that says nothing at all.
 
 mod opening;
+mod tls;
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,12 +25,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
+use self::tls::Terminator;
 use crate::identity::Principal;
-use crate::{StartError, Tls};
+use crate::identity::peer::{ClientTrust, Peer};
+use crate::{Config, StartError};
 
 /// Open connections of one server: parked runners hold one each.
 const MAX_CONNECTIONS: usize = 60_000;
@@ -65,20 +67,21 @@ const PATIENCE: Patience = Patience {
 /// A TCP listener, checked and bound.
 pub struct Tcp {
     listener: TcpListener,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Terminator>>,
     pub addr: SocketAddr,
 }
 
 /// Binds, and refuses what would send credentials in the clear over a network.
 pub async fn tcp(
     addr: SocketAddr,
-    tls: Option<&Tls>,
-    behind_tls_proxy: bool,
+    config: &Config,
+    trust: &Arc<ClientTrust>,
 ) -> Result<Tcp, StartError> {
-    if tls.is_none() && !addr.ip().is_loopback() && !behind_tls_proxy {
+    if config.tls.is_none() && !addr.ip().is_loopback() && !config.behind_tls_proxy {
         return Err(StartError::InTheClear(addr));
     }
-    let tls = tls.map(acceptor).transpose()?;
+    let tls = config.tls.as_ref();
+    let tls = tls.map(|files| Terminator::open(files, trust.clone()));
     let listener = TcpListener::bind(addr)
         .await
         .map_err(|source| StartError::Bind { addr, source })?;
@@ -86,34 +89,10 @@ pub async fn tcp(
         .local_addr()
         .map_err(|source| StartError::Bind { addr, source })?;
     Ok(Tcp {
+        tls: tls.transpose()?.map(Arc::new),
         listener,
-        tls,
         addr,
     })
-}
-
-fn acceptor(tls: &Tls) -> Result<TlsAcceptor, StartError> {
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    let bad = |path: &Path, why: String| StartError::Tls {
-        path: path.to_owned(),
-        why,
-    };
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(&tls.cert)
-        .map_err(|error| bad(&tls.cert, error.to_string()))?
-        .collect();
-    let certificates = certificates.map_err(|error| bad(&tls.cert, error.to_string()))?;
-    let key =
-        PrivateKeyDer::from_pem_file(&tls.key).map_err(|error| bad(&tls.key, error.to_string()))?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| bad(&tls.cert, error.to_string()))?
-        .with_no_client_auth()
-        .with_single_cert(certificates, key)
-        .map_err(|error| bad(&tls.cert, error.to_string()))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// The admin socket: whoever may open it is this server's own user, or root.
@@ -188,6 +167,9 @@ pub async fn serve(router: Router, tcp: Option<Tcp>, admin: Admin, stop: Cancell
     };
     let remote = async {
         if let Some(tcp) = tcp {
+            if let Some(tls) = tcp.tls.clone() {
+                tokio::spawn(tls.keep_fresh(serving.stop.clone()));
+            }
             accept_tcp(tcp, &serving).await;
         }
     };
@@ -212,17 +194,22 @@ async fn accept_tcp(tcp: Tcp, serving: &Serving) {
         };
         // Messages are small and answered at once: waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
-        let Some(connection) = serving.connection(None) else {
+        let Some(mut connection) = serving.connection(None) else {
             continue;
         };
-        let tls = tcp.tls.clone();
+        let tls = tcp.tls.as_ref().map(|tls| tls.acceptor());
         tokio::spawn(async move {
             let Some(tls) = tls else {
                 return connection.serve(stream).await;
             };
             let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream));
             match connection.unless_stopped(handshake).await {
-                Some(Ok(Ok(stream))) => connection.serve(stream).await,
+                Some(Ok(Ok(stream))) => {
+                    let shown = stream.get_ref().1.peer_certificates();
+                    // The handshake has refused what cannot be read.
+                    connection.peer = shown.and_then(|chain| Peer::of(chain).ok()).map(Arc::new);
+                    connection.serve(stream).await;
+                }
                 Some(Ok(Err(error))) => tracing::debug!(%error, "a TLS handshake failed"),
                 Some(Err(_)) => tracing::debug!("a TLS handshake took too long"),
                 None => {}
@@ -257,6 +244,8 @@ async fn accept_admin(admin: &Admin, serving: &Serving) {
 struct Connection {
     router: Router,
     who: Option<Principal>,
+    /// Whom a certificate names.
+    peer: Option<Arc<Peer>>,
     watcher: Watcher,
     stop: CancellationToken,
     patience: Patience,
@@ -277,6 +266,7 @@ impl Serving {
         Some(Connection {
             router: self.router.clone(),
             who,
+            peer: None,
             watcher: self.graceful.watcher(),
             stop: self.stop.clone(),
             patience: self.patience,
@@ -306,11 +296,14 @@ impl Connection {
             Some(Err(_)) => return tracing::debug!("a connection said nothing for too long"),
             None => return,
         };
-        let (router, who) = (self.router, self.who);
+        let (router, who, peer) = (self.router, self.who, self.peer);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             if let Some(who) = &who {
                 request.extensions_mut().insert(who.clone());
+            }
+            if let Some(peer) = &peer {
+                request.extensions_mut().insert(peer.clone());
             }
             router.clone().call(request)
         });

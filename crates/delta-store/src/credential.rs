@@ -5,13 +5,39 @@
 
 use std::collections::BTreeSet;
 
-use delta_core::Text;
+use delta_core::{Digest, Millis, Text};
 
 /// The pool of whoever was given no other.
 pub const DEFAULT_POOL: &str = "default";
 
 /// Among labels: any.
 const ANY: &str = "*";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    Runner,
+    User,
+    Admin,
+    /// Is exchanged, once, for the credential of one new agent; good for nothing else.
+    Enrolment,
+}
+
+impl Role {
+    pub const ALL: [Role; 4] = [Role::Runner, Role::User, Role::Admin, Role::Enrolment];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Runner => "runner",
+            Role::User => "user",
+            Role::Admin => "admin",
+            Role::Enrolment => "enrolment",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
 
 /// Which labels an agent may claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +102,57 @@ fn join(words: &BTreeSet<Text>) -> String {
 
 fn split(words: &str) -> BTreeSet<Text> {
     words.split_ascii_whitespace().map(Text::from).collect()
+}
+
+/// A credential's row: of a bearer token, or of somebody whom a certificate authority or an OIDC
+/// issuer vouches for.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// Its public name, `tok_…`, `cert:…` or `oidc:…`: what lists show and revocation takes.
+    pub id: Text,
+    pub name: Text,
+    pub role: Role,
+    /// Of the token; of the id, where there is no token.
+    pub hash: Digest,
+    pub created_at: Millis,
+    pub expires_at: Option<Millis>,
+    pub revoked_at: Option<Millis>,
+    pub scope: Scope,
+    /// The one agent that may use it.
+    pub agent: Option<Text>,
+    /// Of an enrolment: when it was used, for which agent, and when it was last shown again.
+    pub used_at: Option<Millis>,
+    pub used_by: Option<Text>,
+    pub reused_at: Option<Millis>,
+}
+
+/// Without the hash: it is as good as the token for whoever can write to the store.
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credential")
+            .field("id", &self.id)
+            .field("name", &self.name)
+            .field("role", &self.role)
+            .field("created_at", &self.created_at)
+            .field("expires_at", &self.expires_at)
+            .field("revoked_at", &self.revoked_at)
+            .field("scope", &self.scope)
+            .field("agent", &self.agent)
+            .field("used_at", &self.used_at)
+            .field("used_by", &self.used_by)
+            .field("reused_at", &self.reused_at)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Credential {
+    /// Whether this enrolment may be exchanged now.
+    pub fn may_enrol(&self, now: Millis) -> bool {
+        self.role == Role::Enrolment
+            && self.used_at.is_none()
+            && self.revoked_at.is_none()
+            && self.expires_at.is_none_or(|at| now < at)
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 pub mod agents;
 pub mod codec;
-pub mod credential;
+mod credential;
 pub mod doctor;
 pub mod drive;
 pub mod events;

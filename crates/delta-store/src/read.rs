@@ -9,6 +9,7 @@ use delta_core::{
 
 use crate::StoreError;
 use crate::agents::Agents;
+pub use crate::credential::{Credential, DEFAULT_POOL, Labels, Role, Scope};
 
 /// Shared by all request handlers; each call is short and synchronous.
 pub trait Reader: Agents + Send + Sync {
@@ -30,9 +31,19 @@ pub trait Reader: Agents + Send + Sync {
 
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError>;
     fn credentials(&self) -> Result<Vec<Credential>, StoreError>;
+    /// Writes it, or writes it anew; one that was revoked or used stays so.
     fn put_credential(&self, credential: &Credential) -> Result<(), StoreError>;
     /// Marks it revoked; false when there is none of that id.
     fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError>;
+    /// Uses the enrolment `id` up and writes the credential it is exchanged for, both or neither;
+    /// false, with a note of its reuse, when it is not good any more. Of several callers at once,
+    /// one gets true.
+    fn exchange_enrolment(
+        &self,
+        id: &str,
+        at: Millis,
+        fresh: &Credential,
+    ) -> Result<bool, StoreError>;
     /// Answers at all.
     fn ping(&self) -> Result<(), StoreError>;
     fn stats(&self) -> Result<StoreStats, StoreError>;
@@ -96,42 +107,6 @@ pub struct QueueDepth {
     pub match_key: Text,
     pub attempts: u64,
     pub oldest: Millis,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Runner,
-    User,
-    Admin,
-}
-
-impl Role {
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Runner => "runner",
-            Role::User => "user",
-            Role::Admin => "admin",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<Role> {
-        [Role::Runner, Role::User, Role::Admin]
-            .into_iter()
-            .find(|role| role.name() == name)
-    }
-}
-
-/// A bearer token's row. The token itself is never stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credential {
-    /// Public name of the token, `tok_…`: what lists show and revocation takes.
-    pub id: Text,
-    pub name: Text,
-    pub role: Role,
-    pub hash: Digest,
-    pub created_at: Millis,
-    pub expires_at: Option<Millis>,
-    pub revoked_at: Option<Millis>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -76,7 +76,7 @@ impl Address {
         self.uri.clone()
     }
 
-    fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         self.host == "localhost"
             || self
                 .host

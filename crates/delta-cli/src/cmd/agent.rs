@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use delta_agent::TokenSource;
 use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
+use delta_agent::tls::{ClientFiles, TlsFiles};
 use delta_agent::workspace::Source;
 use delta_core::Span;
 
-use crate::client::connect;
+use crate::enrolment::{self, Given, Place};
 use crate::exit::Exit;
 use crate::failure::Done;
 use crate::live::screen::Brief;
@@ -26,6 +26,7 @@ Examples:
   delta-ci agent --server https://ci.example --token-file runner.token --slots 4 --label gpu
   delta-ci agent --server URL --token-file F --sandbox strict --pass-env HTTPS_PROXY
   delta-ci agent --server URL --token-file F --handover   an upgrade does not disturb jobs
+  delta-ci agent --server https://ci.example --enroll-token-file once.token --state-dir ./state
 
 It dials out and is never dialled. SIGTERM or Ctrl-C: no new job, running ones may finish within
 --shutdown-grace, then they are ended; a second one ends them at once. SIGUSR2, or SIGTERM with
@@ -38,9 +39,19 @@ pub struct Args {
     /// The server's address
     #[arg(long, value_name = "URL", env = "DELTA_SERVER")]
     server: String,
-    /// A file with a token of the role `runner`; read again before it is used
+    /// A file with a token of the role `runner`, or of an OIDC issuer; read again before it is used
     #[arg(long, value_name = "FILE", env = "DELTA_TOKEN_FILE")]
-    token_file: PathBuf,
+    token_file: Option<PathBuf>,
+    /// A file with a one-time enrolment token: exchanged at the first start for a credential of
+    /// this agent's own, kept in the state folder, and not looked at again
+    #[arg(long, value_name = "FILE", conflicts_with = "token_file")]
+    enroll_token_file: Option<PathBuf>,
+    /// The agent's certificate, in PEM, where the server knows it by that; read at each connect
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The key of that certificate
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
     /// The certificate authority of the server, in PEM, where the system does not know it
     #[arg(long, value_name = "FILE")]
     ca_cert: Option<PathBuf>,
@@ -94,19 +105,40 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
     let mut hand_over = HandOver::listen()?;
-    connect::read_token(&args.token_file)?;
     let name = args.name.unwrap_or_else(worker::machine_name);
+    let state = args
+        .state_dir
+        .unwrap_or_else(|| args.work_dir.join("state"));
+    let client = match (args.cert, args.key) {
+        (Some(cert), Some(key)) => Some(ClientFiles { cert, key }),
+        _ => None,
+    };
+    let given = Given {
+        token_file: args.token_file,
+        enroll_token_file: args.enroll_token_file,
+        certificate: client.is_some(),
+    };
+    let place = Place {
+        server: &args.server,
+        ca_file: args.ca_cert.as_deref(),
+        name: &name,
+        state: &state,
+    };
+    let token = enrolment::token(given, place, terminal).await?;
     let wanted = Wanted {
         server: args.server.clone(),
-        token: TokenSource::File(args.token_file),
-        ca_file: args.ca_cert,
+        token,
+        tls: TlsFiles {
+            ca: args.ca_cert,
+            client,
+        },
         name: name.clone(),
         slots: args.slots,
         labels: args.label,
         zones: args.zone,
         detect_runtimes: true,
         work_folder: args.work_dir,
-        state_folder: args.state_dir,
+        state_folder: Some(state),
         sandbox: args.sandbox,
         abandoned: Abandoned::GoesOn,
         once: args.once,

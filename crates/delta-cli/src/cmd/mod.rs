@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod bench;
+pub mod ca;
 pub mod cancel;
 pub mod doctor;
 pub mod events;
@@ -35,7 +36,8 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Why(args) => why::run(args, terminal).await,
         Command::Events(args) => events::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
-        Command::Token(args) => token::run(args, terminal).await,
+        Command::Token(args) => token::run(*args, terminal).await,
+        Command::Ca(args) => ca::run(args, terminal),
         Command::Bench(args) => bench::run(args, terminal).await,
         Command::Sim(args) => sim::run(args, terminal),
         Command::Help(args) => help::run(args, terminal),

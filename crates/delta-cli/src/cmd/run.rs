@@ -9,6 +9,7 @@ use std::time::Duration;
 use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
+use delta_agent::tls::TlsFiles;
 use delta_agent::workspace::Source;
 use delta_agent::{Machine, Secret, TokenSource};
 use delta_core::requirement::{Capabilities, Requirement};
@@ -203,6 +204,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         store: None,
         settings,
         tls: None,
+        oidc: None,
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,
@@ -238,8 +240,8 @@ async fn start_agent(
     };
     let wanted = worker::Wanted {
         server: server::url(server, "http")?,
-        token: TokenSource::Memory(Secret::new(token)),
-        ca_file: None,
+        token: Some(TokenSource::Memory(Secret::new(token))),
+        tls: TlsFiles::default(),
         name: worker::machine_name(),
         slots: args.slots.unwrap_or_else(worker::cores),
         labels: args.label.clone(),

@@ -17,6 +17,7 @@ const EXAMPLES: &str = "\
 Examples:
   delta-ci server --data ./data --listen 127.0.0.1:7878
   delta-ci server --data ./data --listen 0.0.0.0:7878 --tls-cert ci.pem --tls-key ci.key
+  delta-ci ca init ./ca                          a private authority, where there is no certificate
   DELTA_STORE=postgres://ci@db/ci delta-ci server --data ./data --objects /mnt/ci-objects
   delta-ci server --data ./data --listen 127.0.0.1:0 --json   the address as JSON, port chosen
 
@@ -42,12 +43,18 @@ pub struct Args {
     /// A PostgreSQL database instead of the SQLite file in the data folder; see --objects
     #[arg(long, value_name = "URL", env = "DELTA_STORE", hide_env_values = true)]
     store: Option<String>,
-    /// Certificate chain, in PEM
+    /// Certificate chain, in PEM; it and the other TLS files are read again when they change
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// Private key, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Authorities, in PEM, whose certificates agents may come with instead of a token
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    client_ca: Option<PathBuf>,
+    /// OIDC issuers whose tokens agents may come with, in JSON; see docs/identity.md
+    #[arg(long, value_name = "FILE")]
+    oidc: Option<PathBuf>,
     /// A proxy in front ends TLS: listen beyond loopback without a certificate
     #[arg(long, conflicts_with = "tls_cert")]
     behind_tls_proxy: bool,
@@ -70,7 +77,15 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         listen: Some(args.listen),
         store: args.store,
         settings,
-        tls: args.tls_cert.zip(args.tls_key),
+        tls: args
+            .tls_cert
+            .zip(args.tls_key)
+            .map(|(cert, key)| delta_server::Tls {
+                cert,
+                key,
+                client_ca: args.client_ca,
+            }),
+        oidc: args.oidc,
         behind_tls_proxy: args.behind_tls_proxy,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,

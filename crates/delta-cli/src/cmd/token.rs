@@ -1,4 +1,5 @@
-//! `delta-ci token`: make, list and revoke tokens. The secret is printed once, alone, on stdout.
+//! `delta-ci token`: make, list and revoke tokens, and what certificates grant. The secret is
+//! printed once, alone, on stdout.
 
 use clap::{Subcommand, ValueEnum};
 use delta_core::Span;
@@ -17,7 +18,12 @@ use crate::{moment, timings};
 const CREATE_EXAMPLES: &str = "\
 Examples:
   delta-ci token create --role runner --data ./data > runner.token
-  delta-ci token create --role user --name ann --expires-in 30d --data ./data";
+  delta-ci token create --role user --name ann --expires-in 30d --data ./data
+  delta-ci token create --role enrolment --pool gpu --zone eu --label a100 --data ./data
+  delta-ci token create --role runner --certificate build-1 --pool gpu --data ./data
+
+Pool, zones and labels are what agents that use it may claim; what an agent says only narrows
+them. A runner token of which nothing is said: the default pool, no zone, any label.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -26,7 +32,9 @@ Examples:
 
 const REVOKE_EXAMPLES: &str = "\
 Examples:
-  delta-ci token revoke tok_1f3a --data ./data";
+  delta-ci token revoke tok_1f3a --data ./data
+  delta-ci token revoke cert:build-1 --data ./data         every certificate of this name
+  delta-ci token revoke oidc:forge:SUBJECT --data ./data";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -55,11 +63,37 @@ struct Create {
     /// Who or what uses it, for people [default: the role]
     #[arg(long)]
     name: Option<String>,
-    /// How long it is good for, such as 30d [default: for good]
-    #[arg(long, value_name = "TIME", value_parser = timings::span)]
+    /// How long it is good for, such as 30d [default: for good; an enrolment: 1h, 24h at most]
+    #[arg(long, visible_alias = "expires", value_name = "TIME", value_parser = timings::span)]
     expires_in: Option<Span>,
     #[command(flatten)]
+    scope: Scope,
+    #[command(flatten)]
     target: Target,
+}
+
+/// What agents that use it are granted.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "For agents")]
+struct Scope {
+    /// The pool they belong to [default: default]
+    #[arg(long)]
+    pool: Option<String>,
+    /// A zone they may claim; repeatable
+    #[arg(long, value_name = "ZONE")]
+    zone: Vec<String>,
+    /// A label they may claim, `*` for any; repeatable
+    #[arg(long, value_name = "LABEL", conflicts_with = "no_label")]
+    label: Vec<String>,
+    /// No label at all, where a runner token would grant any
+    #[arg(long)]
+    no_label: bool,
+    /// The one agent that may use it, by its id
+    #[arg(long, value_name = "ID")]
+    agent: Option<String>,
+    /// No token: what whoever shows a certificate of this name is granted
+    #[arg(long, value_name = "NAME")]
+    certificate: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -84,6 +118,8 @@ enum RoleName {
     User,
     /// Does everything, and hands out tokens
     Admin,
+    /// Lets one new agent in, once
+    Enrolment,
 }
 
 impl RoleName {
@@ -92,6 +128,7 @@ impl RoleName {
             RoleName::Runner => Role::Runner,
             RoleName::User => Role::User,
             RoleName::Admin => Role::Admin,
+            RoleName::Enrolment => Role::Enrolment,
         }
     }
 }
@@ -113,12 +150,19 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 
 async fn create(args: Create, terminal: &Terminal) -> Done {
     let role = args.role.role();
+    let Scope { label, zone, .. } = args.scope;
+    let named = args.name.or_else(|| args.scope.certificate.clone());
     let request = CreateToken {
         role,
-        name: args.name.unwrap_or_else(|| role.as_str().to_owned()),
+        name: named.unwrap_or_else(|| role.as_str().to_owned()),
         expires_in_seconds: args
             .expires_in
             .map(|span| Seconds::from_millis(u64::try_from(span.0).unwrap_or(0))),
+        pool: args.scope.pool,
+        zones: zone,
+        labels: (!label.is_empty() || args.scope.no_label).then_some(label),
+        agent_id: args.scope.agent,
+        certificate: args.scope.certificate,
     };
     // The first token may be made before the first start: the folder comes into being here.
     let fresh = match args.target.place()? {
@@ -136,10 +180,10 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
                 "a new store was made in {folder}: delta-ci server --data {folder} serves it"
             ));
         }
-        if terminal.json {
-            terminal.value(&created);
-        } else {
-            terminal.data(&created.token);
+        match &created.token {
+            _ if terminal.json => terminal.value(&created),
+            Some(token) => terminal.data(token),
+            None => terminal.data(&clean::text(&created.view.token_id)),
         }
         Ok(Exit::Ok)
     };
@@ -158,7 +202,7 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
         return Ok(Exit::Ok);
     }
     let rows: Vec<Vec<Cell>> = tokens.iter().map(row).collect();
-    let header = ["TOKEN", "ROLE", "NAME", "CREATED", "STANDING"];
+    let header = ["TOKEN", "ROLE", "NAME", "GRANTS", "CREATED", "STANDING"];
     for line in table::render(terminal, &header, &rows) {
         terminal.data(&line);
     }
@@ -167,7 +211,20 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
 
 fn row(token: &TokenView) -> Vec<Cell> {
     let now = moment::now();
+    let used = token.used_at.map(|at| {
+        let by = clean::text(token.used_by.as_deref().unwrap_or("?"));
+        let used = format!("used {} by {by}", moment::relative(at, now));
+        match token.reused_at {
+            // Somebody else has a copy of it.
+            Some(at) => format!("{used}; TRIED AGAIN {}", moment::relative(at, now)),
+            None => used,
+        }
+    });
     let standing = match (token.revoked_at, token.expires_at) {
+        (None, _) if used.is_some() => {
+            let tone = token.reused_at.map_or(Tone::Quiet, |_| Tone::Bad);
+            Cell::toned(used.unwrap_or_default(), tone)
+        }
         (Some(at), _) => Cell::toned(format!("revoked {}", moment::relative(at, now)), Tone::Warn),
         (None, Some(at)) if at.0 <= now.0 => {
             Cell::toned(format!("expired {}", moment::relative(at, now)), Tone::Warn)
@@ -181,13 +238,36 @@ fn row(token: &TokenView) -> Vec<Cell> {
         Cell::from(clean::text(&token.token_id)),
         Cell::from(token.role.as_str()),
         Cell::from(clean::text(&token.name)),
+        Cell::from(clean::text(&grants(token))),
         Cell::from(moment::relative(token.created_at, now)),
         standing,
     ]
 }
 
+/// Pool, zones and labels in a few words.
+fn grants(token: &TokenView) -> String {
+    let mut words: Vec<String> = token.pool.iter().cloned().collect();
+    words.extend(token.zones.iter().map(|zone| format!("zone={zone}")));
+    words.extend(token.labels.iter().cloned());
+    words.extend(token.agent_id.iter().map(|agent| format!("only {agent}")));
+    words.join(" ")
+}
+
+/// An id as part of a path: a certificate's name may be a URI.
+fn path_part(id: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    id.bytes()
+        .map(|byte| match plain(byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
 async fn revoke(client: &Client, id: &str, terminal: &Terminal) -> Done {
-    let text = client.delete(&format!("/api/v1/tokens/{id}")).await?;
+    let text = client
+        .delete(&format!("/api/v1/tokens/{}", path_part(id)))
+        .await?;
     if terminal.json {
         let value: serde_json::Value = match text.is_empty() {
             true => serde_json::json!({ "token_id": id, "revoked": true }),

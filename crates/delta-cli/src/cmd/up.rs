@@ -8,6 +8,7 @@ use std::time::Duration;
 use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
+use delta_agent::tls::TlsFiles;
 use delta_agent::workspace::Source;
 use delta_agent::{Secret, TokenSource};
 use delta_core::{Settings, Span};
@@ -84,6 +85,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         store: args.store,
         settings: args.timings.over(Settings::recommended())?,
         tls: None,
+        oidc: None,
         behind_tls_proxy: false,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,
@@ -132,8 +134,8 @@ async fn start_agent(
     })?;
     let wanted = worker::Wanted {
         server: url.to_owned(),
-        token: TokenSource::Memory(Secret::new(token)),
-        ca_file: None,
+        token: Some(TokenSource::Memory(Secret::new(token))),
+        tls: TlsFiles::default(),
         name: worker::machine_name(),
         slots,
         labels,

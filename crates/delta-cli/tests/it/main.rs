@@ -4,6 +4,7 @@ mod bench;
 mod clients;
 mod help;
 mod history;
+mod identity;
 mod logs;
 mod postgres;
 mod run;

@@ -5,7 +5,7 @@
 //! Everything is bounded here: an agent is not trusted to be brief (EP-4).
 
 use delta_core::requirement::{Capabilities, MAX_LENGTH};
-use delta_store::credential::{Labels, Scope};
+use delta_store::read::{Labels, Scope};
 use delta_wire::agent::MAX_PARALLEL;
 use delta_wire::agent::proto;
 use serde::{Deserialize, Serialize};

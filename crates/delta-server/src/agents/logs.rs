@@ -183,9 +183,8 @@ impl LogWriter {
         let mut progress = self.open.get(&lease).map(|open| open.progress);
         if let Some(known) = progress.filter(|known| known.stored < known.received) {
             let objects = self.objects.clone();
-            let stored = tokio::task::spawn_blocking(move || {
-                objects.store_log(lease, known.received, b"")
-            });
+            let stored =
+                tokio::task::spawn_blocking(move || objects.store_log(lease, known.received, b""));
             match stored.await {
                 Ok(Ok(cursors)) => progress = Some(of(&cursors)),
                 Ok(Err(error)) => {

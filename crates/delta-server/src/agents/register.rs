@@ -41,8 +41,7 @@ pub async fn register(
     request: RegisterRequest,
 ) -> Result<(Session, mpsc::Receiver<Order>), Status> {
     check(&request)?;
-    let scope = principal.scope();
-    let about = capabilities::about(&request, &scope);
+    let about = capabilities::about(&request, &principal.scope);
     let (row, secret) = identify(app, &principal, &request, &about).await?;
     let agent = row.id.clone();
     let now = app.writer.now();
@@ -139,7 +138,7 @@ async fn identify(
     request: &RegisterRequest,
     about: &About,
 ) -> Result<(AgentRow, Option<String>), Status> {
-    let bound = principal.bound_agent();
+    let bound = principal.agent.clone();
     if let Some(bound) = bound.as_ref()
         && !request.agent_id.is_empty()
         && *request.agent_id != **bound

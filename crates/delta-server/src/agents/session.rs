@@ -19,7 +19,7 @@ use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
 use super::registry::Order;
 use crate::http::App;
-use crate::identity::Principal;
+use crate::identity::{Principal, Standing};
 use crate::writer::{Offer, Outbox};
 
 /// How often a session looks at itself: credentials, slots that did not get parked, presence.
@@ -350,6 +350,21 @@ impl Session {
 
     /// Looks again at who this is. A store that does not answer ends nobody.
     async fn recheck(&mut self) {
+        let now = self.app.writer.now();
+        match self.app.identity.recheck(&self.who.principal, now).await {
+            Ok(Standing::Good) | Err(_) => {}
+            Ok(Standing::Revoked) => return self.obey(Some(Order::Revoked)),
+            Ok(Standing::Expired) => {
+                let words = "the credential has expired; show a fresh one";
+                self.end = Some(Status::unauthenticated(words));
+                return;
+            }
+            // What it grants is read at the next registration.
+            Ok(Standing::Changed) => {
+                self.end = Some(Status::unavailable("the credential has changed"));
+                return;
+            }
+        }
         let (agent, epoch) = (self.who.agent.clone(), self.who.epoch);
         let row = self.app.read(move |reader| reader.agent(&agent)).await;
         match row {

@@ -10,7 +10,6 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
 use delta_core::Millis;
 use delta_store::read::Role;
 use delta_wire::ErrorCode;
@@ -20,7 +19,7 @@ use tokio::sync::Notify;
 use super::App;
 use super::error::ApiError;
 use crate::audit;
-use crate::identity::{Principal, Unknown, looks_like_a_token};
+use crate::identity::{Principal, Standing, Unknown};
 use crate::writer::Receipt;
 
 /// A runner's message: progress and references, never the bytes they refer to.
@@ -42,6 +41,8 @@ pub struct Runner(pub Principal);
 pub struct User(pub Principal);
 /// A caller with the role of an administrator.
 pub struct Admin(pub Principal);
+/// A caller with an enrolment to exchange.
+pub struct Enrolling(pub Principal);
 
 impl FromRequestParts<App> for Runner {
     type Rejection = ApiError;
@@ -64,13 +65,19 @@ impl FromRequestParts<App> for Admin {
     }
 }
 
+impl FromRequestParts<App> for Enrolling {
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Enrolling, ApiError> {
+        authenticate(parts, app, Role::Enrolment)
+            .await
+            .map(Enrolling)
+    }
+}
+
 async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principal, ApiError> {
-    let who = match bearer(&parts.headers) {
-        Some(token) => whose(app, token).await?,
-        // Only the admin socket puts a principal there.
-        None => parts.extensions.get::<Principal>().cloned(),
-    };
-    let Some(who) = who else {
+    let now = app.writer.now();
+    let who = app.identity.caller(&parts.headers, &parts.extensions, now);
+    let Some(who) = who.await.map_err(not_known)? else {
         return Err(unauthenticated(app));
     };
     if !who.may(needed) {
@@ -91,39 +98,33 @@ pub async fn runner(parts: &Parts, app: &App) -> Result<Principal, ApiError> {
 }
 
 /// What the store says about its troubles is for the log: nobody knows yet who asks.
-async fn whose(app: &App, token: &str) -> Result<Option<Principal>, ApiError> {
-    let known = app.identity.whose(token, app.writer.now()).await;
-    known.map_err(|unknown| {
-        let message = match &unknown {
-            Unknown::Flood => "too many callers are being looked up; try again",
-            Unknown::Store(error) => {
-                tracing::warn!(%error, "a token could not be looked up");
-                "the store does not answer; try again"
-            }
-        };
-        ApiError::new(ErrorCode::Unavailable, message)
-    })
+fn not_known(unknown: Unknown) -> ApiError {
+    let message = match &unknown {
+        Unknown::Flood => "too many callers are being looked up; try again",
+        Unknown::Issuer(_) => "the keys of the token's issuer are not to be had; try again",
+        Unknown::Store(error) => {
+            tracing::warn!(%error, "a token could not be looked up");
+            "the store does not answer; try again"
+        }
+    };
+    ApiError::new(ErrorCode::Unavailable, message)
 }
 
-/// Looks again at the token of a runner whose request was parked: it may be revoked by now.
-pub async fn still_a_runner(headers: &HeaderMap, app: &App) -> Result<(), ApiError> {
-    let token = bearer(headers).unwrap_or_default();
-    let who = whose(app, token).await?;
-    if who.is_some_and(|who| who.may(Role::Runner)) {
-        return Ok(());
+/// Looks again at a runner whose request was parked: its credential may be revoked by now.
+pub async fn still_good(who: &Principal, app: &App) -> Result<(), ApiError> {
+    let standing = app.identity.recheck(who, app.writer.now()).await;
+    match standing.map_err(not_known)? {
+        Standing::Good => Ok(()),
+        ended => {
+            audit::ended(who, ended.why());
+            Err(unauthenticated(app))
+        }
     }
-    Err(unauthenticated(app))
 }
 
-fn unauthenticated(app: &App) -> ApiError {
+pub fn unauthenticated(app: &App) -> ApiError {
     app.metrics().unauthenticated.inc();
     ApiError::new(ErrorCode::Unauthenticated, "a valid bearer token is needed")
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = text.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
 /// A whole body, and the moment its last byte was read (A23).
@@ -162,7 +163,10 @@ where
 
     async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
         let (mut parts, mut body) = request.into_parts();
-        if !could_be_somebody(&parts) {
+        let somebody = app
+            .identity
+            .could_be_somebody(&parts.headers, &parts.extensions);
+        if !somebody {
             return Err(unauthenticated(app));
         }
         let (who, start, receipt) = {
@@ -198,14 +202,6 @@ where
         };
         let at = receipt.at();
         Ok(Heard(who, Message { bytes, at, receipt }))
-    }
-}
-
-/// Whether it is worth looking up who this is.
-fn could_be_somebody(parts: &Parts) -> bool {
-    match bearer(&parts.headers) {
-        Some(token) => looks_like_a_token(token),
-        None => parts.extensions.get::<Principal>().is_some(),
     }
 }
 

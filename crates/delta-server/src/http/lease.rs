@@ -8,23 +8,25 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::requirement::Capabilities;
 use delta_core::{JobId, Text};
-use delta_wire::ErrorBody;
+use delta_store::read::Scope;
 use delta_wire::job_spec::{MAX_EMBEDDED_SPEC_BYTES, RawJobSpec};
 use delta_wire::runner::{GrantedSpec, JobSpecRef, Lease, LeaseGranted};
+use delta_wire::{ErrorBody, ErrorCode};
 use hyper::body::{Frame, SizeHint};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Heard, Runner, still_a_runner};
+use super::extract::{Heard, Runner, still_good};
 use super::runner::parse;
 use crate::holder::hex;
 use crate::writer::{Delivery, GrantedLease, NotDone, Offer, sha256};
+use crate::{audit, identity};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(lease))
@@ -39,14 +41,18 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 409, description = "RUNNER_BUSY", body = ErrorBody)))]
 async fn lease(
     State(app): State<App>,
-    headers: HeaderMap,
     Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let ask: Lease = parse(&app, &body.bytes)?;
     // Asking for work is not about a lease: no timer waits for it.
     drop(body.receipt);
     let runner: Text = ask.runner_id.into();
-    let capabilities = capabilities(&ask.capabilities);
+    if !who.may_be(&runner) {
+        audit::foreign_agent(&who, &runner);
+        let message = "this credential is another agent's";
+        return Err(ApiError::new(ErrorCode::Forbidden, message).at("runner_id"));
+    }
+    let capabilities = capabilities(&who.scope, &ask.capabilities);
     app.presence.asks(&who.id, &runner, &capabilities);
     let wait = ask.wait_seconds.as_duration();
     let offer = Offer::new(capabilities);
@@ -56,7 +62,7 @@ async fn lease(
     match lease.await? {
         Some(granted) => {
             // Dropping the grant takes the lease back at once (A67).
-            still_a_runner(&headers, &app).await?;
+            still_good(&who, &app).await?;
             app.presence.works(&who.id, &runner);
             lease_granted(&app, *granted)
         }
@@ -67,8 +73,10 @@ async fn lease(
     }
 }
 
-/// Who says nothing about kinds of work executes steps (A68).
-fn capabilities(tags: &[String]) -> Capabilities {
+/// What is granted of what is said (T27). Who says nothing about kinds of work executes steps
+/// (A68).
+fn capabilities(scope: &Scope, tags: &[String]) -> Capabilities {
+    let tags = identity::scope::tags(scope, tags);
     let says = tags.iter().any(|tag| tag.starts_with("work:"));
     let implied = (!says).then_some("work:steps");
     Capabilities::parse(tags.iter().map(String::as_str).chain(implied))

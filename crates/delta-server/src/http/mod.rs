@@ -5,6 +5,7 @@
 
 mod artifacts;
 mod described;
+mod enrol;
 mod error;
 mod events;
 mod extract;
@@ -73,12 +74,13 @@ impl App {
     pub fn new(
         writer: Writer,
         reader: Arc<dyn Reader>,
+        identity: Identity,
         objects: Arc<Objects>,
         stop: CancellationToken,
     ) -> App {
         let (_, openapi) = routes().split_for_parts();
         App(Arc::new(Parts {
-            identity: Identity::new(reader.clone()),
+            identity,
             writer,
             reader,
             presence: Presence::default(),
@@ -148,6 +150,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(log::routes())
         .merge(artifacts::routes())
         .merge(tokens::routes())
+        .merge(enrol::routes())
         .merge(system::routes())
 }
 
@@ -187,5 +190,5 @@ pub async fn make_token(
     name: delta_core::Text,
     now: Millis,
 ) -> Result<String, ApiError> {
-    Ok(tokens::make(app, role, name, now, None).await?.token)
+    tokens::make(app, role, name, now).await
 }

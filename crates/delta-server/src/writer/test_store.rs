@@ -197,6 +197,15 @@ impl Reader for TestReader {
         self.there()?.revoke_credential(id, at)
     }
 
+    fn exchange_enrolment(
+        &self,
+        id: &str,
+        at: Millis,
+        fresh: &Credential,
+    ) -> Result<bool, StoreError> {
+        self.there()?.exchange_enrolment(id, at, fresh)
+    }
+
     fn ping(&self) -> Result<(), StoreError> {
         self.there()?.ping()
     }

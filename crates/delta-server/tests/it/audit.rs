@@ -43,13 +43,20 @@ impl tracing::Subscriber for Keeper {
     fn exit(&self, _: &Id) {}
 }
 
+/// Keeps everything that is logged from now on; all of it so far.
+pub fn keep_log() -> impl Fn() -> String {
+    static SET: std::sync::Once = std::sync::Once::new();
+    SET.call_once(|| tracing::subscriber::set_global_default(Keeper(kept())).unwrap());
+    || kept().0.lock().unwrap().join("\n")
+}
+
 fn kept() -> &'static Kept {
     static KEPT: OnceLock<Kept> = OnceLock::new();
     KEPT.get_or_init(Kept::default)
 }
 
 /// Waits for an audit line with all of these words.
-async fn said(words: &[&str]) {
+pub async fn said(words: &[&str]) {
     delta_testkit::wait::eventually_async(PATIENCE, "an audit line", async || {
         let lines = kept().0.lock().unwrap().clone();
         let audit = lines.iter().filter(|line| line.starts_with("audit "));
@@ -103,7 +110,7 @@ async fn try_what_is_not_allowed(bench: &Bench, lease: &Lease, id: &str, other: 
 #[tokio::test]
 async fn what_was_done_and_what_was_tried_is_written_down_without_a_secret() {
     // A18, A24, A25
-    tracing::subscriber::set_global_default(Keeper(kept())).unwrap();
+    let log = keep_log();
     let bench = Bench::patient().await;
     let made = bench
         .post(
@@ -149,7 +156,7 @@ async fn what_was_done_and_what_was_tried_is_written_down_without_a_secret() {
         .await;
     assert_eq!(revoked.unwrap().status().as_u16(), 204);
     said(&["token.revoke", id]).await;
-    let all = kept().0.lock().unwrap().join("\n");
+    let all = log();
     for secret in [&lease.id, &other, &bench.user, &bench.runner, &bench.admin] {
         assert!(!all.contains(secret.as_str()), "{all}");
     }

@@ -66,6 +66,7 @@ async fn tls_is_spoken_with_the_given_certificate() {
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let secured = Config {
         tls: Some(Tls {
+            client_ca: None,
             cert: cert.clone(),
             key,
         }),
@@ -90,6 +91,7 @@ async fn tls_is_spoken_with_the_given_certificate() {
     server.shutdown().await;
     let wrong = Config {
         tls: Some(Tls {
+            client_ca: None,
             cert,
             key: data.path().join("nothing.pem"),
         }),

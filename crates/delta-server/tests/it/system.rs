@@ -23,6 +23,7 @@ async fn the_description_lists_exactly_the_paths_that_exist() {
         })
         .collect();
     let expected: BTreeSet<(String, String)> = [
+        ("post", "/api/v1/agents/enroll"),
         ("get", "/api/v1/doctor"),
         ("get", "/api/v1/jobs/{id}"),
         ("get", "/api/v1/jobs/{id}/artifacts"),

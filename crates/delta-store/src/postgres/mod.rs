@@ -17,6 +17,7 @@ mod agents;
 mod claim;
 mod commit;
 mod connect;
+mod credentials;
 mod error;
 mod join;
 mod listen;

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use delta_core::{Digest, Job, JobId, Millis, Run, RunId, Text};
+use delta_core::{Digest, Job, JobId, Millis, Run, RunId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio_postgres::types::ToSql;
@@ -21,7 +21,7 @@ use super::value::{Fields, escape, uuid};
 use crate::StoreError;
 use crate::codec::corrupt;
 use crate::read::{
-    Credential, JobRows, QueueDepth, Reader, Role, RunFilter, RunRows, StoreStats, StoredEvent,
+    Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
 };
 
 /// Connections for reading. A page takes about a millisecond, so four serve thousands of pages a
@@ -36,12 +36,12 @@ pub struct PgReader {
     /// Taken only by drop.
     runtime: Option<Runtime>,
     target: Target,
-    pages: Pool,
-    credentials: Pool,
+    pub(super) pages: Pool,
+    pub(super) credentials: Pool,
 }
 
 /// Connections that wait for work, and how many there may be.
-struct Pool {
+pub(super) struct Pool {
     idle: Mutex<Vec<Session>>,
     free: Semaphore,
 }
@@ -84,7 +84,7 @@ impl PgReader {
 
     /// Runs `work` on a free connection, within the deadline. An idle connection may have died:
     /// then a new one is tried before giving up, which is why `work` must be repeatable.
-    fn ask<T>(
+    pub(super) fn ask<T>(
         &self,
         pool: &Pool,
         work: impl AsyncFn(&Session) -> Result<T, Error>,
@@ -285,43 +285,28 @@ impl Reader for PgReader {
     }
 
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
-        let hash = hash.as_slice();
-        let found = self.ask(&self.credentials, async |session: &Session| {
-            session.rows(Sql::Credential, &[&hash]).await
-        })?;
-        found.first().map(read_credential).transpose()
+        self.credential_by_hash(hash)
     }
 
     fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
-        let found = self.rows(Sql::Credentials, &[])?;
-        found.iter().map(read_credential).collect()
+        self.all_credentials()
     }
 
     fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
-        let millis = |at: Option<Millis>| at.map(|at| at.0);
-        let (id, name) = (escape(&credential.id), escape(&credential.name));
-        self.rows(
-            Sql::PutCredential,
-            &[
-                &id,
-                &name,
-                &credential.role.name(),
-                &credential.hash.as_slice(),
-                &credential.created_at.0,
-                &millis(credential.expires_at),
-                &millis(credential.revoked_at),
-            ],
-        )?;
-        Ok(())
+        self.write_credential(credential)
     }
 
     fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
-        let id = escape(id);
-        let count = self.ask(&self.pages, async |session: &Session| {
-            let statement = session.statement(Sql::RevokeCredential);
-            session.client.execute(statement, &[&id, &at.0]).await
-        })?;
-        Ok(count > 0)
+        self.mark_revoked(id, at)
+    }
+
+    fn exchange_enrolment(
+        &self,
+        id: &str,
+        at: Millis,
+        fresh: &Credential,
+    ) -> Result<bool, StoreError> {
+        self.exchange(id, at, fresh)
     }
 
     fn ping(&self) -> Result<(), StoreError> {
@@ -341,22 +326,6 @@ impl Reader for PgReader {
             wal_bytes: 0,
         })
     }
-}
-
-fn read_credential(row: &Row) -> Result<Credential, StoreError> {
-    let mut fields = Fields::of(row);
-    let (id, name): (Text, Text) = (fields.text()?, fields.text()?);
-    let role = fields.plain()?;
-    Ok(Credential {
-        id,
-        name,
-        role: Role::from_name(role)
-            .ok_or_else(|| corrupt("a credential", format!("unknown role `{role}`")))?,
-        hash: fields.digest()?,
-        created_at: fields.millis()?,
-        expires_at: fields.opt_millis()?,
-        revoked_at: fields.opt_millis()?,
-    })
 }
 
 impl Drop for PgReader {

@@ -19,6 +19,10 @@ const STEPS: &[Migration] = &[
         sql: include_str!("../../migrations/postgres/0002_lists.sql"),
     },
     Migration {
+        version: 3,
+        sql: include_str!("../../migrations/postgres/0003_credentials.sql"),
+    },
+    Migration {
         version: 4,
         sql: include_str!("../../migrations/postgres/0004_agents.sql"),
     },

@@ -29,7 +29,8 @@ statements! {
     XactStatus, EndXact,
     ReadRun, ReadRunJobs, ReadJobRun, ReadJob, ReadJobAttempts, ReadJobLeases, ListRuns, Events,
     Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
-    RevokeCredential, Agent, AgentPage, NewAgent, AgentsSeen, DrainAgent, RevokeAgent, Ping, Stats,
+    RevokeCredential, ExchangeEnrolment, NoteReuse, Agent, AgentPage, NewAgent, AgentsSeen,
+    DrainAgent, RevokeAgent, Ping, Stats,
 }
 
 impl Sql {

@@ -3,6 +3,14 @@
 use super::rows::LEASE;
 use super::sql::{Sql, attempt_list, job_list, names, run_list};
 
+/// The columns of a credential in the order they are read and written.
+macro_rules! credential {
+    () => {
+        "id, name, role, hash, created_at, expires_at, revoked_at, pool, zones, labels, agent, \
+         used_at, used_by, reused_at"
+    };
+}
+
 pub(super) fn text(sql: Sql) -> String {
     let (run, job, attempt) = (run_list("r"), job_list("j"), attempt_list("a"));
     match sql {
@@ -53,23 +61,12 @@ fn short(sql: Sql) -> &'static str {
         Sql::Ahead => "SELECT count(*) FROM queue WHERE match_key = $1 AND order_key < $2",
         Sql::RunIds => "SELECT id FROM runs WHERE $1::uuid IS NULL OR id > $1 ORDER BY id LIMIT $2",
         Sql::Pruned => "SELECT run_id FROM tombstones WHERE run_id = ANY ($1)",
-        Sql::Credential => {
-            "SELECT id, name, role, hash, created_at, expires_at, revoked_at \
-             FROM credentials WHERE hash = $1"
-        }
-        Sql::Credentials => {
-            "SELECT id, name, role, hash, created_at, expires_at, revoked_at \
-             FROM credentials ORDER BY created_at, id"
-        }
-        Sql::PutCredential => {
-            "INSERT INTO credentials \
-                 (project, id, name, role, hash, created_at, expires_at, revoked_at) \
-             VALUES ('default', $1, $2, $3, $4, $5, $6, $7) \
-             ON CONFLICT (id) DO UPDATE SET name = excluded.name, role = excluded.role, \
-                 hash = excluded.hash, created_at = excluded.created_at, \
-                 expires_at = excluded.expires_at, revoked_at = excluded.revoked_at"
-        }
-        // The first revocation counts.
+        Sql::Credential
+        | Sql::Credentials
+        | Sql::PutCredential
+        | Sql::RevokeCredential
+        | Sql::ExchangeEnrolment
+        | Sql::NoteReuse => credentials(sql),
         Sql::Agent => {
             "SELECT id, principal, resume, slots, about, session, drain, created_at, seen_at, \
              revoked_at \
@@ -97,9 +94,6 @@ fn short(sql: Sql) -> &'static str {
         Sql::RevokeAgent => {
             "UPDATE agents SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1 RETURNING id"
         }
-        Sql::RevokeCredential => {
-            "UPDATE credentials SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1"
-        }
         Sql::Ping => "SELECT 1",
         // Counting a large table is slow; what vacuum counted last is near enough.
         Sql::Stats => {
@@ -109,5 +103,57 @@ fn short(sql: Sql) -> &'static str {
              FROM pg_class c WHERE c.oid = 'runs'::regclass"
         }
         other => unreachable!("{other:?} is a statement of the writer"),
+    }
+}
+
+fn credentials(sql: Sql) -> &'static str {
+    match sql {
+        Sql::Credential => concat!(
+            "SELECT ",
+            credential!(),
+            " FROM credentials WHERE hash = $1"
+        ),
+        Sql::Credentials => concat!(
+            "SELECT ",
+            credential!(),
+            " FROM credentials ORDER BY created_at, id"
+        ),
+        // What was revoked or used stays so, whatever is written over it.
+        Sql::PutCredential => concat!(
+            "INSERT INTO credentials AS c (project, ",
+            credential!(),
+            ") VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
+             ON CONFLICT (id) DO UPDATE SET name = excluded.name, role = excluded.role, \
+                 hash = excluded.hash, created_at = excluded.created_at, \
+                 expires_at = excluded.expires_at, pool = excluded.pool, \
+                 zones = excluded.zones, labels = excluded.labels, agent = excluded.agent, \
+                 revoked_at = coalesce(c.revoked_at, excluded.revoked_at), \
+                 used_at = coalesce(c.used_at, excluded.used_at), \
+                 used_by = coalesce(c.used_by, excluded.used_by), \
+                 reused_at = coalesce(c.reused_at, excluded.reused_at)"
+        ),
+        // The first revocation counts.
+        Sql::RevokeCredential => {
+            "UPDATE credentials SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1"
+        }
+        // Whoever waits for the row's lock looks at it again, and finds it used.
+        Sql::ExchangeEnrolment => concat!(
+            "WITH used AS ( \
+                 UPDATE credentials SET used_at = $16, used_by = $11 \
+                 WHERE id = $15 AND role = 'enrolment' AND used_at IS NULL \
+                     AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $16) \
+                 RETURNING project), \
+             made AS ( \
+                 INSERT INTO credentials (project, ",
+            credential!(),
+            ") SELECT project, $1::text, $2::text, $3::text, $4::bytea, $5::bigint, $6::bigint, \
+                     $7::bigint, $8::text, $9::text, $10::text, $11::text, $12::bigint, \
+                     $13::text, $14::bigint FROM used RETURNING id) \
+             SELECT EXISTS (SELECT FROM made) OR EXISTS (SELECT FROM credentials WHERE id = $1)"
+        ),
+        Sql::NoteReuse => {
+            "UPDATE credentials SET reused_at = $2 WHERE id = $1 AND used_at IS NOT NULL"
+        }
+        other => unreachable!("{other:?} is not about credentials"),
     }
 }

@@ -187,6 +187,10 @@ impl<'r> Fields<'r> {
         Ok(unescape(self.plain()?))
     }
 
+    pub(super) fn opt_text(&mut self) -> Result<Option<Text>, StoreError> {
+        Ok(self.opt_plain()?.map(unescape))
+    }
+
     pub(super) fn bytes(&mut self) -> Result<&'r [u8], StoreError> {
         self.next()
     }

@@ -4,7 +4,8 @@ use delta_core::Millis;
 use rusqlite::{Row, params};
 
 use super::connection::store_error;
-use super::reader::{PROJECT, SqliteReader};
+use super::credentials::PROJECT;
+use super::reader::SqliteReader;
 use super::rows::{self, Columns};
 use crate::StoreError;
 use crate::agents::{AgentRow, AgentSeen, Agents};

@@ -9,6 +9,7 @@ mod agents;
 mod cache;
 mod commit;
 mod connection;
+mod credentials;
 mod open;
 mod prune;
 mod reader;

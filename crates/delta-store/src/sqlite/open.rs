@@ -27,6 +27,10 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../migrations/sqlite/0002_lists.sql"),
     },
     Migration {
+        version: 3,
+        sql: include_str!("../../migrations/sqlite/0003_credentials.sql"),
+    },
+    Migration {
         version: 4,
         sql: include_str!("../../migrations/sqlite/0004_agents.sql"),
     },
@@ -163,33 +167,55 @@ mod tests {
     use super::*;
 
     const NEXT: Migration = Migration {
-        version: 3,
+        version: 4,
         sql: "ALTER TABLE runs ADD COLUMN note TEXT",
     };
+
+    fn upgraded(next: Migration) -> Vec<Migration> {
+        [MIGRATIONS, &[next]].concat()
+    }
 
     #[test]
     fn an_upgrade_copies_the_file_first() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
-        let copy = dir.path().join("delta-ci.db.before-2");
+        let copy = dir.path().join("delta-ci.db.before-3");
         assert!(!copy.exists());
-        drop(open_with(dir.path(), &[MIGRATIONS[0], MIGRATIONS[1], NEXT]).unwrap());
+        drop(open_with(dir.path(), &upgraded(NEXT)).unwrap());
         assert!(copy.exists());
         let copied = rusqlite::Connection::open(&copy).unwrap();
         let version: u32 = copied
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .unwrap();
-        assert_eq!(version, 2);
+        assert_eq!(version, 3);
+    }
+
+    #[test]
+    fn tokens_of_an_older_file_keep_their_rights() {
+        use crate::read::{Reader as _, Role, Scope};
+        let dir = tempfile::tempdir().unwrap();
+        let (store, reader) = open_with(dir.path(), &MIGRATIONS[..2]).unwrap();
+        drop(reader);
+        let insert = "INSERT INTO credentials (credential_id, project, name, role, hash, \
+                      created_at, expires_at) VALUES ('tok_1', 'default', 'n', 'runner', \
+                      zeroblob(32), 5, 99)";
+        store.connection.execute(insert, []).unwrap();
+        drop(store);
+        let (_store, reader) = open(dir.path()).unwrap();
+        let kept = reader.credential(&[0; 32]).unwrap().unwrap();
+        assert_eq!((&*kept.id, kept.role), ("tok_1", Role::Runner));
+        assert_eq!(kept.expires_at, Some(Millis(99)));
+        assert_eq!(kept.scope, Scope::any_label());
     }
 
     #[test]
     fn a_newer_file_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        drop(open_with(dir.path(), &[MIGRATIONS[0], MIGRATIONS[1], NEXT]).unwrap());
+        drop(open_with(dir.path(), &upgraded(NEXT)).unwrap());
         let refused = open(dir.path());
         assert!(matches!(
             refused,
-            Err(StoreError::TooNew { found: 3, known: 2 })
+            Err(StoreError::TooNew { found: 4, known: 3 })
         ));
     }
 
@@ -198,10 +224,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
         let broken = Migration {
-            version: 3,
+            version: 4,
             sql: "CREATE TABLE half (x); CREATE TABLE runs (x)",
         };
-        assert!(open_with(dir.path(), &[MIGRATIONS[0], MIGRATIONS[1], broken]).is_err());
+        assert!(open_with(dir.path(), &upgraded(broken)).is_err());
         let (store, _) = open(dir.path()).unwrap();
         let half = store.connection.table_exists(None, "half").unwrap();
         assert!(!half);

@@ -11,7 +11,7 @@ use rusqlite::{Connection, ToSql, params};
 
 use super::connection::{open_reader, open_writer, store_error};
 use super::rows::columns;
-use super::{Gauges, rows};
+use super::{Gauges, credentials, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt};
 use crate::read::{
@@ -20,9 +20,6 @@ use crate::read::{
 
 /// Connections for reading: calls are short, and two cores answer no more than this at a time.
 const READERS: usize = 4;
-
-/// The project of credentials, until there are more.
-pub(super) const PROJECT: &str = "default";
 
 #[derive(Debug)]
 pub struct SqliteReader {
@@ -173,45 +170,29 @@ impl Reader for SqliteReader {
     }
 
     fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
-        let sql = "SELECT credential_id, name, role, hash, created_at, expires_at, revoked_at \
-                   FROM credentials WHERE hash = ?1";
         let lookup = self.lookup.lock().unwrap_or_else(PoisonError::into_inner);
-        rows::one(&lookup, sql, [hash], rows::read_credential)
+        credentials::by_hash(&lookup, hash)
     }
 
     fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
-        let sql = "SELECT credential_id, name, role, hash, created_at, expires_at, revoked_at \
-                   FROM credentials ORDER BY credential_id";
-        rows::all(&self.reader(), sql, [], rows::read_credential)
+        credentials::all(&self.reader())
     }
 
     fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
-        let sql = "INSERT INTO credentials (credential_id, project, name, role, hash, created_at, \
-                   expires_at, revoked_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) \
-                   ON CONFLICT (credential_id) DO UPDATE SET name = excluded.name, \
-                   role = excluded.role, hash = excluded.hash, created_at = excluded.created_at, \
-                   expires_at = excluded.expires_at, revoked_at = excluded.revoked_at";
-        let values = params![
-            &*credential.id,
-            PROJECT,
-            &*credential.name,
-            credential.role.name(),
-            credential.hash,
-            credential.created_at.0,
-            credential.expires_at.map(|at| at.0),
-            credential.revoked_at.map(|at| at.0),
-        ];
-        self.writer()
-            .execute(sql, values)
-            .map(drop)
-            .map_err(store_error)
+        credentials::put(&self.writer(), credential)
     }
 
     fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
-        let sql = "UPDATE credentials SET revoked_at = coalesce(revoked_at, ?2) \
-                   WHERE credential_id = ?1";
-        let changed = self.writer().execute(sql, params![id, at.0]);
-        Ok(changed.map_err(store_error)? > 0)
+        credentials::revoke(&self.writer(), id, at)
+    }
+
+    fn exchange_enrolment(
+        &self,
+        id: &str,
+        at: Millis,
+        fresh: &Credential,
+    ) -> Result<bool, StoreError> {
+        credentials::exchange(&mut self.writer(), id, at, fresh)
     }
 
     fn ping(&self) -> Result<(), StoreError> {

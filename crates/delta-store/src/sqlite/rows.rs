@@ -11,7 +11,7 @@ use super::connection::store_error;
 use crate::StoreError;
 use crate::codec::{column, corrupt, row as json};
 use crate::events::Tip;
-use crate::read::{Credential, QueueDepth, Role, StoredEvent};
+use crate::read::{Credential, QueueDepth, Role, Scope, StoredEvent};
 
 /// The columns of a table in the order they are read here.
 macro_rules! columns {
@@ -341,5 +341,10 @@ pub fn read_credential(row: &Row) -> Result<Credential, StoreError> {
         created_at: c.millis()?,
         expires_at: c.millis_opt()?,
         revoked_at: c.millis_opt()?,
+        scope: Scope::from_columns(c.text()?, &c.text()?, &c.text()?),
+        agent: c.map_opt(|text| Ok(text.into()))?,
+        used_at: c.millis_opt()?,
+        used_by: c.map_opt(|text| Ok(text.into()))?,
+        reused_at: c.millis_opt()?,
     })
 }

@@ -10,13 +10,15 @@ pub mod graph;
 pub mod list;
 pub mod log;
 pub mod requests;
+pub mod tokens;
 pub mod views;
 
 pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;
 pub use list::ListRuns;
 pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
-pub use requests::{CancelRequest, CreateToken, RerunRequest, Role, TokenCreated, TokenView};
+pub use requests::{CancelRequest, RerunRequest};
+pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{
     ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, JobArtifact,
     JobSummary, JobView, LeaseView, ProgressView, ReportedView, RunList, RunSummary, RunView, Why,

@@ -2,6 +2,7 @@
 //! one line: `conformance!(crate::its_module::fixture);`.
 
 pub mod bench;
+pub mod credentials;
 pub mod durability;
 pub mod faulty;
 pub mod history;
@@ -88,9 +89,15 @@ macro_rules! conformance {
                 holders_are_found_while_they_hold
                 an_idempotency_key_finds_its_run
                 filters_and_pages_of_runs
-                credentials_are_kept_and_revoked
                 agents_are_kept_seen_drained_and_revoked
                 stats_count_what_is_there
+            }
+            credentials {
+                credentials_are_kept_and_revoked
+                what_was_revoked_or_used_stays_so
+                an_enrolment_is_exchanged_once
+                an_enrolment_that_is_over_is_not_exchanged
+                of_many_exchanges_at_once_one_succeeds
             }
             races {
                 many_runners_each_get_their_own

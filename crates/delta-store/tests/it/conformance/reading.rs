@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use delta_core::command::NewRun;
-use delta_core::{Command, JobId, Millis, Refusal, Reply, RunState, Text, Want, World};
+use delta_core::{Command, JobId, Refusal, Reply, RunState, Text, Want, World};
 use delta_store::Store;
 use delta_store::agents::{AgentRow, AgentSeen};
-use delta_store::read::{Credential, Role, RunFilter};
+use delta_store::read::RunFilter;
 
 use super::Fixture;
 use super::bench::{Bench, digest, header, new_job, policy, run_id};
@@ -157,38 +157,6 @@ pub fn filters_and_pages_of_runs(make: &dyn Fn() -> Fixture) {
     let ids = bench.reader.run_ids(Some(run_id(4)), 9).unwrap();
     assert_eq!(ids, [run_id(5), run_id(6)]);
     assert_eq!(bench.reader.run_ids(None, 1).unwrap(), [run_id(1)]);
-}
-
-pub fn credentials_are_kept_and_revoked(make: &dyn Fn() -> Fixture) {
-    let bench = Bench::new(make);
-    let credential = |n: u64, role| Credential {
-        id: format!("tok_{n}").into(),
-        name: format!("token {n}").into(),
-        role,
-        hash: digest(n),
-        created_at: Millis(5),
-        expires_at: (n == 1).then_some(Millis(99)),
-        revoked_at: None,
-    };
-    let all = [
-        credential(1, Role::Runner),
-        credential(2, Role::User),
-        credential(3, Role::Admin),
-    ];
-    for credential in &all {
-        bench.reader.put_credential(credential).unwrap();
-    }
-    let bench = bench.reopen();
-    assert_eq!(bench.reader.credentials().unwrap(), all);
-    let found = bench.reader.credential(&digest(2)).unwrap();
-    assert_eq!(found.as_ref(), Some(&all[1]));
-    assert_eq!(bench.reader.credential(&digest(9)).unwrap(), None);
-    assert!(bench.reader.revoke_credential("tok_2", Millis(7)).unwrap());
-    assert!(bench.reader.revoke_credential("tok_2", Millis(8)).unwrap());
-    assert!(!bench.reader.revoke_credential("tok_9", Millis(7)).unwrap());
-    let bench = bench.reopen();
-    let revoked = bench.reader.credential(&digest(2)).unwrap().unwrap();
-    assert_eq!(revoked.revoked_at, Some(Millis(7)), "the first one counts");
 }
 
 pub fn stats_count_what_is_there(make: &dyn Fn() -> Fixture) {
