@@ -19,7 +19,7 @@ use crate::client::Client;
 use crate::executor::BaseEnvironment;
 use crate::note::Note;
 use crate::progress::Observer;
-use crate::shim::Sandbox;
+use crate::shim::{Confinement, Sandbox};
 use crate::slot;
 use crate::workspace::{Source, WorkFolder, WorkspaceError};
 
@@ -134,6 +134,7 @@ pub async fn run(
 ) -> Result<(), AgentError> {
     let work_folder = Arc::new(WorkFolder::open(&settings.work_folder)?);
     let state = Arc::new(StateFolder::open(&settings.state_folder)?);
+    say_what_is_enforced(&settings, &state, &work_folder);
     let mut inherited = take_over(&state, &work_folder).await?;
     // One order for all slots: the caller's, or our own when the server refuses one of them.
     let (stop, stopped) = watch::channel(*shutdown.borrow());
@@ -155,6 +156,18 @@ pub async fn run(
     }
     drop(stopped);
     supervise(slots, stop, shutdown).await
+}
+
+/// Whoever asked for a sandbox is told what this machine makes of it.
+fn say_what_is_enforced(settings: &AgentSettings, state: &StateFolder, work: &WorkFolder) {
+    let confinement = Confinement::of_slot(settings.sandbox, state.path(), work.path(), 1);
+    let enforced = confinement.enforced().join(" ");
+    tracing::info!(enforced, "jobs are confined");
+    let root = rustix::process::geteuid().is_root();
+    if settings.sandbox == Sandbox::Strict && root && confinement.user.is_none() {
+        let work = work.path().display();
+        tracing::warn!(%work, "jobs get no user of their own: others cannot reach the work folder");
+    }
 }
 
 /// One slot: first what it inherited, then what it is given.

@@ -53,7 +53,7 @@ pub(crate) async fn hold(
 ) -> SessionEnd {
     let session = Session::new(context, granted, shutdown);
     tracing::info!(job_id = session.identity.job_id, "lease granted");
-    session.to_the_end().await
+    session.until_over().await
 }
 
 /// Goes on with a lease, and the work under it, that an earlier agent held.
@@ -70,7 +70,7 @@ pub(crate) async fn resume(
     session.seq = u64::try_from(clock::now().0).unwrap_or(0);
     session.start_work(Some(adopted));
     tracing::info!(job_id = session.identity.job_id, "lease taken over");
-    session.to_the_end().await
+    session.until_over().await
 }
 
 fn adopt(terms: Terms, standing: &Standing) -> Holder {
@@ -166,7 +166,7 @@ impl Session {
         }
     }
 
-    async fn to_the_end(mut self) -> SessionEnd {
+    async fn until_over(mut self) -> SessionEnd {
         let end = self.run().await;
         tracing::info!(job_id = self.identity.job_id, ?end, "lease over");
         // What was not reported in time may still be, by the next agent.
