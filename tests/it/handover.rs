@@ -9,8 +9,14 @@ use serde_json::json;
 use crate::faults_agent::{is_alive, only_job, pid_in, run_of};
 use crate::harness::{Options, Person, Server, delta_ci, secret_in, until};
 
-/// Kills in one everyday run; the long run has ten times as many.
-const KILLS: usize = 5;
+/// How often the agent is killed: what the storm says, otherwise enough for a test.
+fn kills() -> u32 {
+    let storm = std::env::var("DELTA_STORM").is_ok_and(|it| it == "1");
+    let wanted = std::env::var("DELTA_STORM_KILLS").ok().filter(|_| storm);
+    wanted.map_or(5, |text| {
+        text.parse().expect("DELTA_STORM_KILLS is a number")
+    })
+}
 
 /// The agent `box`, each time on the same folders.
 fn agent(server: &Server) -> Spawn {
@@ -68,11 +74,11 @@ fn an_agent_killed_again_and_again_comes_back_to_the_same_process() {
     let server = Server::start(Options::patient());
     let person = server.person();
     let mark = server.folder().join("mark");
-    let (step, wanted) = chatter(&mark, 250);
+    let (step, wanted) = chatter(&mark, kills() * 50);
     let mut running = agent(&server).spawn().unwrap();
     let run = person.create(&run_of(&step));
     let worker = pid_in(&mark);
-    for kill in 0..KILLS {
+    for kill in 0..kills() {
         let job = only_job(&person, &run);
         let line = format!("line {} of", kill * 40);
         until(

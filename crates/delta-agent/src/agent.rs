@@ -200,8 +200,11 @@ async fn take_over(
                     .or_default()
                     .push((note, adopted));
             }
-            // It ends by itself at its lease's local end.
-            None => tracing::warn!(number = adopted.number, "a note that cannot be read"),
+            // What still runs ends by itself at its lease's local end.
+            None => {
+                tracing::warn!(number = adopted.number, "a note that cannot be read");
+                adopted.forget_if_over(state);
+            }
         }
     }
     let work_folder = Arc::clone(work_folder);

@@ -222,8 +222,8 @@ fn restrict_files(places: &Places<'_>) -> Result<RestrictionStatus, RulesetError
     rules.restrict_self()
 }
 
-/// The parts of `path` that do not hold `hidden`: rules only ever allow, so what must stay closed is
-/// walked around.
+/// The parts of `path` that do not hold `hidden`: rules only ever allow, so what must stay closed
+/// is walked around.
 fn without(path: &Path, hidden: &Path, parts: &mut Vec<PathBuf>) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if hidden == real || real.starts_with(hidden) {
