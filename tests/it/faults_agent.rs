@@ -36,11 +36,11 @@ fn agent_at(server: &Server, addr: SocketAddr, name: &str) -> Process {
         .unwrap()
 }
 
-fn run_of(step: &str) -> Value {
+pub fn run_of(step: &str) -> Value {
     json!({"jobs": [{"name": "work", "job_spec": {"steps": [step]}}]})
 }
 
-fn only_job(person: &Person, run: &str) -> String {
+pub fn only_job(person: &Person, run: &str) -> String {
     person.run(run)["jobs"][0]["job_id"]
         .as_str()
         .unwrap()
@@ -48,7 +48,7 @@ fn only_job(person: &Person, run: &str) -> String {
 }
 
 /// Waits for the step to write its process id.
-fn pid_in(file: &Path) -> u32 {
+pub fn pid_in(file: &Path) -> u32 {
     until(
         "the step has begun",
         || {
@@ -63,7 +63,7 @@ fn pid_in(file: &Path) -> u32 {
     .unwrap()
 }
 
-fn is_alive(pid: u32) -> bool {
+pub fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 

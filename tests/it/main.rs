@@ -5,6 +5,7 @@ mod faults_agent;
 mod faults_postgres;
 mod faults_runner;
 mod faults_server;
+mod handover;
 mod harness;
 mod hostile;
 mod kills;

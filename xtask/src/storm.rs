@@ -30,7 +30,7 @@ enum Work {
 
 const LONG: (&str, &str) = ("DELTA_STORM", "1");
 
-const STORMS: [Storm; 6] = [
+const STORMS: [Storm; 8] = [
     Storm {
         name: "sim",
         what: "a million seeds of the simulated world",
@@ -81,6 +81,24 @@ const STORMS: [Storm; 6] = [
             filter: "storm_kill_postgres",
         },
         env: &[LONG, ("DELTA_STORM_KILLS", "20")],
+    },
+    Storm {
+        name: "kill-agent",
+        what: "kill -9 of the agent fifty times while its job prints",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "an_agent_killed_again_and_again",
+        },
+        env: &[LONG, ("DELTA_STORM_KILLS", "50")],
+    },
+    Storm {
+        name: "cancel",
+        what: "cancel a hundred times against jobs that do not want to end",
+        work: Work::Tests {
+            package: "delta-agent",
+            filter: "nothing_escapes_a_cancel",
+        },
+        env: &[LONG],
     },
 ];
 

@@ -178,8 +178,6 @@ async fn link_settings(
         true => Machine::whole(&settings.work_folder).await,
         false => Machine::hardware(&settings.work_folder),
     };
-    let (state_path, work_path) = (state.path(), work_folder.path());
-    let confinement = Confinement::of_slot(settings.sandbox, state_path, work_path, 1);
     LinkSettings {
         address: server.address,
         token: server.token,
@@ -189,8 +187,25 @@ async fn link_settings(
         machine,
         labels: settings.labels.clone(),
         zones: settings.zones.clone(),
-        enforced: confinement.enforced(),
+        enforced: what_is_enforced(settings, state, work_folder),
     }
+}
+
+/// Whoever asked for a sandbox is told what this machine makes of it.
+fn what_is_enforced(
+    settings: &AgentSettings,
+    state: &StateFolder,
+    work: &WorkFolder,
+) -> Vec<String> {
+    let confinement = Confinement::of_slot(settings.sandbox, state.path(), work.path(), 1);
+    let enforced = confinement.enforced();
+    tracing::info!(enforced = enforced.join(" "), "jobs are confined");
+    let root = rustix::process::geteuid().is_root();
+    if settings.sandbox == Sandbox::Strict && root && confinement.user.is_none() {
+        let work = work.path().display();
+        tracing::warn!(%work, "jobs get no user of their own: others cannot reach the work folder");
+    }
+    enforced
 }
 
 /// An agent at work.
@@ -296,8 +311,11 @@ async fn take_over(
                 numbers.push(adopted.number);
                 inherited.push((note, adopted));
             }
-            // It ends by itself at its lease's local end.
-            None => tracing::warn!(number = adopted.number, "a note that cannot be read"),
+            // What still runs ends by itself at its lease's local end.
+            None => {
+                tracing::warn!(number = adopted.number, "a note that cannot be read");
+                adopted.forget_if_over(state);
+            }
         }
     }
     let work_folder = Arc::clone(work_folder);

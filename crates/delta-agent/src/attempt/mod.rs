@@ -257,6 +257,13 @@ impl Adopted {
         }
     }
 
+    /// Removes what nobody can go on with, unless it still runs.
+    pub fn forget_if_over(&self, state: &StateFolder) {
+        if let Found::Over(_) = self.found {
+            state::remove(&state.folder(self.number));
+        }
+    }
+
     /// Goes on with it. What it printed so far is not shown again.
     pub fn resume(self, state: &StateFolder, watcher: Box<dyn Watcher>) -> Attempt {
         let folder = state.folder(self.number);

@@ -78,10 +78,12 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
         }
     };
     record.started_at = started_at;
-    write_record(folder, &record)?;
+    let written = write_record(folder, &record)?;
     let mut control = control;
     // The record is what counts; an agent that misses this finds it.
     control.send(&Event::Ended);
+    // Told first, because nobody goes on with anything of another boot: the disk may take its time.
+    written.sync_all()?;
     if let Some(group) = group.as_ref().and_then(|group| group.get()) {
         let _ = group.leave();
         let _ = fs::remove_dir(group.path());
@@ -361,17 +363,13 @@ fn join_group(folder: &Path) -> Arc<OnceLock<Group>> {
     cell
 }
 
-/// Whole or not at all, and still there after a power cut.
-fn write_record(folder: &Path, record: &Record) -> io::Result<()> {
+/// Whole or not at all. Not synced yet: the file is returned for that.
+fn write_record(folder: &Path, record: &Record) -> io::Result<File> {
     let (path, draft) = (folder.join(RECORD_FILE), folder.join("end.draft"));
     let mut options = File::options();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)?;
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&draft)?;
     file.write_all(&serde_json::to_vec(record)?)?;
-    file.sync_all()?;
-    fs::rename(draft, path)
+    fs::rename(draft, path)?;
+    Ok(file)
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Rounds in which an older kernel's group is emptied, each a few milliseconds.
@@ -26,16 +27,21 @@ impl Group {
     /// Makes a group under the one this process is in. Nothing when this machine has none, or does
     /// not let us.
     pub fn make(name: &str) -> Option<Group> {
-        let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let homes = [
-            home(&membership, &mounts, Kind::Unified),
-            home(&membership, &mounts, Kind::Freezer),
-        ];
-        homes.into_iter().flatten().find_map(|home| {
+        homes().into_iter().find_map(|(_, home)| {
             let folder = home.join(name);
             fs::create_dir(&folder).ok()?;
             Some(Group { folder })
+        })
+    }
+
+    /// What kind of group this process could make, in a word an agent reports.
+    pub fn kind() -> Option<&'static str> {
+        homes().into_iter().find_map(|(kind, home)| {
+            access(home, Access::WRITE_OK).ok()?;
+            Some(match kind {
+                Kind::Unified => "cgroup:v2",
+                Kind::Freezer => "cgroup:v1",
+            })
         })
     }
 
@@ -102,6 +108,16 @@ enum Kind {
     Unified,
     /// Version 1's hierarchy that can at least hold still what is inside.
     Freezer,
+}
+
+/// The groups this process is in, best first.
+fn homes() -> Vec<(Kind, PathBuf)> {
+    let read = |file| fs::read_to_string(file).unwrap_or_default();
+    let (membership, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
+    let kinds = [Kind::Unified, Kind::Freezer].into_iter();
+    kinds
+        .filter_map(|kind| Some((kind, home(&membership, &mounts, kind)?)))
+        .collect()
 }
 
 /// The folder of the group this process is in.

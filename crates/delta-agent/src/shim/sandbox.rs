@@ -18,6 +18,8 @@ use rustix::process::{Resource, Rlimit, getpriority_process, setpriority_process
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 use serde::{Deserialize, Serialize};
 
+use super::group::Group;
+
 /// The newest rules we ask for; an older kernel enforces what it knows of them.
 const RULES: ABI = ABI::V6;
 
@@ -110,12 +112,12 @@ impl Confinement {
 
     /// What is really enforced, in words an agent reports.
     pub fn enforced(&self) -> Vec<String> {
-        let mut words = Vec::new();
+        let mut words: Vec<String> = Group::kind().into_iter().map(str::to_owned).collect();
         if self.sandbox == Sandbox::Host {
-            words.push("host".to_owned());
+            words.insert(0, "host".to_owned());
             return words;
         }
-        words.push("strict".to_owned());
+        words.insert(0, "strict".to_owned());
         if let Some(abi) = landlock_abi() {
             words.push(format!("landlock:{abi}"));
         }
@@ -220,8 +222,8 @@ fn restrict_files(places: &Places<'_>) -> Result<RestrictionStatus, RulesetError
     rules.restrict_self()
 }
 
-/// The parts of `path` that do not hold `hidden`: rules only ever allow, so what must stay closed is
-/// walked around.
+/// The parts of `path` that do not hold `hidden`: rules only ever allow, so what must stay closed
+/// is walked around.
 fn without(path: &Path, hidden: &Path, parts: &mut Vec<PathBuf>) {
     let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     if hidden == real || real.starts_with(hidden) {
