@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use delta_wire::agent::proto::server_message::Message as Say;
 use indicatif::ProgressBar;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -13,6 +14,7 @@ use tokio::task::JoinSet;
 use super::child::ServerUnderTest;
 use super::jobs::{Slot, run_of, submit};
 use super::numbers::Samples;
+use super::session::{As, Session};
 
 /// Jobs that wait beyond one per slot: enough that no slot starves, little enough that the time
 /// from enqueue to grant is not the length of a queue we made ourselves.
@@ -22,6 +24,8 @@ const SPARE_JOBS: usize = 100;
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub slots: usize,
+    /// Sessions that share the slots; without them each slot speaks HTTP.
+    pub agents: Option<usize>,
     pub jobs: u64,
     pub jobs_per_run: usize,
     /// Connections that submit runs.
@@ -68,9 +72,14 @@ struct Seen {
 /// Drives the load and returns when it is done.
 pub async fn drive(server: &ServerUnderTest, load: Load, bar: ProgressBar) -> Result<Reached> {
     let ahead = (load.slots + SPARE_JOBS).max(load.jobs_per_run * 2);
-    let mut slots = Vec::with_capacity(load.slots);
-    for number in 1..=load.slots {
+    let mut slots = Vec::new();
+    let over_http = if load.agents.is_none() { load.slots } else { 0 };
+    for number in 1..=over_http {
         slots.push(Slot::new(server.runner().await?, number));
+    }
+    let mut sessions = Vec::new();
+    for number in 0..load.agents.unwrap_or(0) {
+        sessions.push(open(server, &load, number).await?);
     }
     let mut submitters = Vec::with_capacity(load.submitters);
     for _ in 0..load.submitters {
@@ -91,6 +100,9 @@ pub async fn drive(server: &ServerUnderTest, load: Load, bar: ProgressBar) -> Re
     }
     for slot in slots {
         tasks.spawn(take_all(Arc::clone(&shared), slot));
+    }
+    for session in sessions {
+        tasks.spawn(take_all_over_a_session(Arc::clone(&shared), session));
     }
     let mut seen = Seen::default();
     while let Some(joined) = tasks.join_next().await {
@@ -152,12 +164,56 @@ async fn take_all(shared: Arc<Shared>, mut slot: Slot) -> Result<Seen> {
         slot.complete(&grant).await?;
         seen.last = Some(Instant::now());
         seen.granted.push((grant.run, grant.at));
-        let completed = shared.completed.fetch_add(1, Ordering::Relaxed) + 1;
-        if completed.is_multiple_of(256) {
-            shared.bar.set_position(completed);
+        shared.one_more();
+    }
+    Ok(seen)
+}
+
+async fn open(server: &ServerUnderTest, load: &Load, number: usize) -> Result<Session> {
+    let agents = load.agents.unwrap_or(1).max(1);
+    let slots = load.slots / agents + usize::from(number < load.slots % agents);
+    let who = As {
+        name: format!("bench-{number}"),
+        slots: u32::try_from(slots)?,
+        ..As::default()
+    };
+    Session::open(server, who).await
+}
+
+/// How long a session waits for something to be said before it looks at the clock.
+const LOOK_AROUND: Duration = Duration::from_millis(500);
+
+/// Each piece of work is accepted, and completed when the acceptance is confirmed.
+async fn take_all_over_a_session(shared: Arc<Shared>, mut session: Session) -> Result<Seen> {
+    let mut seen = Seen::default();
+    let mut leases: HashMap<String, String> = HashMap::new();
+    while !shared.is_over() {
+        let heard = tokio::time::timeout(LOOK_AROUND, session.several()).await;
+        let Ok(heard) = heard else { continue };
+        let (now, mut said) = (Instant::now(), Vec::new());
+        for say in heard? {
+            match say {
+                Say::AssignWork(work) => {
+                    shared.room.add_permits(1);
+                    said.push(session.accept(&work));
+                    let run = work.job_run_id.trim_start_matches("run_").to_owned();
+                    seen.granted.push((run, now));
+                    leases.insert(work.run_id, work.lease);
+                }
+                Say::WorkAck(ack) if ack.accepted => {
+                    let lease = leases.get(&ack.run_id).context("work nobody assigned")?;
+                    said.push(session.complete(&ack.run_id, lease));
+                }
+                Say::CompleteAck(ack) if ack.accepted => {
+                    leases.remove(&ack.run_id);
+                    seen.last = Some(now);
+                    shared.one_more();
+                }
+                other => bail!("the server said {other:?}"),
+            }
         }
-        if completed >= shared.load.jobs {
-            shared.over.store(true, Ordering::Relaxed);
+        if !said.is_empty() {
+            session.say(said).await?;
         }
     }
     Ok(seen)
@@ -166,6 +222,16 @@ async fn take_all(shared: Arc<Shared>, mut slot: Slot) -> Result<Seen> {
 impl Shared {
     fn left(&self) -> Duration {
         self.load.time_limit.saturating_sub(self.started.elapsed())
+    }
+
+    fn one_more(&self) {
+        let completed = self.completed.fetch_add(1, Ordering::Relaxed) + 1;
+        if completed.is_multiple_of(256) {
+            self.bar.set_position(completed);
+        }
+        if completed >= self.load.jobs {
+            self.over.store(true, Ordering::Relaxed);
+        }
     }
 
     fn is_over(&self) -> bool {

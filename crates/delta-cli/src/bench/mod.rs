@@ -1,11 +1,14 @@
 //! Measuring a real server: a child process (so that its CPU and memory can be told apart), real
-//! HTTP/1.1 connections, everything durable.
+//! connections, everything durable.
 
+pub mod agents;
 pub mod child;
 pub mod idle;
 pub mod jobs;
 pub mod lifecycle;
+pub mod logs;
 pub mod meter;
 pub mod numbers;
 pub mod preload;
+pub mod session;
 pub mod wire;

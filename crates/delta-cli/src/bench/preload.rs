@@ -24,6 +24,7 @@ pub async fn finished(
 ) -> Result<()> {
     let load = Load {
         slots: 64,
+        agents: None,
         jobs,
         jobs_per_run: JOBS_PER_RUN,
         submitters: 4,

@@ -1,5 +1,6 @@
 //! `delta-ci bench`: measures a real server on this machine and prints what it reached.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -10,7 +11,7 @@ use crate::bench::child::ServerUnderTest;
 use crate::bench::lifecycle::{self, Load, Reached};
 use crate::bench::meter::{Counters, Machine, Usage};
 use crate::bench::numbers::{Samples, ratio};
-use crate::bench::{idle, preload};
+use crate::bench::{agents, idle, logs, preload};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::terminal::{self, Terminal};
@@ -21,6 +22,7 @@ Examples:
   delta-ci bench lifecycle
   delta-ci bench lifecycle --slots 256 --jobs 200000 --jobs-per-run 100
   delta-ci bench lifecycle --store postgres://user@127.0.0.1/bench --slots 64
+  delta-ci bench lifecycle --protocol grpc --slots 256
   delta-ci bench lifecycle --preload-finished 1000000 --preload-queued 100000 --json
 
 Server, store and load run on this machine and share its processors. Compare numbers of one
@@ -30,6 +32,16 @@ const IDLE_EXAMPLES: &str = "\
 Examples:
   delta-ci bench idle
   delta-ci bench idle --count 2000 --json";
+
+const AGENTS_EXAMPLES: &str = "\
+Examples:
+  delta-ci bench agents
+  delta-ci bench agents --count 10000 --rounds 10 --json";
+
+const LOGS_EXAMPLES: &str = "\
+Examples:
+  delta-ci bench logs
+  delta-ci bench logs --megabytes 250 --rounds 5";
 
 /// Jobs of the idle phase that goes with a lifecycle measurement.
 const IDLE_COUNT: usize = 300;
@@ -48,6 +60,12 @@ enum What {
     /// Measure enqueue to grant, one job at a time
     #[command(after_help = IDLE_EXAMPLES)]
     Idle(Idle),
+    /// Connect many agents: memory of each, renewals, and all of them coming back at once
+    #[command(after_help = AGENTS_EXAMPLES)]
+    Agents(ManyAgents),
+    /// Send one long log, and read it back
+    #[command(after_help = LOGS_EXAMPLES)]
+    Logs(LongLog),
 }
 
 #[derive(Debug, clap::Args)]
@@ -55,6 +73,13 @@ struct Lifecycle {
     /// Runner slots, each with a connection of its own
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
     slots: u16,
+    /// What slots speak
+    #[arg(long, default_value = "http")]
+    protocol: Protocol,
+    /// Agents that share the slots, over gRPC
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    agents: u16,
     /// Jobs in all
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
     jobs: u64,
@@ -84,6 +109,39 @@ struct Idle {
     common: Common,
 }
 
+/// What a slot of the load speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Protocol {
+    /// The Runner Protocol, a connection per slot
+    Http,
+    /// The Execution Protocol, a session per agent
+    Grpc,
+}
+
+#[derive(Debug, clap::Args)]
+struct ManyAgents {
+    /// Agents, each with one slot
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=50_000))]
+    count: u32,
+    /// How often each renews its lease
+    #[arg(long, default_value_t = 5)]
+    rounds: u64,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct LongLog {
+    /// Megabytes of the log
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=255))]
+    megabytes: u64,
+    /// Logs, one after another
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
 #[derive(Debug, clap::Args)]
 struct Common {
     /// `sqlite`, or a PostgreSQL database that may be written to
@@ -104,6 +162,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let measured = match args.what {
         What::Lifecycle(args) => measure_lifecycle(args, terminal).await,
         What::Idle(args) => measure_idle(args, terminal).await,
+        What::Agents(args) => measure_agents(args, terminal).await,
+        What::Logs(args) => measure_logs(args, terminal).await,
     };
     measured.map(|()| Exit::Ok).map_err(|error| {
         Failure::new(Exit::Failed, "the measurement did not come to its end")
@@ -125,6 +185,79 @@ async fn measure_idle(args: Idle, terminal: &Terminal) -> anyhow::Result<()> {
     } else {
         terminal.data(&format!("idle enqueue to grant: {}", waits.text()));
         terminal.data(&format!("CPU steal: {steal:.1} %"));
+    }
+    Ok(())
+}
+
+async fn measure_agents(args: ManyAgents, terminal: &Terminal) -> anyhow::Result<()> {
+    delta_server::raise_file_limit();
+    let server = Arc::new(ServerUnderTest::start(&args.common.store, &[]).await?);
+    let bar = bar(terminal, args.count.into(), "agents");
+    let measured = agents::measure(&server, args.count as usize, args.rounds, &bar);
+    let found = tokio::time::timeout(args.common.limit(), measured).await??;
+    bar.finish_and_clear();
+    let usage = server.usage();
+    if terminal.json {
+        terminal.value(&serde_json::json!({
+            "agents": found.agents,
+            "server_bytes_per_idle_agent": found.bytes_per_agent,
+            "renewal": found.renewals.json(),
+            "storm_seconds": found.storm.as_secs_f64(),
+            "storm_registration": found.registrations.json(),
+            "storm_lost_leases": found.lost,
+            "server_peak_resident_bytes": usage.peak_resident_bytes,
+        }));
+        return Ok(());
+    }
+    for line in [
+        format!(
+            "{} agents: {:.1} kB of the server each, {:.1} MB at most",
+            found.agents,
+            found.bytes_per_agent / 1000.0,
+            usage.peak_resident_bytes as f64 / 1e6
+        ),
+        format!("renewal: {}", found.renewals.text()),
+        format!(
+            "all back at once: {:.2} s, registration {}; {} leases lost",
+            found.storm.as_secs_f64(),
+            found.registrations.text(),
+            found.lost
+        ),
+    ] {
+        terminal.data(&line);
+    }
+    Ok(())
+}
+
+async fn measure_logs(args: LongLog, terminal: &Terminal) -> anyhow::Result<()> {
+    let server = ServerUnderTest::start(&args.common.store, &[]).await?;
+    let bytes = args.megabytes * 1_000_000;
+    for round in 1..=args.rounds {
+        let measured = logs::measure(&server, bytes);
+        let found = tokio::time::timeout(args.common.limit(), measured).await??;
+        let rate = |took: Duration| ratio(found.bytes as f64 / 1e6, took.as_secs_f64());
+        let resident = server.usage().resident_bytes as f64 / 1e6;
+        if terminal.json {
+            terminal.value(&serde_json::json!({
+                "round": round,
+                "bytes": found.bytes,
+                "received_mb_per_second": rate(found.received),
+                "stored_mb_per_second": rate(found.stored),
+                "read_mb_per_second": rate(found.read),
+                "plain_file_mb_per_second": rate(found.file),
+                "server_resident_mb": resident,
+            }));
+        } else {
+            terminal.data(&format!(
+                "{} MB: received {:.0} MB/s, on disk {:.0} MB/s, read back {:.0} MB/s; \
+                 a plain file {:.0} MB/s; server {resident:.1} MB",
+                args.megabytes,
+                rate(found.received),
+                rate(found.stored),
+                rate(found.read),
+                rate(found.file),
+            ));
+        }
     }
     Ok(())
 }
@@ -166,6 +299,7 @@ async fn measure_lifecycle(args: Lifecycle, terminal: &Terminal) -> anyhow::Resu
     };
     let load = Load {
         slots: args.slots.into(),
+        agents: (args.protocol == Protocol::Grpc).then(|| args.agents.min(args.slots).into()),
         jobs: args.jobs,
         jobs_per_run: args.jobs_per_run.into(),
         submitters: submitters.into(),
