@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use delta_core::Cause;
@@ -47,7 +48,7 @@ pub(super) struct Shim {
     pub step: Option<usize>,
     pub steps: Vec<StepRecord>,
     pub step_deadline: Option<Millis>,
-    pub group: Arc<OnceLock<Group>>,
+    pub group: Joining,
     deadlines: Deadlines,
     receiver: pipe::Receiver,
     buffer: Box<[u8; READ_BYTES]>,
@@ -67,7 +68,7 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
             let deadlines = order.deadlines;
             control.grew(spool.bytes());
             let record = refused(summary, spool, deadlines);
-            (record, control, None)
+            (record, control, Joining::default())
         }
         Ok(directory) => {
             let mut shim = Shim::new(folder, order, directory, spool, control).await?;
@@ -83,12 +84,9 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
     // The record is what counts; an agent that misses this finds it.
     control.send(&Event::Ended);
     // Told first, because nobody goes on with anything of another boot: the disk may take its time.
-    written.sync_all()?;
-    if let Some(group) = group.as_ref().and_then(|group| group.get()) {
-        let _ = group.leave();
-        let _ = fs::remove_dir(group.path());
-    }
-    Ok(())
+    let synced = written.sync_all();
+    group.finish();
+    synced
 }
 
 impl Shim {
@@ -100,8 +98,8 @@ impl Shim {
         control: Control,
     ) -> io::Result<Shim> {
         let group = match order.control_group {
-            true => join_group(folder),
-            false => Arc::default(),
+            true => Joining::start(folder),
+            false => Joining::default(),
         };
         let (reader, writer) = io::pipe()?;
         let receiver = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
@@ -251,11 +249,7 @@ impl Shim {
         self.control.send(&Event::Mark(self.spool.bytes()));
     }
 
-    fn conclude(
-        mut self,
-        verdict: Verdict,
-        confirmed: bool,
-    ) -> (Record, Control, Option<Arc<OnceLock<Group>>>) {
+    fn conclude(mut self, verdict: Verdict, confirmed: bool) -> (Record, Control, Joining) {
         self.drain();
         let number = verdict.step.map_or(0, |index| index + 1);
         let mut stopped = None;
@@ -296,7 +290,7 @@ impl Shim {
             steps: self.steps,
             deadlines: self.deadlines,
         };
-        (record, self.control, Some(self.group))
+        (record, self.control, self.group)
     }
 }
 
@@ -335,32 +329,55 @@ fn working_directory(order: &Order) -> Result<PathBuf, String> {
     Ok(directory)
 }
 
-/// Beside the work, because it may take a while: see [`super::group`].
-fn join_group(folder: &Path) -> Arc<OnceLock<Group>> {
-    let cell = Arc::new(OnceLock::new());
-    let (joined, folder) = (Arc::clone(&cell), folder.to_owned());
-    let number = folder
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    let join = move || {
-        let Some(group) = Group::make(&format!("delta-ci-{}-{number}", std::process::id())) else {
-            return;
+/// A control group that is being joined beside the work, because it may take a while: see
+/// [`super::group`].
+#[derive(Default)]
+pub(super) struct Joining {
+    joined: Arc<OnceLock<Group>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Joining {
+    fn start(folder: &Path) -> Joining {
+        let joined = Arc::new(OnceLock::new());
+        let (cell, folder) = (Arc::clone(&joined), folder.to_owned());
+        let number = folder.file_name().unwrap_or_default().to_string_lossy();
+        let name = format!("delta-ci-{}-{number}", std::process::id());
+        let join = move || {
+            let Some(group) = Group::make(&name) else {
+                return;
+            };
+            let path = group.path().as_os_str().as_encoded_bytes();
+            let told = fs::write(folder.join(GROUP_FILE), path);
+            if told.is_ok() && group.join().is_ok() {
+                let _ = cell.set(group);
+            } else {
+                let _ = fs::remove_dir(group.path());
+            }
         };
-        let told = fs::write(
-            folder.join(GROUP_FILE),
-            group.path().as_os_str().as_encoded_bytes(),
-        );
-        if told.is_ok() && group.join().is_ok() {
-            let _ = joined.set(group);
-        } else {
+        // Without the thread there is no group, and the sweep does it alone.
+        let thread = std::thread::Builder::new().name("group".into()).spawn(join);
+        Joining {
+            joined,
+            thread: thread.ok(),
+        }
+    }
+
+    /// The group, once it is joined.
+    pub fn get(&self) -> Option<&Group> {
+        self.joined.get()
+    }
+
+    /// Leaves and removes it. Waits for the joining to be over: a job may be shorter than that.
+    fn finish(self) {
+        if let Some(thread) = self.thread {
+            let _ = thread.join();
+        }
+        if let Some(group) = self.joined.get() {
+            let _ = group.leave();
             let _ = fs::remove_dir(group.path());
         }
-    };
-    // Without the thread there is no group, and the sweep does it alone.
-    let _ = std::thread::Builder::new().name("group".into()).spawn(join);
-    cell
+    }
 }
 
 /// Whole or not at all. Not synced yet: the file is returned for that.
