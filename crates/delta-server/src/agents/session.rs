@@ -17,7 +17,7 @@ use tonic::{Status, Streaming};
 use super::leases::Leases;
 use super::logs::{self, Chunk, MAX_WAITING_BYTES, MAX_WAITING_CHUNKS, Written};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
-use super::registry::Order;
+use super::registry::{OFFLINE_AFTER, Order};
 use crate::http::App;
 use crate::identity::Principal;
 use crate::writer::{Offer, Outbox};
@@ -27,6 +27,8 @@ const TICK: Duration = Duration::from_secs(5);
 /// How often the credential is looked at again, so that a revocation ends the stream within a
 /// minute (D14).
 const RECHECK: Duration = Duration::from_secs(20);
+/// How often it is noted that the agent speaks: others need it to the second at most.
+const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Messages that cannot be read, per minute, before the stream is closed (A36).
 const MAX_OFFENCES: u32 = 100;
 const OFFENCE_WINDOW: Duration = Duration::from_secs(60);
@@ -59,6 +61,9 @@ pub struct Session {
     /// No work before this moment.
     rest_until: Option<Instant>,
     rechecked: Instant,
+    /// When the agent last said something, and when that was last noted for others.
+    heard: Instant,
+    heard_noted: Instant,
     /// Set when the session must end, with what the agent is told.
     pub end: Option<Status>,
 }
@@ -95,6 +100,8 @@ impl Session {
             rejections: 0,
             rest_until: None,
             rechecked: Instant::now(),
+            heard: Instant::now(),
+            heard_noted: Instant::now(),
             end: None,
         }
     }
@@ -187,6 +194,10 @@ impl Session {
         if self.drain.is_some() || self.quarantined {
             return;
         }
+        // Presence gates what is assigned (EP-49): a program that hangs takes no work.
+        if self.is_silent() {
+            return self.stop_asking();
+        }
         let slots = self.leases.park();
         if slots.is_empty() {
             return;
@@ -201,6 +212,24 @@ impl Session {
         // The next tick asks again.
         if parked.is_err() {
             self.leases.unpark();
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.heard.elapsed() >= OFFLINE_AFTER
+    }
+
+    /// The agent has said something, whatever it is.
+    pub fn heard(&mut self) {
+        if self.is_silent() && self.drain.is_none() && self.rest_until.is_none() {
+            self.outbox.rest(false);
+        }
+        let noted = self.heard_noted.elapsed() < HEARD_EVERY && !self.is_silent();
+        self.heard = Instant::now();
+        if !noted {
+            self.heard_noted = self.heard;
+            let now = self.app.writer.now();
+            self.app.agents.heard(&self.who.agent, self.who.epoch, now);
         }
     }
 
@@ -295,16 +324,15 @@ impl Session {
                 self.end = Some(Status::unauthenticated(words));
             }
         }
-        let drained = self.drain.is_some();
-        self.note(|present| present.drained = drained);
+        let draining = self.drain.is_some();
+        self.note(|present| present.draining = draining);
+        self.app.agents.note_present(&self.who.agent);
     }
 
     /// Notes something about the agent; a session that is not the newest ends.
-    pub fn note(&mut self, note: impl FnOnce(&mut super::Present)) {
-        let now = self.app.writer.now();
+    pub fn note(&mut self, note: impl FnOnce(&mut super::registry::Present)) {
         let leases = self.leases.live_count();
         let newest = self.app.agents.note(&self.who.agent, self.who.epoch, |it| {
-            it.seen_at = now;
             it.leases = leases;
             note(it);
         });
@@ -333,6 +361,7 @@ impl Session {
             Ok(Some(row)) => match (&self.drain, row.drain) {
                 (None, Some(id)) => self.obey(Some(Order::Drain(id))),
                 (Some(id), None) => self.obey(Some(Order::Undrain(id.clone()))),
+                (Some(old), Some(id)) if *old != id => self.obey(Some(Order::Drain(id))),
                 _ => {}
             },
             Ok(None) | Err(_) => {}

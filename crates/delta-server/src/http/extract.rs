@@ -64,15 +64,18 @@ impl FromRequestParts<App> for Admin {
     }
 }
 
-async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principal, ApiError> {
+/// Who calls, whatever its role.
+pub async fn anybody(parts: &Parts, app: &App) -> Result<Principal, ApiError> {
     let who = match bearer(&parts.headers) {
         Some(token) => whose(app, token).await?,
         // Only the admin socket puts a principal there.
         None => parts.extensions.get::<Principal>().cloned(),
     };
-    let Some(who) = who else {
-        return Err(unauthenticated(app));
-    };
+    who.ok_or_else(|| unauthenticated(app))
+}
+
+async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principal, ApiError> {
+    let who = anybody(parts, app).await?;
     if !who.may(needed) {
         audit::forbidden(&who, needed.name());
         let message = format!(

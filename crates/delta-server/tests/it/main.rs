@@ -2,6 +2,7 @@
 //! SQLite, with timings small enough to wait for.
 
 mod agent;
+mod agents_api;
 mod audit;
 mod bench;
 mod cancel;
