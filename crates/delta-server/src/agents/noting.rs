@@ -35,10 +35,12 @@ impl Noting {
         let mut ticks = tokio::time::interval(EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let (mut written, mut troubled) = (Written::default(), false);
-        loop {
+        let mut stopped = false;
+        while !stopped {
+            // What is known when the server stops is written, too.
             tokio::select! {
                 _ = ticks.tick() => {}
-                () = stop.cancelled() => return,
+                () = stop.cancelled() => stopped = true,
             }
             let done = self.run_once(&mut written).await;
             if let (Err(error), false) = (&done, troubled) {

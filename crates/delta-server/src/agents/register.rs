@@ -47,6 +47,7 @@ pub async fn register(
     let (row, secret) = identify(app, &principal, &request, &about).await?;
     let agent = row.id.clone();
     let now = app.writer.now();
+    let drained = drained(app, &row);
     let entered = app
         .agents
         .enter(&agent, &request.instance, about.clone(), row.session, now)
@@ -78,12 +79,12 @@ pub async fn register(
     let leases = Leases::new(agent, about.slots, found);
     let offer = Offer::new(about.capabilities());
     let mut session = Session::new(app.clone(), who, leases, offer, outgoing);
-    session.drain = row.drain.clone();
+    session.drain = row.drain;
     session.quarantined = entered.quarantined;
-    let (draining, drained) = (session.drain.is_some(), noted::read(&row.about).drained);
+    let draining = session.drain.is_some();
     session.note(|present| {
         present.draining = draining;
-        present.drained = drained.map(|(id, at)| (id, Millis(at)));
+        present.drained = drained;
     });
     app.agents.note_present(&session.who.agent);
     Ok((session, entered.orders))
@@ -213,6 +214,16 @@ fn knows_secret(row: &AgentRow, shown: &str) -> bool {
     row.resume
         .as_ref()
         .is_none_or(|expected| same(expected, &sha256(shown.as_bytes())))
+}
+
+/// The last drain that the agent has finished, in whichever session.
+fn drained(app: &App, row: &AgentRow) -> Option<(String, Millis)> {
+    if let Some(present) = app.agents.here(&row.id) {
+        return present.drained;
+    }
+    let unwritten = app.agents.unwritten_of(&row.id).map(|seen| seen.about);
+    let noted = noted::read(&unwritten.unwrap_or_else(|| row.about.clone()));
+    noted.drained.map(|(id, at)| (id, Millis(at)))
 }
 
 fn impostor(app: &App, principal: &Principal, agent: &str) -> Status {

@@ -3,10 +3,13 @@
 
 mod agent;
 mod agents_api;
+mod asked;
 mod audit;
 mod bench;
 mod cancel;
 mod events;
+mod floods;
+mod flows;
 mod granting;
 mod identity;
 mod people;
