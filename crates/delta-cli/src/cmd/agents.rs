@@ -15,7 +15,7 @@ use crate::{clean, moment, timings, words};
 
 const LIST_EXAMPLES: &str = "\
 Examples:
-  delta-ci agents list
+  delta-ci agents                      the same as agents list
   delta-ci agents list --all           with those that were revoked
   delta-ci agents list --json | jq -r '.agents[].agent_id'";
 
@@ -47,9 +47,12 @@ const PAGE: u32 = 200;
 const MAX_NAMED: usize = 5;
 
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, after_help = LIST_EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    action: Action,
+    action: Option<Action>,
+    #[command(flatten)]
+    list: List,
 }
 
 #[derive(Debug, Subcommand)]
@@ -109,7 +112,7 @@ pub struct Drain {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    match args.action {
+    match args.action.unwrap_or(Action::List(args.list)) {
         Action::List(args) => {
             client::with(&args.target, async |client| {
                 list(client, args.all, terminal).await
