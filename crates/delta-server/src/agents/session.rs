@@ -131,8 +131,9 @@ impl Session {
                     Ok(Some(received)) => self.hear(received),
                     Ok(None) => self.end = Some(Status::ok("")),
                     Err(status) => {
+                        // Told where it can be: a frame that is too large has a reason.
                         tracing::debug!(agent = %self.who.agent, %status, "a session broke");
-                        break;
+                        self.end = Some(status);
                     }
                 },
                 order = orders.recv() => self.obey(order),
