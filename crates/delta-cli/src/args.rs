@@ -50,6 +50,12 @@ pub enum Command {
     Server(Box<cmd::server::Args>),
     /// Start an agent: it asks a server for jobs and executes them
     Agent(cmd::agent::Args),
+    /// List, show, drain and revoke agents
+    Agents(cmd::agents::Args),
+    /// Give an agent no more work
+    Drain(cmd::agents::Drain),
+    /// Give an agent work again
+    Undrain(cmd::agents::Undrain),
     /// List runs, newest first
     Runs(cmd::runs::Args),
     /// Show a run with its jobs, or a job with its attempts

@@ -314,8 +314,13 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
         reader: app.reader.clone(),
         objects: app.objects.clone(),
     };
+    let noting = agents::Noting {
+        agents: app.agents.clone(),
+        reader: app.reader.clone(),
+    };
     let mut started = vec![
         tokio::spawn(sweep.run(stop.clone())),
+        tokio::spawn(noting.run(stop.clone())),
         tokio::spawn(tidy.run(stop.clone())),
     ];
     if let Some(keep) = config.retention {

@@ -47,6 +47,25 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of a request's head that are buffered.
 const HEAD_BYTES: usize = 64 * 1024;
 
+/// Requests at a time over one HTTP/2 connection: the parked slots of a large agent.
+const MAX_STREAMS: u32 = 256;
+/// Bytes of a request's headers over HTTP/2: a token and a handful of others, many times over.
+const HEAD_LIST_BYTES: u32 = 16 * 1024;
+/// Streams that a peer may take back before they were looked at: honest ones do not, and who does
+/// floods us with work (T22, rapid reset).
+const MAX_RESETS: usize = 32;
+/// Streams that we end because of a peer's mistake, over the life of its connection: a proxy may
+/// carry many peers for long.
+const MAX_REFUSED: usize = 1024;
+/// Bytes on their way to us: enough for a log over a long line, and for one connection not more
+/// than a few such streams, however many it opens.
+const STREAM_WINDOW: u32 = 512 * 1024;
+const CONNECTION_WINDOW: u32 = 2 * 1024 * 1024;
+/// Bytes of one frame of HTTP/2: a heartbeat behind one on the same connection is not late.
+const MAX_HTTP2_FRAME: u32 = 64 * 1024;
+/// Bytes kept for a peer that does not read.
+const SEND_BUFFER: usize = 256 * 1024;
+
 /// How long the other end of a connection may be silent.
 #[derive(Clone, Copy)]
 struct Patience {
@@ -317,7 +336,15 @@ impl Connection {
             .http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(self.patience.ping_every)
-            .keep_alive_timeout(self.patience.ping);
+            .keep_alive_timeout(self.patience.ping)
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(HEAD_LIST_BYTES)
+            .max_pending_accept_reset_streams(MAX_RESETS)
+            .max_local_error_reset_streams(MAX_REFUSED)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_frame_size(MAX_HTTP2_FRAME)
+            .max_send_buf_size(SEND_BUFFER);
         let served = builder.serve_connection(TokioIo::new(stream), service);
         if let Err(error) = self.watcher.watch(served.into_owned()).await {
             tracing::debug!(error, "a connection ended early");

@@ -28,7 +28,8 @@ pub fn explain(status: u16, path: &str, body: &[u8], with_token: bool) -> Failur
             "give a token with --token-file or DELTA_TOKEN; on the server's machine: \
              delta-ci token create --role user --data DIR",
         ),
-        403 => failure.next("use a token whose role reaches this far: user, or admin for tokens"),
+        403 => failure
+            .next("use a token whose role reaches this far: user, or admin for tokens and agents"),
         404 if ours => failure.next(where_to_look(path)),
         404 => failure.next("is that the address of a Delta CI server?"),
         429 | 503 => failure.next("try again in a moment"),
@@ -44,6 +45,8 @@ pub fn explain(status: u16, path: &str, body: &[u8], with_token: bool) -> Failur
 fn where_to_look(path: &str) -> &'static str {
     if path.contains("/api/v1/tokens") {
         "delta-ci token list shows what there is"
+    } else if path.contains("/api/v1/agents") {
+        "delta-ci agents list shows what there is"
     } else if path.contains("/api/v1/jobs") {
         "delta-ci show RUN lists the jobs of a run, and show JOB its attempts"
     } else if path.contains("/api/v1/runs") {

@@ -1,6 +1,7 @@
 //! One file per command: its arguments, its help, and what it does.
 
 pub mod agent;
+pub mod agents;
 pub mod bench;
 pub mod ca;
 pub mod cancel;
@@ -28,6 +29,9 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Up(args) => up::run(*args, terminal).await,
         Command::Server(args) => server::run(*args, terminal).await,
         Command::Agent(args) => agent::run(args, terminal).await,
+        Command::Agents(args) => agents::run(args, terminal).await,
+        Command::Drain(args) => agents::drain(args, terminal).await,
+        Command::Undrain(args) => agents::undrain(args, terminal).await,
         Command::Runs(args) => runs::run(args, terminal).await,
         Command::Show(args) => show::run(args, terminal).await,
         Command::Logs(args) => logs::run(args, terminal).await,

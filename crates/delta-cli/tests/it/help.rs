@@ -16,7 +16,7 @@ fn help_of_every_command_has_examples() {
     let place = Place::new();
     for command in [
         "run", "up", "server", "agent", "runs", "show", "logs", "cancel", "rerun", "why", "events",
-        "doctor", "sim",
+        "doctor", "sim", "drain", "undrain",
     ] {
         let ran = place.delta([command, "--help"]).expect(0);
         assert!(ran.stdout.contains("Examples:"), "{command}");

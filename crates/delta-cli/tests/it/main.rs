@@ -1,5 +1,6 @@
 //! The real binary: arguments in, exit code, stdout and stderr out.
 
+mod agents;
 mod bench;
 mod clients;
 mod help;

@@ -21,14 +21,17 @@ use tonic::{Status, Streaming};
 
 use super::outgoing::{FRAMES_AHEAD, Frames};
 use super::register::register;
+use super::registry::Place;
 use crate::http::{self, App};
 use crate::identity::Principal;
 
 /// How long the first message may take (EP-5).
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 
-pub fn routes() -> Router<App> {
-    Router::new().route(SESSION_PATH, post(session))
+pub fn routes(app: &App) -> Router<App> {
+    Router::new()
+        .route(SESSION_PATH, post(session))
+        .merge(super::asked::routes(app))
 }
 
 async fn session(State(app): State<App>, request: Request) -> Response {
@@ -39,14 +42,20 @@ async fn session(State(app): State<App>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let principal = match http::runner(&parts, &app).await {
         Ok(principal) => principal,
-        Err(error) => {
-            return status(&error)
-                .into_http::<tonic::body::Body>()
-                .into_response();
-        }
+        Err(error) => return refusal(status(&error)),
     };
+    let Some(place) = app.agents.place(&principal.id) else {
+        let status = Status::resource_exhausted("this credential has too many sessions");
+        return refusal(status);
+    };
+    let mut place = Some(place);
     let serve = tower::service_fn(move |call: tonic::Request<Streaming<Received>>| {
-        open(app.clone(), principal.clone(), call.into_inner())
+        open(
+            app.clone(),
+            principal.clone(),
+            place.take(),
+            call.into_inner(),
+        )
     });
     let mut grpc = Grpc::new(FrameCodec::<ServerFrame>::default())
         .apply_max_message_size_config(Some(MAX_FRAME_BYTES), None);
@@ -55,13 +64,24 @@ async fn session(State(app): State<App>, request: Request) -> Response {
     response.map(axum::body::Body::new)
 }
 
+/// A refusal as a call is answered.
+pub fn refusal(status: Status) -> Response {
+    status.into_http::<tonic::body::Body>().into_response()
+}
+
+/// What a call is told that nobody here knows; nothing for what is no call.
+pub fn not_spoken(headers: &HeaderMap) -> Option<Response> {
+    let status = || Status::unimplemented("there is no such service or method here");
+    is_grpc(headers).then(|| refusal(status()))
+}
+
 fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// A refusal in gRPC's words: what agents end on, and what they wait for (EP-35).
-fn status(error: &http::ApiError) -> Status {
+pub fn status(error: &http::ApiError) -> Status {
     let message = error.body.message.clone();
     match error.code.status() {
         401 => Status::unauthenticated(message),
@@ -73,18 +93,32 @@ fn status(error: &http::ApiError) -> Status {
 async fn open(
     app: App,
     principal: Principal,
+    place: Option<Place>,
     mut stream: Streaming<Received>,
 ) -> Result<tonic::Response<Frames>, Status> {
-    let first = tokio::time::timeout(FIRST_MESSAGE, stream.message());
-    let first = first
-        .await
-        .map_err(|_| Status::deadline_exceeded("no RegisterRequest within 10 s"))??;
+    let first = first(stream.message(), FIRST_MESSAGE).await?;
     let (request, rest) = registration(first)?;
     let (mut session, orders) = register(&app, principal, request).await?;
     session.hear(rest);
     let (frames, taken) = mpsc::channel(FRAMES_AHEAD);
-    tokio::spawn(session.run(stream, orders, frames));
+    tokio::spawn(async move {
+        session.run(stream, orders, frames).await;
+        drop(place);
+    });
     Ok(tonic::Response::new(Frames(taken)))
+}
+
+/// Waits for the first message, and not for ever.
+async fn first<T>(
+    next: impl Future<Output = Result<T, Status>>,
+    patience: Duration,
+) -> Result<T, Status> {
+    let late = || {
+        let words = format!("no RegisterRequest within {} s", patience.as_secs());
+        Status::deadline_exceeded(words)
+    };
+    let first = tokio::time::timeout(patience, next).await;
+    first.unwrap_or_else(|_| Err(late()))
 }
 
 /// EP-5: any other first message ends the call.
@@ -102,4 +136,17 @@ fn registration(first: Option<Received>) -> Result<(RegisterRequest, Received), 
 
 fn first_must_register() -> Status {
     Status::failed_precondition("the first message must be a RegisterRequest")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_never_registers_is_ended() {
+        // EP-5, T23
+        let never = std::future::pending::<Result<(), Status>>();
+        let ended = first(never, Duration::from_millis(20)).await;
+        assert_eq!(ended.unwrap_err().code(), tonic::Code::DeadlineExceeded);
+    }
 }

@@ -51,6 +51,7 @@ type Commands = Vec<(Ticket, Receipt, Command)>;
 impl Session {
     /// Takes everything a frame holds, in order.
     pub fn hear(&mut self, received: Received) {
+        self.heard();
         if received.garbled {
             return self.offence("garbled frame");
         }
@@ -380,7 +381,18 @@ impl Session {
         let ours = self.drain.as_ref().is_some_and(|id| **id == *drain_id);
         if ours {
             tracing::info!(agent = %self.who.agent, drain_id, "drained");
-            self.note(|present| present.status = Status::Draining);
+            let now = self.app.writer.now();
+            self.note(|present| {
+                present.status = Status::Draining;
+                let known = present
+                    .drained
+                    .as_ref()
+                    .is_some_and(|(id, _)| *id == drain_id);
+                if !known {
+                    present.drained = Some((drain_id.to_owned(), now));
+                }
+            });
+            self.app.agents.note_present(&self.who.agent);
         }
     }
 }

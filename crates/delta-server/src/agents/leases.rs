@@ -264,12 +264,12 @@ mod tests {
     fn an_agent_with_fewer_slots_than_before_gets_nothing_until_it_has_room() {
         // A28, I21
         let mut leases = Leases::new("a".into(), 2, vec![found(3), found(4)]);
-        assert_eq!(slots(&leases.park()), []);
+        assert_eq!(slots(&leases.park()), [0_u32; 0]);
         leases.over(key(3));
         assert_eq!(slots(&leases.park()), [1]);
         leases.over(key(4));
         assert_eq!(slots(&leases.park()), [2]);
-        assert_eq!(slots(&leases.park()), []);
+        assert_eq!(slots(&leases.park()), [0_u32; 0]);
     }
 
     #[test]
@@ -278,12 +278,16 @@ mod tests {
         let parked = leases.park();
         assert_eq!(parked[0].2, "a/1".into());
         leases.granted(1, key(1), Millis(1));
-        assert_eq!(slots(&leases.park()), []);
+        assert_eq!(slots(&leases.park()), [0_u32; 0]);
         leases.ended(key(1));
         assert_eq!(slots(&leases.park()), [1]);
         assert_eq!(leases.live_count(), 0);
         leases.over(key(1));
-        assert_eq!(slots(&leases.park()), [], "the slot is asked for already");
+        assert_eq!(
+            slots(&leases.park()),
+            [0_u32; 0],
+            "the slot is asked for already"
+        );
     }
 
     #[test]
@@ -293,7 +297,7 @@ mod tests {
         leases.unpark();
         assert_eq!(slots(&leases.park()), [1]);
         leases.not_granted(slot, old);
-        assert_eq!(slots(&leases.park()), []);
+        assert_eq!(slots(&leases.park()), [0_u32; 0]);
     }
 
     #[test]

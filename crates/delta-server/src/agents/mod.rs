@@ -6,19 +6,26 @@
 //!
 //! Reading order: [`call`] (one call comes in), [`register`] (who is it), [`session`] (its loop),
 //! [`hear`] (what it says), [`tell`] (what it is told), [`leases`] (what it holds), [`logs`].
+//! Beside them: [`noted`] and [`noting`] (what outlives a session), [`asked`] (health, reflection).
 
+mod asked;
 mod call;
 mod capabilities;
 mod execution;
 mod hear;
 mod leases;
 mod logs;
+mod noted;
+mod noting;
 mod outgoing;
 mod register;
 mod registry;
 mod session;
 mod tell;
 
-pub use call::routes;
-pub use capabilities::About;
-pub use registry::{Agents, Order, Present, Status};
+pub use call::{not_spoken, routes};
+pub use leases::Found;
+pub use noted::Noted;
+pub use noting::Noting;
+pub use register::held;
+pub use registry::{Agents, OFFLINE_AFTER, Order};

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use delta_core::{Attempt, Digest, LeaseState, Text, Want, World};
+use delta_core::{Attempt, Digest, LeaseState, Millis, Text, Want, World};
 use delta_store::StoreError;
-use delta_store::agents::{AgentRow, AgentSeen};
+use delta_store::agents::AgentRow;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
     AgentConfig, HeldLease, RegisterRequest, RegisterResponse, ResumePoint,
@@ -19,6 +19,7 @@ use tonic::Status;
 use super::capabilities::{self, About};
 use super::execution;
 use super::leases::{Found, Leases};
+use super::noted;
 use super::outgoing::Outgoing;
 use super::registry::Order;
 use super::session::{Session, Who};
@@ -45,15 +46,16 @@ pub async fn register(
     let (row, secret) = identify(app, &principal, &request, &about).await?;
     let agent = row.id.clone();
     let now = app.writer.now();
+    let drained = drained(app, &row);
     let entered = app
         .agents
         .enter(&agent, &request.instance, about.clone(), row.session, now)
         .map_err(|_| {
             Status::unavailable("QUARANTINED: another program uses this agent's identity")
         })?;
-    note_seen(app, &agent, &about, entered.epoch).await;
     let slots = row.slots.max(about.slots);
-    let found = held(app, &principal.id, &agent, slots).await?;
+    let found = held(app, &principal.id, &agent, slots).await;
+    let found = found.map_err(|why| Status::unavailable(why.to_string()))?;
     let resume = resume_points(app, &request.leases, &found).await;
     let mut outgoing = Outgoing::default();
     outgoing.say(Say::RegisterResponse(RegisterResponse {
@@ -78,8 +80,12 @@ pub async fn register(
     let mut session = Session::new(app.clone(), who, leases, offer, outgoing);
     session.drain = row.drain;
     session.quarantined = entered.quarantined;
-    let drained = session.drain.is_some();
-    session.note(|present| present.drained = drained);
+    let draining = session.drain.is_some();
+    session.note(|present| {
+        present.draining = draining;
+        present.drained = drained;
+    });
+    app.agents.note_present(&session.who.agent);
     Ok((session, entered.orders))
 }
 
@@ -169,7 +175,7 @@ async fn identify(
         principal: principal.id.clone(),
         resume: secret.as_ref().map(|secret| sha256(secret.as_bytes())),
         slots: about.slots,
-        about: text(about),
+        about: noted::new(about),
         session: 0,
         drain: None,
         created_at: now,
@@ -209,6 +215,16 @@ fn knows_secret(row: &AgentRow, shown: &str) -> bool {
         .is_none_or(|expected| same(expected, &sha256(shown.as_bytes())))
 }
 
+/// The last drain that the agent has finished, in whichever session.
+fn drained(app: &App, row: &AgentRow) -> Option<(String, Millis)> {
+    if let Some(present) = app.agents.here(&row.id) {
+        return present.drained;
+    }
+    let unwritten = app.agents.unwritten_of(&row.id).map(|seen| seen.about);
+    let noted = noted::read(&unwritten.unwrap_or_else(|| row.about.clone()));
+    noted.drained.map(|(id, at)| (id, Millis(at)))
+}
+
 fn impostor(app: &App, principal: &Principal, agent: &str) -> Status {
     app.metrics().unauthenticated.inc();
     tracing::warn!(target: "audit", action = "agent.impostor", by = %principal.id, what = agent);
@@ -224,24 +240,8 @@ fn fresh_secret() -> String {
     format!("resume_{}", crate::holder::hex(&bytes))
 }
 
-fn text(about: &About) -> Text {
-    serde_json::to_string(about).unwrap_or_default().into()
-}
-
-/// What other servers and later starts know of it. Losing it loses nothing that matters.
-async fn note_seen(app: &App, agent: &Text, about: &About, epoch: u64) {
-    let seen = AgentSeen {
-        id: agent.clone(),
-        slots: about.slots,
-        about: text(about),
-        session: epoch,
-        seen_at: app.writer.now(),
-    };
-    app.agents.note_seen(seen);
-}
-
 /// The live leases of an agent's slots, found by who holds what.
-async fn held(app: &App, who: &Text, agent: &Text, slots: u32) -> Result<Vec<Found>, Status> {
+pub async fn held(app: &App, who: &Text, agent: &Text, slots: u32) -> Result<Vec<Found>, NotDone> {
     let runners: Vec<(u32, Text)> = (1..=slots)
         .map(|slot| (slot, format!("{agent}/{slot}").into()))
         .collect();
@@ -252,9 +252,7 @@ async fn held(app: &App, who: &Text, agent: &Text, slots: u32) -> Result<Vec<Fou
         store.rollback();
         found
     });
-    found
-        .await
-        .map_err(|why: NotDone| Status::unavailable(why.to_string()))
+    found.await
 }
 
 fn load(

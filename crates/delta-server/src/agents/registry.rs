@@ -4,7 +4,7 @@
 //! fight over one identity are told apart from one that restarts (A26).
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use delta_core::why::SeenAgent;
@@ -13,6 +13,7 @@ use delta_store::agents::AgentSeen;
 use tokio::sync::mpsc;
 
 use super::capabilities::About;
+use super::noted;
 
 /// An agent that was not heard of for this long is offline: three heartbeats (EP-49).
 pub const OFFLINE_AFTER: Duration = Duration::from_secs(90);
@@ -25,6 +26,10 @@ const MAX_SUPERSEDED: usize = 8;
 /// Agents remembered after their session ended, so that their clashes are seen; beyond it those
 /// without a session are forgotten.
 const MAX_REMEMBERED: usize = 50_000;
+
+/// Sessions that one credential may have at a time, registered or about to be: a whole fleet may
+/// share one token, and a flood with one token leaves most connections to others (T22).
+const MAX_SESSIONS: usize = 16_384;
 
 /// What a session is told from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +61,10 @@ pub struct Present {
     /// Live leases it holds.
     pub leases: u32,
     pub quarantined: bool,
-    pub drained: bool,
+    /// It is to take no work.
+    pub draining: bool,
+    /// The last drain it has finished, and when it said so.
+    pub drained: Option<(String, Millis)>,
 }
 
 #[derive(Default)]
@@ -64,6 +72,26 @@ pub struct Agents {
     known: Mutex<HashMap<Text, Known>>,
     /// What is to be written about agents, the latest word of each.
     unwritten: Mutex<HashMap<Text, AgentSeen>>,
+    /// Sessions per credential.
+    places: Mutex<HashMap<Text, usize>>,
+}
+
+/// A place for a session, free again when it is dropped.
+pub struct Place {
+    agents: Arc<Agents>,
+    principal: Text,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.agents.places();
+        if let Some(taken) = places.get_mut(&self.principal) {
+            *taken -= 1;
+            if *taken == 0 {
+                places.remove(&self.principal);
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -127,7 +155,8 @@ impl Agents {
             seen_at: now,
             leases: 0,
             quarantined,
-            drained: false,
+            draining: false,
+            drained: None,
         };
         let current = Current {
             instance: instance.to_owned(),
@@ -146,15 +175,18 @@ impl Agents {
     }
 
     /// A session has ended; a newer one stays.
-    pub fn leave(&self, agent: &Text, epoch: u64) {
+    pub fn leave(&self, id: &Text, epoch: u64) {
         let mut known = self.lock();
-        if let Some(agent) = known.get_mut(agent)
+        if let Some(agent) = known.get_mut(id)
             && agent
                 .current
                 .as_ref()
                 .is_some_and(|it| it.present.session == epoch)
+            && let Some(ended) = agent.current.take()
         {
-            agent.current = None;
+            let seen = noted::seen(id, &ended.present);
+            drop(known);
+            self.note_seen(seen);
         }
     }
 
@@ -165,9 +197,18 @@ impl Agents {
         let Some(current) = current.filter(|it| it.present.session == epoch) else {
             return false;
         };
-        current.heard = Instant::now();
         note(&mut current.present);
         true
+    }
+
+    /// The agent has said something.
+    pub fn heard(&self, agent: &Text, epoch: u64, now: Millis) {
+        let mut known = self.lock();
+        let current = known.get_mut(agent).and_then(|it| it.current.as_mut());
+        if let Some(current) = current.filter(|it| it.present.session == epoch) {
+            current.heard = Instant::now();
+            current.present.seen_at = now;
+        }
     }
 
     /// Hands an order to an agent's session; false when it has none here.
@@ -178,11 +219,11 @@ impl Agents {
         current.is_some_and(|it| it.orders.try_send(order).is_ok())
     }
 
-    /// An agent with a session here, unless it has fallen silent.
-    pub fn present(&self, agent: &str) -> Option<Present> {
+    /// An agent with a session here, silent or not.
+    pub fn here(&self, agent: &str) -> Option<Present> {
         let known = self.lock();
         let current = known.get(agent)?.current.as_ref()?;
-        current.is_online().then(|| current.present.clone())
+        Some(current.present.clone())
     }
 
     /// Every agent with a session here: its id, and what it last said.
@@ -199,7 +240,8 @@ impl Agents {
     pub fn seen(&self) -> Vec<SeenAgent> {
         let known = self.lock();
         let current = known.values().filter_map(|it| it.current.as_ref());
-        let online = current.filter(|it| it.is_online() && !it.present.drained);
+        let takes_work = |it: &&Current| !(it.present.draining || it.present.quarantined);
+        let online = current.filter(|it| it.is_online()).filter(takes_work);
         online
             .map(|it| SeenAgent {
                 name: it.present.about.name.as_str().into(),
@@ -209,16 +251,55 @@ impl Agents {
             .collect()
     }
 
-    /// Keeps what is to be written when the next minute is over.
+    /// Notes that something about an agent is to be written soon.
+    pub fn note_present(&self, agent: &Text) {
+        let seen = {
+            let known = self.lock();
+            let current = known.get(agent).and_then(|it| it.current.as_ref());
+            current.map(|it| noted::seen(agent, &it.present))
+        };
+        seen.into_iter().for_each(|seen| self.note_seen(seen));
+    }
+
+    /// Keeps what is to be written; the latest word about an agent counts.
     pub fn note_seen(&self, seen: AgentSeen) {
-        let mut unwritten = self.unwritten.lock().unwrap_or_else(|e| e.into_inner());
-        unwritten.insert(seen.id.clone(), seen);
+        let mut unwritten = self.unwritten();
+        let latest = unwritten.entry(seen.id.clone()).or_insert(seen.clone());
+        if (seen.session, seen.seen_at) >= (latest.session, latest.seen_at) {
+            *latest = seen;
+        }
+    }
+
+    /// What is not written yet about an agent.
+    pub fn unwritten_of(&self, agent: &str) -> Option<AgentSeen> {
+        self.unwritten().get(agent).cloned()
     }
 
     /// Takes what is to be written.
     pub fn take_seen(&self) -> Vec<AgentSeen> {
-        let mut unwritten = self.unwritten.lock().unwrap_or_else(|e| e.into_inner());
-        unwritten.drain().map(|(_, seen)| seen).collect()
+        self.unwritten().drain().map(|(_, seen)| seen).collect()
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, HashMap<Text, AgentSeen>> {
+        self.unwritten.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Takes one of the places for sessions that a credential has; none when all are taken.
+    pub fn place(self: &Arc<Self>, principal: &Text) -> Option<Place> {
+        let mut places = self.places();
+        let taken = places.entry(principal.clone()).or_default();
+        if *taken >= MAX_SESSIONS {
+            return None;
+        }
+        *taken += 1;
+        Some(Place {
+            agents: self.clone(),
+            principal: principal.clone(),
+        })
+    }
+
+    fn places(&self) -> MutexGuard<'_, HashMap<Text, usize>> {
+        self.places.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Text, Known>> {
@@ -305,13 +386,41 @@ mod tests {
     }
 
     #[test]
+    fn one_credential_does_not_take_every_place() {
+        // T22
+        let agents = Arc::new(Agents::default());
+        let mut taken: Vec<Place> = (0..MAX_SESSIONS)
+            .map(|_| agents.place(&"greedy".into()).unwrap())
+            .collect();
+        assert!(agents.place(&"greedy".into()).is_none());
+        assert!(agents.place(&"other".into()).is_some());
+        taken.pop();
+        assert!(agents.place(&"greedy".into()).is_some());
+    }
+
+    #[test]
+    fn what_was_last_seen_of_an_agent_is_what_is_written() {
+        let agents = Agents::default();
+        let first = enter(&agents, "p").unwrap();
+        agents.note_present(&"a".into());
+        let second = enter(&agents, "p").unwrap();
+        agents.heard(&"a".into(), second.epoch, Millis(9));
+        agents.heard(&"a".into(), first.epoch, Millis(99));
+        agents.leave(&"a".into(), second.epoch);
+        let seen = agents.unwritten_of("a").unwrap();
+        assert_eq!((seen.session, seen.seen_at), (second.epoch, Millis(9)));
+        assert_eq!(agents.take_seen(), [seen]);
+        assert_eq!(agents.take_seen(), []);
+    }
+
+    #[test]
     fn a_session_that_ended_does_not_end_a_newer_one() {
         let agents = Agents::default();
         let first = enter(&agents, "p").unwrap();
         let second = enter(&agents, "p").unwrap();
         agents.leave(&"a".into(), first.epoch);
-        assert!(agents.present("a").is_some());
+        assert!(agents.here("a").is_some());
         agents.leave(&"a".into(), second.epoch);
-        assert!(agents.present("a").is_none());
+        assert!(agents.here("a").is_none());
     }
 }

@@ -17,7 +17,7 @@ use tonic::{Status, Streaming};
 use super::leases::Leases;
 use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
-use super::registry::Order;
+use super::registry::{OFFLINE_AFTER, Order};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
 use crate::writer::{Offer, Outbox};
@@ -27,6 +27,8 @@ const TICK: Duration = Duration::from_secs(5);
 /// How often the credential is looked at again, so that a revocation ends the stream within a
 /// minute (D14).
 const RECHECK: Duration = Duration::from_secs(20);
+/// How often it is noted that the agent speaks: others need it to the second at most.
+const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Messages that cannot be read, per minute, before the stream is closed (A36).
 const MAX_OFFENCES: u32 = 100;
 const OFFENCE_WINDOW: Duration = Duration::from_secs(60);
@@ -61,6 +63,9 @@ pub struct Session {
     /// No work before this moment.
     rest_until: Option<Instant>,
     rechecked: Instant,
+    /// When the agent last said something, and when that was last noted for others.
+    heard: Instant,
+    heard_noted: Instant,
     /// Set when the session must end, with what the agent is told.
     pub end: Option<Status>,
 }
@@ -98,6 +103,8 @@ impl Session {
             rejections: 0,
             rest_until: None,
             rechecked: Instant::now(),
+            heard: Instant::now(),
+            heard_noted: Instant::now(),
             end: None,
         }
     }
@@ -127,8 +134,9 @@ impl Session {
                     Ok(Some(received)) => self.hear(received),
                     Ok(None) => self.end = Some(Status::ok("")),
                     Err(status) => {
+                        // Told where it can be: a frame that is too large has a reason.
                         tracing::debug!(agent = %self.who.agent, %status, "a session broke");
-                        break;
+                        self.end = Some(status);
                     }
                 },
                 order = orders.recv() => self.obey(order),
@@ -188,6 +196,10 @@ impl Session {
         if self.drain.is_some() || self.quarantined || self.resting {
             return;
         }
+        // Presence gates what is assigned (EP-49): a program that hangs takes no work.
+        if self.is_silent() {
+            return self.stop_asking();
+        }
         self.outbox.rest(false);
         let slots = self.leases.park();
         if slots.is_empty() {
@@ -203,6 +215,24 @@ impl Session {
         // The next tick asks again.
         if parked.is_err() {
             self.leases.unpark();
+        }
+    }
+
+    fn is_silent(&self) -> bool {
+        self.heard.elapsed() >= OFFLINE_AFTER
+    }
+
+    /// The agent has said something, whatever it is.
+    pub fn heard(&mut self) {
+        if self.is_silent() && self.drain.is_none() && self.rest_until.is_none() {
+            self.outbox.rest(false);
+        }
+        let noted = self.heard_noted.elapsed() < HEARD_EVERY && !self.is_silent();
+        self.heard = Instant::now();
+        if !noted {
+            self.heard_noted = self.heard;
+            let now = self.app.writer.now();
+            self.app.agents.heard(&self.who.agent, self.who.epoch, now);
         }
     }
 
@@ -320,16 +350,15 @@ impl Session {
                 self.end = Some(Status::unauthenticated(words));
             }
         }
-        let drained = self.drain.is_some();
-        self.note(|present| present.drained = drained);
+        let draining = self.drain.is_some();
+        self.note(|present| present.draining = draining);
+        self.app.agents.note_present(&self.who.agent);
     }
 
     /// Notes something about the agent; a session that is not the newest ends.
-    pub fn note(&mut self, note: impl FnOnce(&mut super::Present)) {
-        let now = self.app.writer.now();
+    pub fn note(&mut self, note: impl FnOnce(&mut super::registry::Present)) {
         let leases = self.leases.live_count();
         let newest = self.app.agents.note(&self.who.agent, self.who.epoch, |it| {
-            it.seen_at = now;
             it.leases = leases;
             note(it);
         });
@@ -373,6 +402,7 @@ impl Session {
             Ok(Some(row)) => match (&self.drain, row.drain) {
                 (None, Some(id)) => self.obey(Some(Order::Drain(id))),
                 (Some(id), None) => self.obey(Some(Order::Undrain(id.clone()))),
+                (Some(old), Some(id)) if *old != id => self.obey(Some(Order::Drain(id))),
                 _ => {}
             },
             Ok(None) | Err(_) => {}

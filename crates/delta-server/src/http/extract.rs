@@ -74,12 +74,16 @@ impl FromRequestParts<App> for Enrolling {
     }
 }
 
-async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principal, ApiError> {
+/// Who calls, whatever its role.
+pub async fn anybody(parts: &Parts, app: &App) -> Result<Principal, ApiError> {
     let now = app.writer.now();
     let who = app.identity.caller(&parts.headers, &parts.extensions, now);
-    let Some(who) = who.await.map_err(not_known)? else {
-        return Err(unauthenticated(app));
-    };
+    let who = who.await.map_err(not_known)?;
+    who.ok_or_else(|| unauthenticated(app))
+}
+
+async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principal, ApiError> {
+    let who = anybody(parts, app).await?;
     if !who.may(needed) {
         audit::forbidden(&who, needed.name());
         let message = format!(

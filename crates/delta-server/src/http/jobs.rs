@@ -52,7 +52,8 @@ async fn view(app: &App, id: JobId) -> Result<JobView, ApiError> {
         found.ok_or_else(|| ApiError::not_found("job"))?;
     let (rows, left) = left_behind(app, rows).await?;
     let mut left = left.into_iter();
-    let agents = app.presence.agents();
+    let mut agents = app.presence.agents();
+    agents.extend(app.agents.seen());
     let around = views::Surroundings {
         settings: &app.writer.shared().settings,
         agents: &agents,

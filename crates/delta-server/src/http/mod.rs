@@ -3,6 +3,7 @@
 //!
 //! One file per group of endpoints. The same router serves TCP (bearer token) and the admin socket.
 
+mod agents;
 mod artifacts;
 mod described;
 mod enrol;
@@ -27,6 +28,8 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
 use delta_core::{Millis, RunId};
 use delta_store::StoreError;
 use delta_store::read::Reader;
@@ -37,9 +40,10 @@ use utoipa_axum::router::OpenApiRouter;
 use uuid::timestamp::context::ContextV7;
 
 pub use error::ApiError;
-pub use extract::runner;
+pub use extract::{anybody, runner};
+pub use system::ready;
 
-use crate::agents::{self, Agents};
+use crate::agents::Agents;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
@@ -55,7 +59,7 @@ pub struct Parts {
     pub reader: Arc<dyn Reader>,
     pub identity: Identity,
     pub presence: Presence,
-    pub agents: Agents,
+    pub agents: Arc<Agents>,
     pub objects: Arc<Objects>,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
@@ -84,7 +88,7 @@ impl App {
             writer,
             reader,
             presence: Presence::default(),
-            agents: Agents::default(),
+            agents: Arc::default(),
             objects,
             stop,
             ids: Mutex::new(ContextV7::new()),
@@ -149,6 +153,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(jobs::routes())
         .merge(log::routes())
         .merge(artifacts::routes())
+        .merge(agents::routes())
         .merge(tokens::routes())
         .merge(enrol::routes())
         .merge(system::routes())
@@ -158,12 +163,18 @@ fn routes() -> OpenApiRouter<App> {
 pub fn router(app: App) -> Router {
     let (router, _) = routes().split_for_parts();
     router
-        .merge(agents::routes())
-        .fallback(async || ApiError::not_found("path"))
+        .merge(crate::agents::routes(&app))
+        .fallback(unknown_path)
         .method_not_allowed_fallback(async || {
             ApiError::new(ErrorCode::MethodNotAllowed, "this path knows other methods")
         })
         .with_state(app)
+}
+
+/// A call of gRPC is answered in its own words.
+async fn unknown_path(headers: HeaderMap) -> Response {
+    let call = crate::agents::not_spoken(&headers);
+    call.unwrap_or_else(|| ApiError::not_found("path").into_response())
 }
 
 /// Something went wrong that the caller can do nothing about; the log says what.

@@ -39,6 +39,11 @@ async fn healthz(State(app): State<App>) -> Result<&'static str, ApiError> {
 #[utoipa::path(get, path = "/readyz", tag = "system",
     responses((status = 200, description = "ready"), (status = 503, body = ErrorBody)))]
 async fn readyz(State(app): State<App>) -> Result<&'static str, ApiError> {
+    ready(&app).await.map(|()| "ready\n")
+}
+
+/// Whether this server should be sent requests now; the error says why not.
+pub async fn ready(app: &App) -> Result<(), ApiError> {
     let unready = |why: String| Err(ApiError::new(ErrorCode::Unavailable, why));
     if app.stop.is_cancelled() {
         return unready("the server is stopping".into());
@@ -50,7 +55,7 @@ async fn readyz(State(app): State<App>) -> Result<&'static str, ApiError> {
         return unready(why);
     }
     match app.read(|reader| reader.ping()).await {
-        Ok(()) => Ok("ready\n"),
+        Ok(()) => Ok(()),
         // Anybody may ask: what the database said is for the log.
         Err(error) => {
             tracing::warn!(why = error.body.message, "the store does not answer");

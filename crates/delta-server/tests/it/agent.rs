@@ -1,6 +1,7 @@
 //! A hand-driven agent: what it says is written out, what it hears is looked at message by message.
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use delta_wire::agent::dial::{self, Dialed};
@@ -24,6 +25,8 @@ pub struct Agent {
     frames: mpsc::Sender<AgentFrame>,
     dialed: Dialed,
     heard: VecDeque<Say>,
+    /// Every message, in the order of saying and hearing.
+    pub trace: Mutex<Vec<String>>,
     pub id: String,
     pub registered: RegisterResponse,
 }
@@ -60,11 +63,14 @@ impl Agent {
     }
 
     pub async fn register(bench: &Bench, request: RegisterRequest) -> Result<Agent, Status> {
-        let (frames, dialed) = Agent::dial(bench, &bench.runner, Said::Register(request)).await?;
+        let first = Said::Register(request);
+        let trace = Mutex::new(vec![crate::flows::said(&first)]);
+        let (frames, dialed) = Agent::dial(bench, &bench.runner, first).await?;
         let mut agent = Agent {
             frames,
             dialed,
             heard: VecDeque::new(),
+            trace,
             id: String::new(),
             registered: RegisterResponse::default(),
         };
@@ -93,6 +99,9 @@ impl Agent {
     }
 
     pub async fn say(&self, said: impl IntoIterator<Item = Said>) {
+        let said: Vec<Said> = said.into_iter().collect();
+        let names = said.iter().map(crate::flows::said);
+        self.trace.lock().unwrap().extend(names);
         self.frames.send(frame(said)).await.unwrap();
     }
 
@@ -108,6 +117,8 @@ impl Agent {
         };
         for bytes in received.messages {
             let message = ServerMessage::decode(bytes).unwrap();
+            let names = message.message.iter().map(crate::flows::told);
+            self.trace.lock().unwrap().extend(names);
             self.heard.extend(message.message);
         }
         Ok(true)

@@ -156,8 +156,18 @@ async fn what_was_done_and_what_was_tried_is_written_down_without_a_secret() {
         .await;
     assert_eq!(revoked.unwrap().status().as_u16(), 204);
     said(&["token.revoke", id]).await;
+    let agent = crate::agent::Agent::new(&bench).await;
+    said(&["agent.register", &agent.id]).await;
+    for order in ["drain", "undrain"] {
+        bench.order(&agent.id, order).await.expect(200);
+        said(&[&format!("agent.{order}"), &agent.id, "role=\"admin\""]).await;
+    }
+    bench.revoke(&bench.admin, &agent.id).await.expect(204);
+    said(&["agent.revoke", &agent.id]).await;
+    let resume = &agent.registered.resume_secret;
     let all = log();
-    for secret in [&lease.id, &other, &bench.user, &bench.runner, &bench.admin] {
+    let tokens = [&bench.user, &bench.runner, &bench.admin];
+    for secret in [&lease.id, &other, resume].into_iter().chain(tokens) {
         assert!(!all.contains(secret.as_str()), "{all}");
     }
 }

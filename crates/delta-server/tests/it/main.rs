@@ -2,12 +2,16 @@
 //! SQLite, with timings small enough to wait for.
 
 mod agent;
+mod agents_api;
+mod asked;
 mod audit;
 mod bench;
 mod cancel;
 mod certificates;
 mod enrolment;
 mod events;
+mod floods;
+mod flows;
 mod granting;
 mod identity;
 mod logs;

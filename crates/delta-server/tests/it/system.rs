@@ -23,6 +23,11 @@ async fn the_description_lists_exactly_the_paths_that_exist() {
         })
         .collect();
     let expected: BTreeSet<(String, String)> = [
+        ("get", "/api/v1/agents"),
+        ("get", "/api/v1/agents/{id}"),
+        ("delete", "/api/v1/agents/{id}"),
+        ("post", "/api/v1/agents/{id}/drain"),
+        ("post", "/api/v1/agents/{id}/undrain"),
         ("post", "/api/v1/agents/enroll"),
         ("get", "/api/v1/doctor"),
         ("get", "/api/v1/jobs/{id}"),

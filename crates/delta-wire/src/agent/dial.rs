@@ -70,8 +70,8 @@ where
             .map_err(|_| Status::unauthenticated("the token holds a character no header may"))?;
         request.metadata_mut().insert("authorization", value);
     }
-    let mut grpc = tonic::client::Grpc::with_origin(service, origin)
-        .max_decoding_message_size(MAX_READ_BYTES);
+    let mut grpc =
+        tonic::client::Grpc::with_origin(service, origin).max_decoding_message_size(MAX_READ_BYTES);
     let path = PathAndQuery::from_static(SESSION_PATH);
     let opened = grpc
         .streaming(request, path, FrameCodec::<AgentFrame>::default())
@@ -87,4 +87,3 @@ where
         }
     }
 }
-

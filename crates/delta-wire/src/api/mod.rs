@@ -4,6 +4,7 @@
 //! name (A71). Views are plain data with serde both ways, so that the command line reads what the
 //! server wrote; a newer server's additions are ignored there.
 
+pub mod agents;
 pub mod create_run;
 pub mod cursor;
 pub mod graph;
@@ -13,6 +14,9 @@ pub mod requests;
 pub mod tokens;
 pub mod views;
 
+pub use agents::{
+    AgentLease, AgentList, AgentResources, AgentStatus, AgentView, DrainView, ListAgents,
+};
 pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;
 pub use list::ListRuns;

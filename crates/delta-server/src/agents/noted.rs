@@ -1,0 +1,103 @@
+//! What outlives a session: the text about an agent in its row, for other servers and later starts.
+//!
+//! Owns its spelling. It is at most a minute old, and nothing is decided by it.
+
+use delta_core::{Millis, Text};
+use delta_store::agents::AgentSeen;
+use serde::{Deserialize, Serialize};
+
+use super::capabilities::About;
+use super::registry::{Present, Status};
+
+/// An agent as it was when this was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Noted {
+    #[serde(flatten)]
+    pub about: About,
+    /// It said that it works, or that it drains.
+    pub busy: bool,
+    pub draining: bool,
+    pub quarantined: bool,
+    pub leases: u32,
+    /// When its session began.
+    pub since: Option<i64>,
+    /// The last drain it has finished, and when it said so.
+    pub drained: Option<(String, i64)>,
+}
+
+impl From<&Present> for Noted {
+    fn from(present: &Present) -> Noted {
+        let drained = present.drained.as_ref();
+        Noted {
+            about: present.about.clone(),
+            busy: present.status == Status::Busy,
+            draining: present.status == Status::Draining,
+            quarantined: present.quarantined,
+            leases: present.leases,
+            since: Some(present.since.0),
+            drained: drained.map(|(id, at)| (id.clone(), at.0)),
+        }
+    }
+}
+
+/// The text about an agent that has no session yet.
+pub fn new(about: &About) -> Text {
+    let about = about.clone();
+    text(&Noted {
+        about,
+        ..Default::default()
+    })
+}
+
+/// What is to be written about an agent.
+pub fn seen(id: &Text, present: &Present) -> AgentSeen {
+    AgentSeen {
+        id: id.clone(),
+        slots: present.about.slots,
+        about: text(&Noted::from(present)),
+        session: present.session,
+        seen_at: present.seen_at,
+    }
+}
+
+/// Reads the text of a row. One that cannot be read says nothing.
+pub fn read(text: &str) -> Noted {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+fn text(noted: &Noted) -> Text {
+    serde_json::to_string(noted).unwrap_or_default().into()
+}
+
+impl Noted {
+    pub fn read(text: &str) -> Noted {
+        read(text)
+    }
+
+    /// When it finished this drain, if it has said so.
+    pub fn drained_at(&self, drain: &str) -> Option<Millis> {
+        let drained = self.drained.as_ref().filter(|(id, _)| id == drain);
+        drained.map(|(_, at)| Millis(*at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_an_older_version_is_read() {
+        let noted = read(r#"{"name":"a","slots":2,"later":1}"#);
+        assert_eq!((noted.about.name.as_str(), noted.about.slots), ("a", 2));
+        assert_eq!((noted.busy, noted.since), (false, None));
+        assert_eq!(read("nonsense"), Noted::default());
+        let again = Noted {
+            drained: Some(("d1".into(), 7)),
+            ..noted
+        };
+        assert_eq!(read(&text(&again)), again);
+        assert_eq!(again.drained_at("d1"), Some(Millis(7)));
+        assert_eq!(again.drained_at("d2"), None);
+    }
+}
