@@ -4,11 +4,16 @@
 //! the pool were granted with its credential, and what the agent says only narrows them (T27).
 //! Everything is bounded here: an agent is not trusted to be brief (EP-4).
 
+use std::collections::BTreeSet;
+
+use delta_core::Text;
 use delta_core::requirement::{Capabilities, MAX_LENGTH};
-use delta_store::read::{Labels, Scope};
+use delta_store::read::Scope;
 use delta_wire::agent::MAX_PARALLEL;
 use delta_wire::agent::proto;
 use serde::{Deserialize, Serialize};
+
+use crate::identity::scope;
 
 /// Items of one list that are looked at; the rest is left out.
 const MAX_ITEMS: usize = 64;
@@ -53,8 +58,8 @@ pub fn about(request: &proto::RegisterRequest, scope: &Scope) -> About {
         name: word(&request.agent_name),
         version: word(&request.version),
         pool: scope.pool.to_string(),
-        zones: narrowed(scope, &said.network_zones),
-        labels: granted(scope, &said.labels),
+        zones: texts(scope::zones(scope, limited(&said.network_zones))),
+        labels: texts(scope::labels(scope, limited(&said.labels))),
         os: word(&said.os),
         arch: word(&said.arch),
         runtimes: said.runtimes.iter().take(MAX_ITEMS).map(runtime).collect(),
@@ -77,21 +82,14 @@ fn runtime(runtime: &proto::Runtime) -> String {
     }
 }
 
-/// All that was granted, or those of them that the agent names.
-fn narrowed(scope: &Scope, said: &[String]) -> Vec<String> {
-    let granted = scope.zones.iter().map(|zone| zone.to_string());
-    granted
-        .filter(|zone| said.is_empty() || said.contains(zone))
-        .collect()
+/// No more than are looked at, so that nobody's list is long work.
+fn limited(list: &[String]) -> impl Iterator<Item = &str> {
+    let short = list.iter().filter(|word| word.len() <= MAX_WORD);
+    short.take(MAX_ITEMS).map(String::as_str)
 }
 
-/// Labels are offered when both sides name them.
-fn granted(scope: &Scope, said: &[String]) -> Vec<String> {
-    let may = |label: &String| match &scope.labels {
-        Labels::Any => true,
-        Labels::Only(labels) => labels.contains(label.as_str()),
-    };
-    words(said).into_iter().filter(may).collect()
+fn texts(list: BTreeSet<Text>) -> Vec<String> {
+    list.iter().map(|word| word.to_string()).collect()
 }
 
 fn words(list: &[String]) -> Vec<String> {
@@ -147,6 +145,7 @@ fn is_ours(tag: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use delta_store::read::Labels;
 
     fn scope() -> Scope {
         Scope {
