@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     const NEXT: Migration = Migration {
-        version: 4,
+        version: 5,
         sql: "ALTER TABLE runs ADD COLUMN note TEXT",
     };
 
@@ -179,7 +179,7 @@ mod tests {
     fn an_upgrade_copies_the_file_first() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
-        let copy = dir.path().join("delta-ci.db.before-3");
+        let copy = dir.path().join("delta-ci.db.before-4");
         assert!(!copy.exists());
         drop(open_with(dir.path(), &upgraded(NEXT)).unwrap());
         assert!(copy.exists());
@@ -187,7 +187,7 @@ mod tests {
         let version: u32 = copied
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .unwrap();
-        assert_eq!(version, 3);
+        assert_eq!(version, 4);
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         let refused = open(dir.path());
         assert!(matches!(
             refused,
-            Err(StoreError::TooNew { found: 4, known: 3 })
+            Err(StoreError::TooNew { found: 5, known: 4 })
         ));
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
         let broken = Migration {
-            version: 4,
+            version: 5,
             sql: "CREATE TABLE half (x); CREATE TABLE runs (x)",
         };
         assert!(open_with(dir.path(), &upgraded(broken)).is_err());

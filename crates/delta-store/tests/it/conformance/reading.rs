@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use delta_core::command::NewRun;
-use delta_core::{Command, JobId, Refusal, Reply, RunState, Text, Want, World};
+use delta_core::{Command, JobId, Millis, Refusal, Reply, RunState, Text, Want, World};
 use delta_store::Store;
 use delta_store::agents::{AgentRow, AgentSeen};
 use delta_store::read::RunFilter;
