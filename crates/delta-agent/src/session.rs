@@ -284,9 +284,8 @@ impl Session {
         let message = message.clone();
         let (link, execution) = self.line();
         let lease = self.granted.lease_id.clone();
-        self.calls.spawn(async move {
-            Reply::Result(link.complete(&execution, &lease, message).await)
-        });
+        self.calls
+            .spawn(async move { Reply::Result(link.complete(&execution, &lease, message).await) });
     }
 
     /// Something happened to the lease without us.
@@ -380,7 +379,8 @@ impl Session {
 
     fn too_late_to_report(&self) -> bool {
         let late = |at: Instant| Instant::now() >= at + SHUTDOWN_REPORT;
-        self.working.is_none() && self.shutdown.borrow().is_some_and(late)
+        let never = self.context.link.is_over();
+        self.working.is_none() && (never || self.shutdown.borrow().is_some_and(late))
     }
 
     fn hear(&mut self, reply: Result<Reply, JoinError>) {

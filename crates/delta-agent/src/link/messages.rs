@@ -3,9 +3,7 @@
 use std::time::SystemTime;
 
 use delta_wire::agent::proto::result_stream::Payload;
-use delta_wire::agent::proto::{
-    Heartbeat, LeaseRenewal, ResultStream, WorkAccepted, WorkRejected,
-};
+use delta_wire::agent::proto::{Heartbeat, LeaseRenewal, ResultStream, WorkAccepted, WorkRejected};
 use delta_wire::runner::LeaseToken;
 use prost_types::Timestamp;
 
