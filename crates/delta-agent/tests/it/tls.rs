@@ -1,79 +1,138 @@
 //! The agent and TLS: a private authority is trusted when it is named, and nobody else is.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use delta_agent::client::CallError;
-use delta_agent::{AgentSettings, Client};
-use delta_wire::Seconds;
-use delta_wire::runner::Lease;
+use delta_agent::tls::{ClientFiles, TlsFiles};
+use delta_wire::agent::proto::RunStatus;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
+use crate::agent::{Agent, server_settings, steps};
 use crate::fake_server::FakeServer;
-use crate::lease::{Agent, client_settings, steps};
 
-/// A server's side of TLS, and the PEM of the authority that signed it.
-fn private_authority() -> (TlsAcceptor, String) {
-    let key = KeyPair::generate().expect("a key");
-    let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let pem = authority.self_signed(&key).expect("a certificate").pem();
-    let issuer = Issuer::new(authority, key);
-    let key = KeyPair::generate().expect("a key");
-    let leaf = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
-    let leaf = leaf.signed_by(&key, &issuer).expect("a certificate");
-    let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
-    let config = ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.der().clone()], key)
-        .expect("a configuration");
-    (TlsAcceptor::from(Arc::new(config)), pem)
+/// The first byte of a TLS handshake.
+const HANDSHAKE: u8 = 22;
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+    folder: tempfile::TempDir,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let made = params.self_signed(&key).expect("a certificate");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("ca.pem"), made.pem()).expect("a file");
+        Authority {
+            certificate: made.der().clone(),
+            issuer: Issuer::new(params, key),
+            folder,
+        }
+    }
+
+    fn ca(&self) -> Option<PathBuf> {
+        Some(self.folder.path().join("ca.pem"))
+    }
+
+    fn sign(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        let made = params.signed_by(&key, &self.issuer);
+        (made.expect("a certificate"), key)
+    }
+
+    /// A server that this authority vouches for; it wants to know its agents where it is told to.
+    fn acceptor(&self, wants_certificate: bool) -> TlsAcceptor {
+        let (leaf, key) = self.sign("127.0.0.1");
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("versions");
+        let builder = match wants_certificate {
+            false => builder.with_no_client_auth(),
+            true => {
+                let mut roots = RootCertStore::empty();
+                roots.add(self.certificate.clone()).expect("a root");
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+            }
+        };
+        let chain = vec![leaf.der().clone()];
+        let mut config = builder
+            .with_single_cert(chain, key)
+            .expect("a configuration");
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        TlsAcceptor::from(Arc::new(config))
+    }
 }
 
 #[tokio::test]
 async fn a_named_authority_is_trusted() {
-    let (tls, pem) = private_authority();
+    let authority = Authority::new();
+    let tls = authority.acceptor(false);
     let server = FakeServer::start_tls(&[steps(&["echo over tls"])], tls).await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = client_settings(&server);
-    let ca_file = folder.path().join("ca.pem");
-    std::fs::write(&ca_file, pem).expect("a file");
-    settings.ca_file = Some(ca_file);
-    let mut work = AgentSettings::recommended("box".into(), folder.path().join("work"));
-    work.shim = crate::bench::shim_program();
-    let agent = Agent::start_at(&settings, folder, work);
-    let complete = server.wait_for("complete", 1).await.remove(0);
-    assert_eq!(complete["status"], "SUCCEEDED");
+    let mut settings = server_settings(&server.address);
+    settings.tls.ca = authority.ca();
+    let agent = Agent::start_at(settings);
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
     assert!(server.log().ends_with("over tls\n"));
     agent.shut_down().await;
 }
 
+// EP-34: check the certificate, back off, try again; never in the clear.
 #[tokio::test]
-async fn an_unknown_authority_is_not_and_nothing_is_sent_in_the_clear() {
-    let (tls, _) = private_authority();
-    let server = FakeServer::start_tls(&[], tls).await;
-    let client = Client::new(&client_settings(&server)).expect("a client");
-    let request = Lease {
-        runner_id: "box/1".into(),
-        capabilities: Vec::new(),
-        wait_seconds: Seconds::ZERO,
-    };
-    let refused = client.lease(&request).await;
-    let unreachable = matches!(&refused, Err(CallError::Unreachable(why)) if why.contains("cert"));
-    assert!(unreachable, "{refused:?}");
-    assert!(server.bodies("lease").is_empty());
+async fn an_unknown_authority_is_tried_again_and_nothing_is_sent_in_the_clear() {
+    let authority = Authority::new();
+    let server = FakeServer::start_tls(&[], authority.acceptor(false)).await;
+    let file = authority.folder.path().join("named.pem");
+    std::fs::copy(Authority::new().ca().expect("a file"), &file).expect("a copy");
+    let mut settings = server_settings(&server.address);
+    settings.tls.ca = Some(file.clone());
+    let agent = Agent::start_at(settings);
+    server
+        .wait_until(|state| state.first_bytes.len() >= 3)
+        .await;
+    assert_eq!(server.count("Register"), 0);
+    // The file is mended under the agent's eyes: files are read on every try.
+    std::fs::copy(authority.ca().expect("a file"), &file).expect("a copy");
+    server.wait_for("Register", 1).await;
+    let spoken = server.state().first_bytes.clone();
+    assert!(spoken.iter().all(|byte| *byte == HANDSHAKE), "{spoken:?}");
+    agent.shut_down().await;
 }
 
-#[test]
-fn a_file_that_holds_no_authority_is_refused_at_the_start() {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), "no certificate").expect("written");
-    let settings = delta_agent::ClientSettings {
-        server: "https://127.0.0.1:1".into(),
-        token: delta_agent::TokenSource::Memory(delta_agent::Secret::new("t")),
-        ca_file: Some(file.path().to_owned()),
+#[tokio::test]
+async fn a_client_certificate_is_shown() {
+    let authority = Authority::new();
+    let tls = authority.acceptor(true);
+    let server = FakeServer::start_tls(&[steps(&["true"])], tls).await;
+    let (certificate, key) = authority.sign("box-1");
+    let folder = authority.folder.path();
+    let files = ClientFiles {
+        cert: folder.join("agent.pem"),
+        key: folder.join("agent.key"),
     };
-    assert!(Client::new(&settings).is_err());
+    std::fs::write(&files.cert, certificate.pem()).expect("a file");
+    std::fs::write(&files.key, key.serialize_pem()).expect("a file");
+    let mut settings = server_settings(&server.address);
+    settings.tls = TlsFiles {
+        ca: authority.ca(),
+        client: Some(files),
+    };
+    let agent = Agent::start_at(settings);
+    server.wait_for("RunComplete", 1).await;
+    let shown = server.state().certificate.clone();
+    assert_eq!(shown.as_deref(), Some(&**certificate.der()));
+    agent.shut_down().await;
 }
