@@ -56,7 +56,7 @@ pub(crate) async fn hold(
         session.identity.job_name = job_name;
     }
     tracing::info!(job_id = session.identity.job_id, "lease granted");
-    session.to_the_end().await
+    session.until_over().await
 }
 
 /// Goes on with a lease, and the work under it, that an earlier agent held. The link knows of it
@@ -74,7 +74,7 @@ pub(crate) fn resume(
     session.seq = u64::try_from(clock::now().0).unwrap_or(0);
     session.start_work(Some(adopted));
     tracing::info!(job_id = session.identity.job_id, "lease taken over");
-    session.to_the_end()
+    session.until_over()
 }
 
 fn adopt(terms: Terms, standing: &Standing) -> Holder {
@@ -160,7 +160,7 @@ impl Session {
         }
     }
 
-    async fn to_the_end(mut self) -> SessionEnd {
+    async fn until_over(mut self) -> SessionEnd {
         let end = self.run().await;
         self.context.link.release(&self.context.execution);
         tracing::info!(job_id = self.identity.job_id, ?end, "lease over");

@@ -40,10 +40,13 @@ fn push(server: &FakeServer, change: impl FnOnce(&mut AssignWork)) {
     });
 }
 
+/// Takes a field away.
+type Lack = fn(&mut AssignWork);
+
 // EP-39: it is rejected, and the reason names what is missing.
 #[tokio::test]
 async fn an_assignment_that_lacks_a_field_is_rejected() {
-    let lacking: [(&str, fn(&mut AssignWork)); 5] = [
+    let lacking: [(&str, Lack); 5] = [
         ("lease_ttl_ms", |work| work.lease_ttl_ms = 0),
         ("lease_heartbeat_interval_ms", |work| {
             work.lease_heartbeat_interval_ms = 0;

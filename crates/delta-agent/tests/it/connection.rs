@@ -229,7 +229,10 @@ async fn an_agent_out_of_touch_stops_by_its_own_clock() {
     let pid = job_number(&server).await;
     let cut = Instant::now();
     server.go_away();
-    agent.seen.wait_for("ended Failed { exit_code: None }").await;
+    agent
+        .seen
+        .wait_for("ended Failed { exit_code: None }")
+        .await;
     assert!(!is_running(&pid));
     assert!(
         cut.elapsed() > Duration::from_secs(1),

@@ -6,6 +6,7 @@
 //! registrations, and break the connection. What no agent may do is noted as a violation, and
 //! fails the test when the server is dropped.
 
+mod answers;
 mod serve;
 mod state;
 
