@@ -235,11 +235,16 @@ impl Agent {
                     break;
                 }
             }
+            // A result may be answered before its session has cleared its slot.
+            let slot_free = self.taken.len() < self.context.settings.slots as usize;
             tokio::select! {
-                Some(work) = assigned.recv() => {
-                    had_one = true;
-                    self.begin(work);
-                }
+                Some(work) = assigned.recv(), if ending || slot_free => match ending {
+                    true => self.context.link.turn_away(&work),
+                    false => {
+                        had_one = true;
+                        self.begin(work);
+                    }
+                },
                 Some(ended) = self.sessions.join_next() => match ended {
                     Ok((slot, _)) => drop(self.taken.remove(&slot)),
                     Err(problem) => tracing::error!(error = %problem, "a slot failed"),

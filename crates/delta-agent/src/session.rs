@@ -379,7 +379,8 @@ impl Session {
 
     fn too_late_to_report(&self) -> bool {
         let late = |at: Instant| Instant::now() >= at + SHUTDOWN_REPORT;
-        self.working.is_none() && self.shutdown.borrow().is_some_and(late)
+        let never = self.context.link.is_over();
+        self.working.is_none() && (never || self.shutdown.borrow().is_some_and(late))
     }
 
     fn hear(&mut self, reply: Result<Reply, JoinError>) {

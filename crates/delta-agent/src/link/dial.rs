@@ -150,6 +150,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_connection_has_ten_seconds_to_be_made() {
+        // EP-47
+        assert_eq!(CONNECT_TIME, Duration::from_secs(10));
+    }
+
+    #[test]
     fn an_address_is_a_scheme_a_host_and_perhaps_a_path() {
         for (good, host, port) in [
             ("http://127.0.0.1:7878", "127.0.0.1", 7878),

@@ -7,7 +7,7 @@ use delta_wire::agent::proto::{
     AssignWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, ResumePoint, ServerMessage,
     WorkAck,
 };
-use delta_wire::runner::{GrantedSpec, LeaseGranted, LeaseToken};
+use delta_wire::runner::{GrantedSpec, LeaseGranted, LeaseToken, Reason};
 use delta_wire::{RawJobSpec, Seconds};
 use prost::Message as _;
 
@@ -54,9 +54,7 @@ impl Shared {
             Say::WorkAck(ack) => {
                 self.answer(&Key::Accept(ack.run_id.clone()), Ok(Heard::Work(ack)));
             }
-            Say::CompleteAck(ack) => {
-                self.answer(&Key::Complete(ack.run_id.clone()), Ok(Heard::Complete(ack)));
-            }
+            Say::CompleteAck(ack) => self.completed(ack),
             Say::LogAck(ack) => self.log_ack(&ack),
             Say::StaleLease(stale) => self.stale(&stale.run_id, &stale.reason),
             Say::ProtocolError(error) => self.refused(&error),
@@ -80,6 +78,18 @@ impl Shared {
                 self.news(&execution, News::CancelAsked);
             }
         }
+    }
+
+    /// The slot is free from here on, not only when its holder has heard of it: the next
+    /// assignment may be in the same frame (A28).
+    fn completed(&self, ack: CompleteAck) {
+        if ack.accepted || Reason::from_text(&ack.reason) != Reason::NotAcked {
+            let mut state = self.lock();
+            if let Some(holding) = state.held.get_mut(&ack.run_id) {
+                holding.settled = true;
+            }
+        }
+        self.answer(&Key::Complete(ack.run_id.clone()), Ok(Heard::Complete(ack)));
     }
 
     /// The lease is over: whatever was asked about it is answered with that.
@@ -193,10 +203,9 @@ impl Shared {
     /// Work that was assigned: to a slot, or back where it came from (A28, A50).
     fn offered(&self, work: AssignWork) {
         let mut state = self.lock();
-        let taken = state.held.len() + state.offered as usize;
         let reason = if state.drain.is_some() || state.stopping {
             Some("draining")
-        } else if taken >= self.slots as usize {
+        } else if state.taken() >= self.slots as usize {
             Some("resource_exhausted")
         } else {
             None
@@ -204,28 +213,38 @@ impl Shared {
         if reason.is_none() {
             state.offered += 1;
         }
-        let agent = state.agent_id.clone();
         drop(state);
-        let reject = |reason: &str| {
-            let rejected = messages::rejected(&agent, &work.run_id, &work.lease, reason);
-            self.say(Said::WorkRejected(rejected));
-        };
         if let Some(reason) = reason {
-            return reject(reason);
+            return self.turn_away(&work.run_id, &work.lease, reason);
         }
-        let Some(assigned) = assigned(&work) else {
-            reject("the assignment cannot be read");
-            return self.not_taken();
-        };
-        if self.assignments.try_send(assigned).is_err() {
-            reject("draining");
-            self.not_taken();
+        match assigned(&work) {
+            Ok(assigned) => {
+                if self.assignments.try_send(assigned).is_err() {
+                    self.turn_away(&work.run_id, &work.lease, "draining");
+                    self.not_taken();
+                }
+            }
+            Err(field) => {
+                tracing::error!(run_id = work.run_id, field, "an assignment is not complete");
+                let reason = format!("invalid_assignment: {field}");
+                self.turn_away(&work.run_id, &work.lease, &reason);
+                self.not_taken();
+            }
         }
     }
 
-    fn not_taken(&self) {
+    pub fn turn_away(&self, execution: &str, lease: &str, reason: &str) {
+        let agent = self.lock().agent_id.clone();
+        let rejected = messages::rejected(&agent, execution, lease, reason);
+        self.say(Said::WorkRejected(rejected));
+    }
+
+    /// What was offered is nobody's any more; a drain may be complete now.
+    pub fn not_taken(&self) {
         let mut state = self.lock();
         state.offered = state.offered.saturating_sub(1);
+        drop(state);
+        self.to_send.notify_one();
     }
 
     /// Where the server says to go on, after a registration (A27).
@@ -247,25 +266,35 @@ impl Shared {
     }
 }
 
-/// Nothing when a field that is needed is missing.
-fn assigned(work: &AssignWork) -> Option<Assigned> {
-    let positive = |millis: u64| (millis > 0).then(|| Seconds::from_millis(millis));
-    let timeout = u64::try_from(work.timeout_seconds)
-        .ok()
-        .filter(|it| *it > 0)?;
+/// The name of a field that is needed and missing, where there is one (EP-39).
+fn assigned(work: &AssignWork) -> Result<Assigned, &'static str> {
+    for (field, text) in [("run_id", &work.run_id), ("job_id", &work.job_id)] {
+        if text.is_empty() {
+            return Err(field);
+        }
+    }
+    let positive = |millis: u64, field| match millis {
+        0 => Err(field),
+        millis => Ok(Seconds::from_millis(millis)),
+    };
+    let timeout = u64::try_from(work.timeout_seconds).unwrap_or(0);
+    let spec = RawJobSpec::from_text(work.job_spec.clone()).map_err(|_| "job_spec")?;
     let granted = LeaseGranted {
         job_id: work.job_id.clone(),
         run_id: work.job_run_id.clone(),
-        lease_id: LeaseToken::from_text(&work.lease).ok()?,
-        lease_ttl_seconds: positive(work.lease_ttl_ms)?,
-        heartbeat_interval_seconds: positive(work.lease_heartbeat_interval_ms)?,
-        max_runtime_seconds: Seconds::from_secs(timeout),
-        spec: GrantedSpec::Embedded(RawJobSpec::from_text(work.job_spec.clone()).ok()?),
+        lease_id: LeaseToken::from_text(&work.lease).map_err(|_| "lease")?,
+        lease_ttl_seconds: positive(work.lease_ttl_ms, "lease_ttl_ms")?,
+        heartbeat_interval_seconds: positive(
+            work.lease_heartbeat_interval_ms,
+            "lease_heartbeat_interval_ms",
+        )?,
+        max_runtime_seconds: positive(timeout.saturating_mul(1000), "timeout_seconds")?,
+        spec: GrantedSpec::Embedded(spec),
         cancel_token: None,
         attempt: Some(work.attempt),
         lease_epoch: Some(work.lease_epoch),
     };
-    Some(Assigned {
+    Ok(Assigned {
         execution: work.run_id.clone(),
         granted,
         job_name: work.job_name.clone(),

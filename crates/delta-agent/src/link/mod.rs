@@ -72,6 +72,18 @@ impl Link {
         self.0.release(execution);
     }
 
+    /// Gives back what was assigned and is not held.
+    pub fn turn_away(&self, work: &Assigned) {
+        self.0
+            .turn_away(&work.execution, work.granted.lease_id.expose(), "draining");
+        self.0.not_taken();
+    }
+
+    /// The server refused this agent for good: nothing will be answered any more.
+    pub fn is_over(&self) -> bool {
+        self.0.lock().over
+    }
+
     /// Takes no more work: whatever is still assigned is rejected.
     pub fn stop_taking(&self) {
         self.0.stop_taking();

@@ -91,14 +91,14 @@ pub async fn run(
         }
         let why = match over {
             Over::Stopped => return Ok(()),
-            Over::Final(why) => return Err(Refused(why)),
+            Over::Final(why) => return Err(refused(&shared, why)),
             Over::Refused(shown, why) => match renewed(&settings, shown.as_ref()) {
                 true => why,
-                false => return Err(Refused(why)),
+                false => return Err(refused(&shared, why)),
             },
             Over::Forgotten => {
                 forget(&settings);
-                continue;
+                "the server does not know this agent".to_owned()
             }
             Over::Broken(why) => why,
         };
@@ -115,6 +115,13 @@ pub async fn run(
             () = stop.cancelled() => return Ok(()),
         }
     }
+}
+
+/// Nobody waits for answers that cannot come any more.
+fn refused(shared: &Shared, why: String) -> Refused {
+    shared.lock().over = true;
+    shared.line_down(&why);
+    Refused(why)
 }
 
 /// Whether there is another credential by now than the one that was refused (EP-35).

@@ -67,6 +67,8 @@ pub(super) struct Holding {
     pub lease: LeaseToken,
     pub news: watch::Sender<News>,
     pub cursors: watch::Sender<Cursors>,
+    /// The server has its result, so its slot is free.
+    pub settled: bool,
     /// Log chunks on their way: where each ends, how long it is, when it was sent.
     pub sent: VecDeque<(u64, usize, Instant)>,
 }
@@ -85,6 +87,8 @@ pub(super) struct State {
     pub drain: Option<String>,
     pub drain_said: bool,
     pub stopping: bool,
+    /// There will be no further session.
+    pub over: bool,
     /// Assigned and not yet held or rejected.
     pub offered: u32,
     pub window: Window,
@@ -118,6 +122,7 @@ impl Shared {
                 drain: None,
                 drain_said: false,
                 stopping: false,
+                over: false,
                 offered: 0,
                 window: Window::new(),
             }),
@@ -143,6 +148,7 @@ impl Shared {
             lease: lease.clone(),
             news,
             cursors,
+            settled: false,
             sent: VecDeque::new(),
         };
         state.held.insert(execution.to_owned(), holding);
@@ -254,6 +260,12 @@ impl State {
             .filter(|_| nothing_left && !self.drain_said)?;
         self.drain_said = true;
         Some(Said::DrainComplete(DrainComplete { drain_id }))
+    }
+
+    /// Slots that are not free.
+    pub fn taken(&self) -> usize {
+        let held = self.held.values().filter(|holding| !holding.settled);
+        held.count() + self.offered as usize
     }
 
     pub fn held_leases(&self) -> Vec<HeldLease> {

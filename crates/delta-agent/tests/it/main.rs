@@ -1,7 +1,11 @@
 //! The agent from outside: real processes and real sockets.
 
+mod agent;
+mod assignment;
 mod bench;
+mod connection;
 mod fake_server;
+mod flow;
 mod lease;
 mod process;
 mod shim;

@@ -1,93 +1,26 @@
 //! The agent and TLS: a private authority is trusted when it is named, and nobody else is.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use delta_agent::client::CallError;
 use delta_agent::tls::{ClientFiles, TlsFiles};
-use delta_agent::{AgentSettings, Client};
-use delta_wire::Seconds;
-use delta_wire::runner::Lease;
-use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair,
-};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
-use tokio_rustls::{TlsAcceptor, TlsConnector};
+use delta_wire::agent::proto::RunStatus;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
 
+use crate::agent::{Agent, server_settings, steps};
 use crate::fake_server::FakeServer;
-use crate::lease::{Agent, client_settings, steps};
 
-/// A server's side of TLS, and the PEM of the authority that signed it.
-fn private_authority() -> (TlsAcceptor, String) {
-    let key = KeyPair::generate().expect("a key");
-    let mut authority = CertificateParams::new(Vec::new()).expect("parameters");
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let pem = authority.self_signed(&key).expect("a certificate").pem();
-    let issuer = Issuer::new(authority, key);
-    let key = KeyPair::generate().expect("a key");
-    let leaf = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("parameters");
-    let leaf = leaf.signed_by(&key, &issuer).expect("a certificate");
-    let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
-    let config = ServerConfig::builder()
-        .with_no_client_auth()
-        .with_single_cert(vec![leaf.der().clone()], key)
-        .expect("a configuration");
-    (TlsAcceptor::from(Arc::new(config)), pem)
-}
+/// The first byte of a TLS handshake.
+const HANDSHAKE: u8 = 22;
 
-#[tokio::test]
-async fn a_named_authority_is_trusted() {
-    let (tls, pem) = private_authority();
-    let server = FakeServer::start_tls(&[steps(&["echo over tls"])], tls).await;
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut settings = client_settings(&server);
-    let ca_file = folder.path().join("ca.pem");
-    std::fs::write(&ca_file, pem).expect("a file");
-    settings.ca_file = Some(ca_file);
-    let mut work = AgentSettings::recommended("box".into(), folder.path().join("work"));
-    work.shim = crate::bench::shim_program();
-    let agent = Agent::start_at(&settings, folder, work);
-    let complete = server.wait_for("complete", 1).await.remove(0);
-    assert_eq!(complete["status"], "SUCCEEDED");
-    assert!(server.log().ends_with("over tls\n"));
-    agent.shut_down().await;
-}
-
-#[tokio::test]
-async fn an_unknown_authority_is_not_and_nothing_is_sent_in_the_clear() {
-    let (tls, _) = private_authority();
-    let server = FakeServer::start_tls(&[], tls).await;
-    let client = Client::new(&client_settings(&server)).expect("a client");
-    let request = Lease {
-        runner_id: "box/1".into(),
-        capabilities: Vec::new(),
-        wait_seconds: Seconds::ZERO,
-    };
-    let refused = client.lease(&request).await;
-    let unreachable = matches!(&refused, Err(CallError::Unreachable(why)) if why.contains("cert"));
-    assert!(unreachable, "{refused:?}");
-    assert!(server.bodies("lease").is_empty());
-}
-
-#[test]
-fn a_file_that_holds_no_authority_is_refused_at_the_start() {
-    let file = tempfile::NamedTempFile::new().expect("a file");
-    std::fs::write(file.path(), "no certificate").expect("written");
-    let settings = delta_agent::ClientSettings {
-        server: "https://127.0.0.1:1".into(),
-        token: delta_agent::TokenSource::Memory(delta_agent::Secret::new("t")),
-        ca_file: Some(file.path().to_owned()),
-    };
-    assert!(Client::new(&settings).is_err());
-}
-
-/// An authority of a test's own, which signs for servers and for agents.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    certificate: CertificateDer<'static>,
+    folder: tempfile::TempDir,
 }
 
 impl Authority {
@@ -95,85 +28,111 @@ impl Authority {
         let key = KeyPair::generate().expect("a key");
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pem = params.self_signed(&key).expect("a certificate").pem();
+        let made = params.self_signed(&key).expect("a certificate");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("ca.pem"), made.pem()).expect("a file");
         Authority {
+            certificate: made.der().clone(),
             issuer: Issuer::new(params, key),
-            pem,
+            folder,
         }
     }
 
-    fn sign(&self, name: &str, usage: ExtendedKeyUsagePurpose) -> (Certificate, KeyPair) {
+    fn ca(&self) -> Option<PathBuf> {
+        Some(self.folder.path().join("ca.pem"))
+    }
+
+    fn sign(&self, name: &str) -> (rcgen::Certificate, KeyPair) {
         let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
-        params.extended_key_usages = vec![usage];
-        let made = params.signed_by(&key, &self.issuer).expect("a certificate");
-        (made, key)
+        let params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        let made = params.signed_by(&key, &self.issuer);
+        (made.expect("a certificate"), key)
     }
 
-    /// A certificate and a key for an agent, as files.
-    fn write_agent(&self, files: &ClientFiles) {
-        let (made, key) = self.sign("agent", ExtendedKeyUsagePurpose::ClientAuth);
-        std::fs::write(&files.cert, made.pem()).expect("written");
-        std::fs::write(&files.key, key.serialize_pem()).expect("written");
-    }
-
-    /// A server that lets in whoever shows a certificate of this authority.
-    fn acceptor(&self) -> TlsAcceptor {
-        let mut roots = RootCertStore::empty();
-        let root = CertificateDer::from_pem_slice(self.pem.as_bytes()).expect("a certificate");
-        roots.add(root).expect("an authority");
-        let clients = WebPkiClientVerifier::builder(roots.into());
-        let (made, key) = self.sign("127.0.0.1", ExtendedKeyUsagePurpose::ServerAuth);
+    /// A server that this authority vouches for; it wants to know its agents where it is told to.
+    fn acceptor(&self, wants_certificate: bool) -> TlsAcceptor {
+        let (leaf, key) = self.sign("127.0.0.1");
         let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
-        let config = ServerConfig::builder()
-            .with_client_cert_verifier(clients.build().expect("a verifier"))
-            .with_single_cert(vec![made.der().clone()], key)
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .expect("versions");
+        let builder = match wants_certificate {
+            false => builder.with_no_client_auth(),
+            true => {
+                let mut roots = RootCertStore::empty();
+                roots.add(self.certificate.clone()).expect("a root");
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+            }
+        };
+        let chain = vec![leaf.der().clone()];
+        let mut config = builder
+            .with_single_cert(chain, key)
             .expect("a configuration");
+        config.alpn_protocols = vec![b"h2".to_vec()];
         TlsAcceptor::from(Arc::new(config))
     }
 }
 
-/// Whether a connection made with these files right now is accepted at both ends.
-async fn is_let_in(files: &TlsFiles, server: &TlsAcceptor) -> bool {
-    let (here, there) = tokio::io::duplex(64 * 1024);
-    let config = files.config(&[b"h2"]).expect("usable files");
-    let name = ServerName::try_from("127.0.0.1").expect("a name");
-    let client = TlsConnector::from(Arc::new(config)).connect(name, here);
-    let (client, server) = tokio::join!(client, server.accept(there));
-    client.is_ok() && server.is_ok()
+#[tokio::test]
+async fn a_named_authority_is_trusted() {
+    let authority = Authority::new();
+    let tls = authority.acceptor(false);
+    let server = FakeServer::start_tls(&[steps(&["echo over tls"])], tls).await;
+    let mut settings = server_settings(&server.address);
+    settings.tls.ca = authority.ca();
+    let agent = Agent::start_at(settings);
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
+    assert!(server.log().ends_with("over tls\n"));
+    agent.shut_down().await;
 }
 
-// EP-31, EP-34: what is in the files at the moment of the connect counts.
+// EP-34: check the certificate, back off, try again; never in the clear.
 #[tokio::test]
-async fn a_reconnect_uses_renewed_files_and_trusts_the_named_authority_alone() {
-    let _ = tokio_rustls::rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let folder = tempfile::tempdir().expect("a folder");
-    let (own, other) = (Authority::new(), Authority::new());
-    let server = own.acceptor();
-    let client = ClientFiles {
-        cert: folder.path().join("agent.pem"),
-        key: folder.path().join("agent.key"),
+async fn an_unknown_authority_is_tried_again_and_nothing_is_sent_in_the_clear() {
+    let authority = Authority::new();
+    let server = FakeServer::start_tls(&[], authority.acceptor(false)).await;
+    let file = authority.folder.path().join("named.pem");
+    std::fs::copy(Authority::new().ca().expect("a file"), &file).expect("a copy");
+    let mut settings = server_settings(&server.address);
+    settings.tls.ca = Some(file.clone());
+    let agent = Agent::start_at(settings);
+    server
+        .wait_until(|state| state.first_bytes.len() >= 3)
+        .await;
+    assert_eq!(server.count("Register"), 0);
+    // The file is mended under the agent's eyes: files are read on every try.
+    std::fs::copy(authority.ca().expect("a file"), &file).expect("a copy");
+    server.wait_for("Register", 1).await;
+    let spoken = server.state().first_bytes.clone();
+    assert!(spoken.iter().all(|byte| *byte == HANDSHAKE), "{spoken:?}");
+    agent.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_shown() {
+    let authority = Authority::new();
+    let tls = authority.acceptor(true);
+    let server = FakeServer::start_tls(&[steps(&["true"])], tls).await;
+    let (certificate, key) = authority.sign("box-1");
+    let folder = authority.folder.path();
+    let files = ClientFiles {
+        cert: folder.join("agent.pem"),
+        key: folder.join("agent.key"),
     };
-    let files = TlsFiles {
-        ca: Some(folder.path().join("ca.pem")),
-        client: Some(client.clone()),
+    std::fs::write(&files.cert, certificate.pem()).expect("a file");
+    std::fs::write(&files.key, key.serialize_pem()).expect("a file");
+    let mut settings = server_settings(&server.address);
+    settings.tls = TlsFiles {
+        ca: authority.ca(),
+        client: Some(files),
     };
-    let pin = |authority: &Authority| {
-        std::fs::write(folder.path().join("ca.pem"), &authority.pem).expect("written");
-    };
-    pin(&own);
-    own.write_agent(&client);
-    assert!(is_let_in(&files, &server).await);
-    // Renewed by the wrong authority, then by the right one.
-    other.write_agent(&client);
-    assert!(!is_let_in(&files, &server).await);
-    own.write_agent(&client);
-    assert!(is_let_in(&files, &server).await);
-    let bare = TlsFiles {
-        client: None,
-        ..files.clone()
-    };
-    assert!(!is_let_in(&bare, &server).await, "it shows no certificate");
-    pin(&other);
-    assert!(!is_let_in(&files, &server).await, "another is pinned");
+    let agent = Agent::start_at(settings);
+    server.wait_for("RunComplete", 1).await;
+    let shown = server.state().certificate.clone();
+    assert_eq!(shown.as_deref(), Some(&**certificate.der()));
+    agent.shut_down().await;
 }

@@ -1,288 +1,285 @@
-//! A lease when things go wrong: answers lost, the lease gone, the server away or hostile.
+//! A lease when things go wrong: answers lost, the lease gone, the server busy or hostile.
 
 use std::time::Duration;
 
-use delta_agent::AgentError;
-use serde_json::{Value, json};
-use tokio::time::Instant;
+use bytes::Bytes;
+use delta_wire::agent::proto::server_message::Message as Say;
+use delta_wire::agent::proto::{CompleteAck, ProtocolError, RunStatus, StaleLease, WorkAck};
 
+use crate::agent::{Agent, job_number, steps};
 use crate::bench::is_running;
-use crate::fake_server::FakeServer;
-use crate::lease::{Agent, steps};
+use crate::fake_server::{FakeServer, State};
 
-/// The job's own number, which it printed first.
-async fn job_number(server: &FakeServer) -> String {
-    let lines = |log: &[u8]| log.iter().filter(|byte| **byte == b'\n').count();
-    server.wait_until(|state| lines(&state.log) >= 2).await;
-    server
-        .log()
-        .lines()
-        .nth(1)
-        .expect("the job's number")
-        .to_owned()
+fn refused(reason: &str) -> Say {
+    Say::CompleteAck(CompleteAck {
+        run_id: "exe_1".to_owned(),
+        accepted: false,
+        reason: reason.to_owned(),
+        ..Default::default()
+    })
 }
 
-// A18, A67: every message is sent again until it is answered, the completion unchanged.
+fn error(message_type: &str, retryable: bool) -> Say {
+    Say::ProtocolError(ProtocolError {
+        message_type: message_type.to_owned(),
+        run_id: "exe_1".to_owned(),
+        code: "BUSY".to_owned(),
+        message: "not now".to_owned(),
+        retryable,
+        ..Default::default()
+    })
+}
+
+fn instead(state: &mut State, name: &'static str, say: Say) {
+    state.instead.entry(name).or_default().push_back(say);
+}
+
+// A18, A67: every message is sent again until it is answered, the result unchanged.
 #[tokio::test]
 async fn lost_answers_are_asked_for_again_with_the_same_message() {
-    let server = FakeServer::start(&[steps(&["echo one; sleep 0.3; echo two; exit 3"])]).await;
+    let server = FakeServer::start(&[]).await;
     server.change(|state| {
-        for action in ["ack-lease", "complete", "uploads", "the-log", "heartbeat"] {
-            state.lose.insert(action.into(), 2);
-        }
+        state.ttl = Duration::from_secs(60);
+        state.lose = [("WorkAccepted", 1), ("RunComplete", 2)].into();
+        state.jobs.push_back(steps(&["echo one; exit 3"]));
     });
     let agent = Agent::start(&server);
-    let complete = server.wait_for("complete", 3).await;
-    assert_eq!(complete[0], complete[1]);
-    assert_eq!(complete[1], complete[2]);
-    server.wait_for("lease", 2).await;
+    let results = server.wait_results(3).await;
+    assert_eq!(results[0], results[1]);
+    assert_eq!(results[1], results[2]);
+    server.wait_idle().await;
     assert_eq!(
-        server.bodies("complete").len(),
+        server.results().len(),
         3,
-        "an answered completion is not sent again"
+        "what is answered is not repeated"
     );
-    let log = server.log();
-    let wanted = "--- step 1: echo one; sleep 0.3; echo two; exit 3\none\ntwo\n\
-                  --- step 1 ended with exit code 3\n";
-    assert_eq!(
-        log, wanted,
-        "the log is byte-exact although its answers were lost"
-    );
-    assert!(server.bodies("ack-lease").len() >= 3);
+    assert_eq!(server.count("WorkAccepted"), 2);
+    assert_eq!(server.count("Register"), 4);
     agent.shut_down().await;
 }
 
-// RP-45: stop work, stop heartbeats, free resources, never Complete.
+#[tokio::test]
+async fn lost_answers_to_logs_and_renewals_cost_no_byte() {
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.ttl = Duration::from_secs(60);
+        state.interval = Duration::from_millis(300);
+        state.lose = [("LogChunk", 1), ("Renewal", 1)].into();
+        state
+            .jobs
+            .push_back(steps(&["echo one; sleep 1; echo two; exit 3"]));
+    });
+    let agent = Agent::start(&server);
+    server.wait_for("RunComplete", 1).await;
+    let wanted = "--- step 1: echo one; sleep 1; echo two; exit 3\none\ntwo\n\
+                  --- step 1 ended with exit code 3\n";
+    assert_eq!(server.log(), wanted);
+    assert_eq!(server.count("Register"), 3);
+    agent.shut_down().await;
+}
+
+// RP-45: stop work, stop renewing, free resources, never report.
 #[tokio::test]
 async fn a_stale_lease_ends_the_work_without_a_word() {
-    let server =
-        FakeServer::start(&[steps(&["echo $$; trap '' TERM; sleep 600 & wait; wait"])]).await;
-    let agent = Agent::start(&server);
-    let pid = job_number(&server).await;
-    server.change(|state| state.stale = true);
-    server.wait_for("lease", 2).await;
-    assert!(!is_running(&pid));
-    let heartbeats = server.bodies("heartbeat").len();
-    let left = std::fs::read_dir(agent.folder.path().join("work/attempts")).expect("a folder");
-    assert_eq!(left.count(), 0, "the workspace is removed");
-    agent.shut_down().await;
-    assert!(server.bodies("complete").is_empty() && server.bodies("cancel-ack").is_empty());
-    assert_eq!(server.bodies("heartbeat").len(), heartbeats);
+    for pushed in [true, false] {
+        let stubborn = "echo $$; trap '' TERM; sleep 600 & wait; wait";
+        let server = FakeServer::start(&[]).await;
+        server.change(|state| {
+            state.interval = Duration::from_millis(300);
+            state.jobs.push_back(steps(&[stubborn]));
+        });
+        let agent = Agent::start(&server);
+        let pid = job_number(&server).await;
+        match pushed {
+            true => server.say(Say::StaleLease(StaleLease {
+                run_id: "exe_1".to_owned(),
+                reason: "LEASE_REVOKED".to_owned(),
+            })),
+            false => server.change(|state| state.stale = true),
+        }
+        server.wait_idle().await;
+        assert!(!is_running(&pid));
+        let renewals = server.count("Renewal");
+        assert!(agent.has_no_workspace());
+        agent.shut_down().await;
+        assert!(server.results().is_empty());
+        assert_eq!(server.count("Renewal"), renewals);
+    }
 }
 
-// RP-58, D7: out of touch for a whole TTL, the holder stops by itself.
+// RP-3: renewals carry a lease far beyond its time to live.
 #[tokio::test]
-async fn an_agent_out_of_touch_stops_by_its_own_clock() {
+async fn a_short_lease_is_kept_alive_by_renewals() {
     let server = FakeServer::start(&[]).await;
     server.change(|state| {
-        (state.ttl, state.interval) = (1.0, 0.25);
-        state.lose.insert("heartbeat".into(), u32::MAX);
-        state.jobs.push_back(steps(&["echo $$; sleep 600"]));
-    });
-    let start = Instant::now();
-    let agent = Agent::start(&server);
-    let pid = job_number(&server).await;
-    server.wait_for("lease", 2).await;
-    assert!(
-        start.elapsed() >= Duration::from_millis(900),
-        "{:?}",
-        start.elapsed()
-    );
-    assert!(!is_running(&pid));
-    assert!(server.bodies("heartbeat").len() >= 3, "it went on trying");
-    agent.shut_down().await;
-    assert!(server.bodies("complete").is_empty());
-}
-
-// RP-3: heartbeats carry a lease far beyond its TTL, on answers of any length.
-#[tokio::test]
-async fn a_short_lease_is_kept_alive_by_heartbeats() {
-    let server = FakeServer::start(&[]).await;
-    server.change(|state| {
-        (state.ttl, state.interval) = (1.0, 0.4);
+        (state.ttl, state.interval) = (Duration::from_secs(1), Duration::from_millis(400));
         state.jobs.push_back(steps(&["sleep 2.5; echo done"]));
     });
     let agent = Agent::start(&server);
-    let complete = server.wait_for("complete", 1).await.remove(0);
-    assert_eq!(complete["status"], "SUCCEEDED");
-    let heartbeats = server.bodies("heartbeat");
-    let seqs: Vec<u64> = heartbeats
-        .iter()
-        .filter_map(|it| it["seq"].as_u64())
-        .collect();
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
+    let beats = server.heartbeats();
+    let renewals: Vec<_> = beats.iter().flat_map(|it| &it.leases).collect();
+    let seqs: Vec<u64> = renewals.iter().filter_map(|it| it.seq).collect();
     assert!(seqs.len() >= 5 && seqs.is_sorted(), "{seqs:?}");
-    assert_eq!(heartbeats.last().expect("one")["progress"]["step_index"], 0);
+    let progress = renewals.last().and_then(|it| it.progress.as_ref());
+    assert_eq!(progress.and_then(|it| it.step_index), Some(0));
     agent.shut_down().await;
 }
 
-// A3: NOT_ACKED means acknowledge, then the very same completion.
+// A3: NOT_ACKED means accept, then the very same result.
 #[tokio::test]
-async fn a_completion_before_its_acknowledgement_is_repaired() {
+async fn a_result_before_its_acceptance_is_repaired() {
     let server = FakeServer::start(&[steps(&["true"])]).await;
-    let refusal = json!({
-        "type": "CompleteAck", "lease_id": "lease_canary_1", "accepted": false,
-        "reason": "NOT_ACKED",
-    });
-    server.change(|state| {
-        state
-            .instead
-            .insert("complete".into(), [(409, "", refusal)].into());
-    });
+    server.change(|state| instead(state, "RunComplete", refused("NOT_ACKED")));
     let agent = Agent::start(&server);
-    let complete = server.wait_for("complete", 2).await;
-    assert_eq!(complete[0], complete[1]);
-    assert_eq!(server.bodies("ack-lease").len(), 2);
+    let results = server.wait_results(2).await;
+    assert_eq!(results[0], results[1]);
+    assert_eq!(server.count("WorkAccepted"), 2);
     agent.shut_down().await;
 }
 
 // A10: the cancel won; the lease is over in good order.
 #[tokio::test]
-async fn a_completion_overtaken_by_a_cancel_ends_the_lease() {
+async fn a_result_overtaken_by_a_cancel_ends_the_lease() {
     let server = FakeServer::start(&[steps(&["true"])]).await;
-    let refusal = json!({
-        "type": "CompleteAck", "lease_id": "lease_canary_1", "accepted": false,
-        "reason": "CANCEL_REQUESTED", "final_status": "CANCELED",
-    });
-    server.change(|state| {
-        state
-            .instead
-            .insert("complete".into(), [(409, "", refusal)].into());
-    });
+    server.change(|state| instead(state, "RunComplete", refused("CANCEL_REQUESTED")));
     let agent = Agent::start(&server);
-    server.wait_for("lease", 2).await;
-    assert_eq!(server.bodies("complete").len(), 1);
+    server.wait_idle().await;
+    assert_eq!(server.results().len(), 1);
     agent.shut_down().await;
 }
 
 #[tokio::test]
-async fn a_stale_answer_to_the_acknowledgement_lets_nothing_start() {
-    let place = tempfile::tempdir().expect("a folder");
-    let touch = format!("touch {}/started", place.path().display());
-    let server = FakeServer::start(&[steps(&[&touch])]).await;
-    let stale = json!({
-        "type": "StaleLease", "lease_id": "lease_canary_1", "reason": "LEASE_REVOKED",
+async fn a_stale_answer_to_the_acceptance_lets_nothing_start() {
+    let stale = Say::StaleLease(StaleLease {
+        run_id: "exe_1".to_owned(),
+        reason: "LEASE_REVOKED".to_owned(),
     });
-    server.change(|state| {
-        state
-            .instead
-            .insert("ack-lease".into(), [(409, "", stale)].into());
+    let not_yours = Say::WorkAck(WorkAck {
+        run_id: "exe_1".to_owned(),
+        accepted: false,
+        reason: "LEASE_REVOKED".to_owned(),
+        ..Default::default()
     });
-    let agent = Agent::start(&server);
-    server.wait_for("lease", 2).await;
-    agent.shut_down().await;
-    assert!(!place.path().join("started").exists());
-    assert!(server.bodies("complete").is_empty() && server.bodies("heartbeat").is_empty());
+    for answer in [stale, not_yours] {
+        let place = tempfile::tempdir().expect("a folder");
+        let touch = format!("touch {}/started", place.path().display());
+        let server = FakeServer::start(&[steps(&[&touch])]).await;
+        server.change(|state| instead(state, "WorkAccepted", answer));
+        let agent = Agent::start(&server);
+        server.wait_idle().await;
+        agent.shut_down().await;
+        assert!(!place.path().join("started").exists());
+        assert!(server.results().is_empty() && server.count("Renewal") == 0);
+    }
 }
 
+// D4: nothing is executed before the acceptance is answered.
+#[tokio::test]
+async fn nothing_starts_while_the_acceptance_is_not_answered() {
+    let place = tempfile::tempdir().expect("a folder");
+    let started = place.path().join("started");
+    let touch = format!("touch {}", started.display());
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.hold.insert("WorkAccepted");
+        state.jobs.push_back(steps(&[&touch]));
+    });
+    let agent = Agent::start(&server);
+    server.wait_for("WorkAccepted", 1).await;
+    // Two heartbeats long, the agent had the time to do it.
+    let beats = server.count("Heartbeat");
+    server.wait_for("Heartbeat", beats + 2).await;
+    assert!(!started.exists());
+    server.change(State::let_go);
+    server.wait_for("RunComplete", 1).await;
+    assert!(started.exists());
+    agent.shut_down().await;
+}
+
+// A27: as after a restart that kept less than it had answered for.
 #[tokio::test]
 async fn the_servers_offset_is_obeyed() {
     let server = FakeServer::start(&[steps(&["echo one; sleep 0.5; echo two"])]).await;
     let agent = Agent::start(&server);
-    server.wait_for("the-log", 1).await;
-    // As after a restart that kept less than it had answered for.
-    server.change(|state| state.log.truncate(5));
-    let complete = server.wait_for("complete", 1).await.remove(0);
+    server.wait_for("LogChunk", 1).await;
+    server.change(|state| state.executions[0].log.truncate(5));
+    let result = server.wait_results(1).await.remove(0);
     let log = server.log();
     assert!(log.ends_with("one\ntwo\n"), "{log}");
-    assert_eq!(complete["log"]["length"], log.len());
+    assert_eq!(result.log_length, Some(log.len() as u64));
     agent.shut_down().await;
 }
 
 #[tokio::test]
 async fn a_server_that_takes_no_log_still_gets_the_result() {
-    let server = FakeServer::start(&[steps(&["echo one"])]).await;
-    let refusal = json!({ "code": "TOO_LARGE", "message": "no", "retryable": false });
-    server.change(|state| {
-        state
-            .instead
-            .insert("uploads".into(), [(413, "", refusal)].into());
-    });
-    let agent = Agent::start(&server);
-    let complete = server.wait_for("complete", 1).await.remove(0);
-    assert_eq!(
-        (&complete["status"], &complete["artifacts"]),
-        (&json!("SUCCEEDED"), &json!([]))
-    );
-    agent.shut_down().await;
-}
-
-// A35: exit only when the credential is refused.
-#[tokio::test]
-async fn a_refused_credential_ends_the_agent() {
-    for status in [401, 403] {
-        let server = FakeServer::start(&[]).await;
-        let refusal =
-            json!({ "code": "UNAUTHENTICATED", "message": "revoked", "retryable": false });
-        server.change(|state| {
-            state
-                .instead
-                .insert("lease".into(), [(status, "", refusal)].into());
-        });
-        let ended = Agent::start(&server).ended().await;
-        let refused = matches!(&ended, Err(AgentError::Unauthorized(why)) if why == "revoked");
-        assert!(refused, "{ended:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_credential_refused_during_work_ends_the_work_and_the_agent() {
     let server = FakeServer::start(&[]).await;
-    let refusal = json!({ "code": "FORBIDDEN", "message": "revoked", "retryable": false });
     server.change(|state| {
-        (state.ttl, state.interval) = (10.0, 0.2);
-        state.jobs.push_back(steps(&["echo $$; sleep 600"]));
-    });
-    let agent = Agent::start(&server);
-    let pid = job_number(&server).await;
-    server.change(|state| {
-        let refusals = std::iter::repeat_n((403, "", refusal), 50).collect();
-        state.instead.insert("heartbeat".into(), refusals);
-    });
-    let ended = agent.ended().await;
-    assert!(
-        matches!(ended, Err(AgentError::Unauthorized(_))),
-        "{ended:?}"
-    );
-    assert!(!is_running(&pid));
-    assert!(server.bodies("complete").is_empty());
-}
-
-#[tokio::test]
-async fn a_busy_server_is_given_the_time_it_asks_for() {
-    let server = FakeServer::start(&[steps(&["true"])]).await;
-    let busy = |status| (status, "retry-after: 1\r\n", Value::Null);
-    server.change(|state| {
+        state.log_limit = 3;
         state
-            .instead
-            .insert("lease".into(), [busy(429), busy(503)].into());
+            .jobs
+            .push_back(steps(&["echo one; sleep 0.3; echo two"]));
     });
-    let start = Instant::now();
     let agent = Agent::start(&server);
-    server.wait_for("complete", 1).await;
-    assert!(
-        start.elapsed() >= Duration::from_secs(2),
-        "{:?}",
-        start.elapsed()
-    );
-    assert_eq!(server.bodies("lease").len(), 3);
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
+    assert_eq!(server.log().len(), 3);
     agent.shut_down().await;
 }
 
 #[tokio::test]
-async fn garbage_is_survived() {
-    let server = FakeServer::start(&[steps(&["sleep 0.2"])]).await;
+async fn a_busy_server_is_asked_again() {
+    let server = FakeServer::start(&[steps(&["true"])]).await;
     server.change(|state| {
-        let garbage = [
-            (200, "", json!("garbage")),
-            (200, "", json!({"type": "Other"})),
-        ];
-        for action in ["ack-lease", "heartbeat", "uploads", "the-log", "complete"] {
-            state.instead.insert(action.into(), garbage.clone().into());
+        for _ in 0..2 {
+            instead(state, "WorkAccepted", error("WorkAccepted", true));
+            instead(state, "RunComplete", error("ResultStream", true));
         }
     });
     let agent = Agent::start(&server);
-    let complete = server.wait_for("complete", 3).await;
-    assert_eq!(complete[2]["status"], "SUCCEEDED");
-    server.wait_for("lease", 2).await;
+    let results = server.wait_results(3).await;
+    assert_eq!(results[2].status(), RunStatus::Success);
+    assert_eq!(results[0], results[2]);
+    assert_eq!(server.count("WorkAccepted"), 3);
+    agent.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_result_that_is_refused_for_good_is_not_repeated() {
+    let server = FakeServer::start(&[steps(&["true"])]).await;
+    server.change(|state| instead(state, "RunComplete", error("ResultStream", false)));
+    let agent = Agent::start(&server);
+    server.wait_idle().await;
+    agent.shut_down().await;
+    assert_eq!(server.results().len(), 1);
+}
+
+// EP-37, EP-38: what is unknown or cannot be read is ignored, and costs its neighbours nothing.
+#[tokio::test]
+async fn unknown_and_garbled_messages_are_ignored() {
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.noise = vec![
+            Bytes::from_static(b"\xff\xff\xff"),
+            // Field 100, which no version knows.
+            Bytes::from_static(b"\xa2\x06\x01x"),
+            Bytes::new(),
+            crate::fake_server::bytes_of(error("Nonsense", false)),
+        ];
+        state
+            .jobs
+            .push_back(steps(&["echo one; sleep 0.3; echo two"]));
+    });
+    let agent = Agent::start(&server);
+    server.wait_for("Heartbeat", 1).await;
+    // A frame that is none: more messages than a frame may have.
+    let too_many = vec![Bytes::new(); delta_wire::agent::MAX_FRAME_MESSAGES + 1];
+    server.change(|state| state.say(too_many));
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
+    assert!(server.log().ends_with("one\ntwo\n"));
+    server.wait_idle().await;
+    assert_eq!(server.count("Register"), 1, "the stream survived");
     agent.shut_down().await;
 }

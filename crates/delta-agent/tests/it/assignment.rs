@@ -1,0 +1,183 @@
+//! What the agent takes and what it does not, what it says of itself, and how it drains.
+
+use delta_wire::agent::proto::agent_message::Message as Said;
+use delta_wire::agent::proto::server_message::Message as Say;
+use delta_wire::agent::proto::{AgentStatus, AssignWork, RunStatus, Undrain};
+use serde_json::Value;
+
+use crate::agent::{Agent, steps};
+use crate::fake_server::{FakeServer, State, bytes_of};
+
+/// The last heartbeat says so.
+pub fn says_draining(state: &State) -> bool {
+    says(state, AgentStatus::Draining)
+}
+
+fn says(state: &State, status: AgentStatus) -> bool {
+    let mut said = state.seen.iter().rev();
+    let last = said.find_map(|(_, said)| match said {
+        Said::Heartbeat(beat) => Some(beat.status()),
+        _ => None,
+    });
+    last == Some(status)
+}
+
+/// A job that ends when the file is there.
+fn until(file: &std::path::Path) -> Value {
+    let wait = format!(
+        "echo up; until [ -e {} ]; do sleep 0.05; done",
+        file.display()
+    );
+    steps(&[&wait])
+}
+
+/// Assigns more than the server by itself would.
+fn push(server: &FakeServer, change: impl FnOnce(&mut AssignWork)) {
+    server.change(|state| {
+        let mut work = state.assignment(&steps(&["true"]));
+        change(&mut work);
+        state.say(vec![bytes_of(Say::AssignWork(work))]);
+    });
+}
+
+/// Takes a field away.
+type Lack = fn(&mut AssignWork);
+
+// EP-39: it is rejected, and the reason names what is missing.
+#[tokio::test]
+async fn an_assignment_that_lacks_a_field_is_rejected() {
+    let lacking: [(&str, Lack); 5] = [
+        ("lease_ttl_ms", |work| work.lease_ttl_ms = 0),
+        ("lease_heartbeat_interval_ms", |work| {
+            work.lease_heartbeat_interval_ms = 0;
+        }),
+        ("timeout_seconds", |work| work.timeout_seconds = 0),
+        ("job_spec", |work| work.job_spec.clear()),
+        ("job_id", |work| work.job_id.clear()),
+    ];
+    let server = FakeServer::start(&[]).await;
+    let agent = Agent::start(&server);
+    server.wait_for("Heartbeat", 1).await;
+    for (n, (field, lack)) in lacking.into_iter().enumerate() {
+        push(&server, lack);
+        server.wait_for("WorkRejected", n + 1).await;
+        let reason = server.rejections().remove(n).reason;
+        assert!(reason.contains(field), "{reason}");
+    }
+    assert_eq!(server.count("WorkAccepted"), 0);
+    push(&server, |_| {});
+    server.wait_for("RunComplete", 1).await;
+    assert_eq!(server.count("Register"), 1, "the stream survived");
+    agent.shut_down().await;
+}
+
+// A28: what is beyond its slots goes back.
+#[tokio::test]
+async fn an_assignment_beyond_its_slots_is_rejected() {
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let server = FakeServer::start(&[until(&go)]).await;
+    let agent = Agent::start(&server);
+    agent.seen.wait_for("out up").await;
+    push(&server, |_| {});
+    server.wait_for("WorkRejected", 1).await;
+    let rejected = server.rejections().remove(0);
+    assert_eq!(
+        (&*rejected.run_id, &*rejected.reason),
+        ("exe_2", "resource_exhausted")
+    );
+    std::fs::write(go, "").expect("a file");
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
+    agent.shut_down().await;
+}
+
+// A28: a slot is free as soon as its result is taken.
+#[tokio::test]
+async fn work_may_follow_a_result_at_once() {
+    let jobs: Vec<Value> = (0..20).map(|_| steps(&["true"])).collect();
+    let server = FakeServer::start(&jobs).await;
+    let agent = Agent::start(&server);
+    server.wait_for("RunComplete", 20).await;
+    assert!(server.rejections().is_empty());
+    agent.shut_down().await;
+}
+
+// EP-6, EP-7: at the interval the server asked for, with the status and what is held.
+#[tokio::test]
+async fn heartbeats_tell_what_the_agent_does() {
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let server = FakeServer::start(&[]).await;
+    let agent = Agent::start(&server);
+    // One a second; at the usual thirty nobody would wait for so many.
+    server.wait_for("Heartbeat", 4).await;
+    for beat in server.heartbeats() {
+        assert_eq!(beat.status(), AgentStatus::Idle);
+        assert!(beat.active_runs.is_empty() && beat.timestamp.is_some());
+    }
+    server.change(|state| state.jobs.push_back(until(&go)));
+    server
+        .wait_until(|state| says(state, AgentStatus::Busy))
+        .await;
+    let busy = server.heartbeats().pop().expect("a heartbeat");
+    assert_eq!(busy.active_runs, ["exe_1"]);
+    std::fs::write(go, "").expect("a file");
+    server.wait_idle().await;
+    let idle = server.heartbeats().pop().expect("a heartbeat");
+    assert!(idle.active_runs.is_empty());
+    agent.shut_down().await;
+}
+
+// EP-24, EP-25, A50: nothing new is taken, what runs finishes, and then it says so once.
+#[tokio::test]
+async fn a_drain_lets_work_finish_and_takes_no_more() {
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let server = FakeServer::start(&[until(&go)]).await;
+    let agent = Agent::start_with(&server, |settings| settings.slots = 2);
+    agent.seen.wait_for("out up").await;
+    server.drain("abc");
+    server.wait_until(says_draining).await;
+    let draining = server.heartbeats().pop().expect("a heartbeat");
+    assert_eq!(draining.active_runs, ["exe_1"]);
+    push(&server, |_| {});
+    server.wait_for("WorkRejected", 1).await;
+    assert_eq!(server.rejections().remove(0).reason, "draining");
+    assert!(server.drains_complete().is_empty(), "work is left");
+    std::fs::write(go, "").expect("a file");
+    server.wait_for("DrainComplete", 1).await;
+    let order = server.names();
+    let at = |name| order.iter().position(|it| *it == name);
+    assert!(at("RunComplete") < at("DrainComplete"), "{order:?}");
+    let result = server.results().remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
+    // The same order again, and time to say it again.
+    server.drain("abc");
+    let beats = server.count("Heartbeat");
+    server.wait_for("Heartbeat", beats + 3).await;
+    assert_eq!(server.drains_complete(), ["abc"]);
+    server.say(Say::Undrain(Undrain {
+        drain_id: "abc".to_owned(),
+    }));
+    server.change(|state| {
+        state.assigning = true;
+        state.jobs.push_back(steps(&["true"]));
+    });
+    server.wait_for("RunComplete", 2).await;
+    agent.shut_down().await;
+}
+
+// EP-25: an agent with nothing to do is drained at once.
+#[tokio::test]
+async fn an_idle_agent_is_drained_at_once() {
+    let server = FakeServer::start(&[]).await;
+    let agent = Agent::start(&server);
+    server.wait_for("Heartbeat", 1).await;
+    server.drain("one");
+    server.wait_for("DrainComplete", 1).await;
+    server.drain("two");
+    server.wait_for("DrainComplete", 2).await;
+    assert_eq!(server.drains_complete(), ["one", "two"]);
+    agent.shut_down().await;
+}

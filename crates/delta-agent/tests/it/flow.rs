@@ -1,0 +1,99 @@
+//! Log bytes that nobody takes stand in nobody's way.
+
+use std::time::Duration;
+
+use delta_wire::agent::proto::agent_message::Message as Said;
+use delta_wire::agent::proto::result_stream::Payload;
+
+use crate::agent::{Agent, hex, sha256, steps};
+use crate::fake_server::{FakeServer, State};
+
+/// Most that may be on its way at a time: what a fast line carries.
+const MOST_ON_THE_WAY: usize = 4 * 1024 * 1024;
+const PRINTED: usize = 64 * 1024 * 1024;
+/// Far less than what is printed, far more than an agent needs.
+const MOST_MEMORY: usize = 32 * 1024 * 1024;
+
+/// Log bytes that came, whether they were taken or not.
+fn log_bytes(state: &State) -> usize {
+    let chunks = state.seen.iter().filter_map(|(_, said)| match said {
+        Said::Result(result) => match &result.payload {
+            Some(Payload::LogChunk(chunk)) => Some(chunk.data.len()),
+            _ => None,
+        },
+        _ => None,
+    });
+    chunks.sum()
+}
+
+/// Bytes of memory that this process has touched at most.
+fn peak_memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = peak.and_then(|it| it.trim().strip_suffix(" kB"));
+    let kilobytes: usize = kilobytes.and_then(|it| it.parse().ok()).expect("a number");
+    kilobytes * 1024
+}
+
+// EP-45, F51: renewals come on time while log bytes are not taken, and what waits is on disk.
+#[tokio::test]
+async fn renewals_flow_while_log_bytes_are_not_taken() {
+    let place = tempfile::tempdir().expect("a folder");
+    let (printed, go) = (place.path().join("printed"), place.path().join("go"));
+    let print = format!(
+        "head -c {PRINTED} /dev/zero | tr '\\0' x; touch {}; until [ -e {} ]; do sleep 0.05; done",
+        printed.display(),
+        go.display()
+    );
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.no_logs = true;
+        (state.ttl, state.interval) = (Duration::from_secs(4), Duration::from_millis(500));
+        state.jobs.push_back(steps(&[&print]));
+    });
+    let before = peak_memory();
+    let agent = Agent::start_unwatched(&server);
+    server.wait_for("LogChunk", 1).await;
+    while !printed.exists() {
+        // Renewals are what keeps the job alive meanwhile.
+        let renewals = server.count("Renewal");
+        server.wait_for("Renewal", renewals + 1).await;
+    }
+    // Longer than the lease would live without them.
+    let renewals = server.count("Renewal");
+    server.wait_for("Renewal", renewals + 12).await;
+    assert!(log_bytes(&server.state()) <= MOST_ON_THE_WAY);
+    let grown = peak_memory() - before;
+    assert!(grown < MOST_MEMORY, "{grown} bytes");
+    // Taken at last, all of it comes.
+    server.change(|state| {
+        state.no_logs = false;
+        state.break_line();
+    });
+    std::fs::write(go, "").expect("a file");
+    let result = server.wait_results(1).await.remove(0);
+    let log = server.state().last_log().to_vec();
+    assert!(log.len() >= PRINTED);
+    assert_eq!(hex(&result.log_sha256), sha256(&log));
+    agent.shut_down().await;
+}
+
+// A27: bytes that were lost on the way are asked for again, and come.
+#[tokio::test]
+async fn log_bytes_are_sent_again_when_they_are_asked_for() {
+    let print = "for i in $(seq 300); do echo $i; sleep 0.005; done";
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.no_logs = true;
+        state.jobs.push_back(steps(&[print]));
+    });
+    let agent = Agent::start(&server);
+    server.wait_for("LogChunk", 2).await;
+    // The next chunk is behind a gap.
+    server.change(|state| state.no_logs = false);
+    let result = server.wait_results(1).await.remove(0);
+    let lines: String = (1..=300).map(|i| format!("{i}\n")).collect();
+    assert_eq!(server.log(), format!("--- step 1: {print}\n{lines}"));
+    assert_eq!(result.log_length, Some(server.log().len() as u64));
+    agent.shut_down().await;
+}
