@@ -109,7 +109,8 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
         }
         let again = place.not_before.filter(|_| !due).map(sleep_until);
         tokio::select! {
-            Ok(()) = shipment.grows.changed(), if !ended => {}
+            // Also when it ended without another byte.
+            _ = shipment.grows.changed(), if !ended => {}
             Ok(()) = shipment.cursors.changed() => {}
             Ok(()) = shipment.line.changed() => {}
             Ok(()) = room.changed(), if due => {}

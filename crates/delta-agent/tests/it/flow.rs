@@ -1,6 +1,6 @@
 //! Log bytes that nobody takes stand in nobody's way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
@@ -75,6 +75,22 @@ async fn renewals_flow_while_log_bytes_are_not_taken() {
     let log = server.state().last_log().to_vec();
     assert!(log.len() >= PRINTED);
     assert_eq!(hex(&result.log_sha256), sha256(&log));
+    agent.shut_down().await;
+}
+
+// EP-45: the end of a log that has long arrived is noticed at once.
+#[tokio::test]
+async fn a_job_that_ends_in_silence_is_reported_at_once() {
+    let server = FakeServer::start(&[steps(&["echo up; sleep 1.5"])]).await;
+    let agent = Agent::start(&server);
+    let start = Instant::now();
+    server.wait_for("RunComplete", 1).await;
+    // It would wait half a minute for bytes that are not there.
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
     agent.shut_down().await;
 }
 
