@@ -1,10 +1,10 @@
 //! The agent as a whole: its settings, its slots, and how it is shut down.
 //!
-//! Work comes over the link and each piece gets a slot; slots share folders and know nothing of each
-//! other. What an earlier agent on the same state folder left running is taken over before a word
-//! is said to the server (A63). The agent ends when it is told to, or when the server refuses its
-//! credential; an unreachable server is only waited for. Dropped midway, it leaves its jobs to the
-//! next one: that is a handover.
+//! Work comes over the link and each piece gets a slot; slots share folders and know nothing of
+//! each other. What an earlier agent on the same state folder left running is taken over before a
+//! word is said to the server (A63). The agent ends when it is told to, or when the server refuses
+//! its credential; an unreachable server is only waited for. Dropped midway, it leaves its jobs to
+//! the next one: that is a handover.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -5,9 +5,9 @@
 //! refuses to execute anything before its lease is acknowledged, and to report anything after the
 //! lease is lost.
 //!
-//! Reading order: [`agent`], `link` (the line to the server), `session` (one lease), `work` (what is
-//! done under it), [`attempt`] (started, followed, found again), [`shim`] (the process that owns the job's
-//! processes and its log), [`executor`] (the words they share), `log_ship`.
+//! Reading order: [`agent`], `link` (the line to the server), `session` (one lease), `work` (what
+//! is done under it), [`attempt`] (started, followed, found again), [`shim`] (the process that owns
+//! the job's processes and its log), [`executor`] (the words they share), `log_ship`.
 
 #![cfg(unix)]
 #![forbid(unsafe_code)]

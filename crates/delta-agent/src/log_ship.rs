@@ -107,13 +107,14 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
                 continue;
             }
         }
-        let again = place.not_before.filter(|_| !due).map(sleep_until);
+        let again = place.not_before.filter(|_| !due);
         tokio::select! {
-            Ok(()) = shipment.grows.changed(), if !ended => {}
+            // Also when it ended without another byte.
+            _ = shipment.grows.changed(), if !ended => {}
             Ok(()) = shipment.cursors.changed() => {}
             Ok(()) = shipment.line.changed() => {}
             Ok(()) = room.changed(), if due => {}
-            () = async { match again { Some(it) => it.await, None => std::future::pending().await } } => {}
+            () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
         }
     }
 }

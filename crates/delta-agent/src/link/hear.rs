@@ -203,6 +203,10 @@ impl Shared {
     /// Work that was assigned: to a slot, or back where it came from (A28, A50).
     fn offered(&self, work: AssignWork) {
         let mut state = self.lock();
+        if state.held.contains_key(&work.run_id) || state.offered.contains(&work.run_id) {
+            // To take it twice would be to do it twice; to reject it, to give up the first.
+            return tracing::warn!(run_id = work.run_id, "the server repeats an assignment");
+        }
         let reason = if state.drain.is_some() || state.stopping {
             Some("draining")
         } else if state.taken() >= self.slots as usize {
@@ -211,7 +215,7 @@ impl Shared {
             None
         };
         if reason.is_none() {
-            state.offered += 1;
+            state.offered.insert(work.run_id.clone());
         }
         drop(state);
         if let Some(reason) = reason {
@@ -221,14 +225,14 @@ impl Shared {
             Ok(assigned) => {
                 if self.assignments.try_send(assigned).is_err() {
                     self.turn_away(&work.run_id, &work.lease, "draining");
-                    self.not_taken();
+                    self.not_taken(&work.run_id);
                 }
             }
             Err(field) => {
                 tracing::error!(run_id = work.run_id, field, "an assignment is not complete");
                 let reason = format!("invalid_assignment: {field}");
                 self.turn_away(&work.run_id, &work.lease, &reason);
-                self.not_taken();
+                self.not_taken(&work.run_id);
             }
         }
     }
@@ -240,10 +244,8 @@ impl Shared {
     }
 
     /// What was offered is nobody's any more; a drain may be complete now.
-    pub fn not_taken(&self) {
-        let mut state = self.lock();
-        state.offered = state.offered.saturating_sub(1);
-        drop(state);
+    pub fn not_taken(&self, execution: &str) {
+        self.lock().offered.remove(execution);
         self.to_send.notify_one();
     }
 

@@ -76,7 +76,7 @@ impl Link {
     pub fn turn_away(&self, work: &Assigned) {
         self.0
             .turn_away(&work.execution, work.granted.lease_id.expose(), "draining");
-        self.0.not_taken();
+        self.0.not_taken(&work.execution);
     }
 
     /// The server refused this agent for good: nothing will be answered any more.

@@ -3,7 +3,7 @@
 //! One lock, held for moments. Everything in it is bounded by the agent's slots and by the calls in
 //! flight; log bytes by their window.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -89,8 +89,8 @@ pub(super) struct State {
     pub stopping: bool,
     /// There will be no further session.
     pub over: bool,
-    /// Assigned and not yet held or rejected.
-    pub offered: u32,
+    /// Executions that were assigned and are not yet held or rejected.
+    pub offered: BTreeSet<String>,
     pub window: Window,
 }
 
@@ -123,7 +123,7 @@ impl Shared {
                 drain_said: false,
                 stopping: false,
                 over: false,
-                offered: 0,
+                offered: BTreeSet::new(),
                 window: Window::new(),
             }),
             slots,
@@ -141,7 +141,7 @@ impl Shared {
 
     pub fn hold(&self, execution: &str, lease: &LeaseToken) -> Followed {
         let mut state = self.lock();
-        state.offered = state.offered.saturating_sub(1);
+        state.offered.remove(execution);
         let (news, followed) = watch::channel(News::None);
         let (cursors, log) = watch::channel(Cursors::default());
         let holding = Holding {
@@ -253,7 +253,7 @@ impl State {
 
     /// EP-25: once per drain, when nothing is left.
     fn drained(&mut self) -> Option<Said> {
-        let nothing_left = self.held.is_empty() && self.offered == 0;
+        let nothing_left = self.held.is_empty() && self.offered.is_empty();
         let drain_id = self
             .drain
             .clone()
@@ -265,7 +265,7 @@ impl State {
     /// Slots that are not free.
     pub fn taken(&self) -> usize {
         let held = self.held.values().filter(|holding| !holding.settled);
-        held.count() + self.offered as usize
+        held.count() + self.offered.len()
     }
 
     pub fn held_leases(&self) -> Vec<HeldLease> {

@@ -1,7 +1,7 @@
 //! How many log bytes may be on their way: about what the line carried in the last second.
 //!
-//! A heartbeat waits behind them in the connection's buffers, so there must be few of them on a slow
-//! line and may be many on a fast one (EP-45, F51). The window grows while answers come back
+//! A heartbeat waits behind them in the connection's buffers, so there must be few of them on a
+//! slow line and may be many on a fast one (EP-45, F51). The window grows while answers come back
 //! quickly and shrinks when they do not.
 
 use std::time::{Duration, Instant};

@@ -46,6 +46,17 @@ impl Agent {
         Agent::start_watched(server, silent, Arc::default(), |_| {})
     }
 
+    /// It is gone from one moment to the next, and another takes its place.
+    pub async fn replaced(self, server: &FakeServer) -> Agent {
+        self.running.abort();
+        let ended = self.running.await;
+        assert!(ended.is_err_and(|it| it.is_cancelled()));
+        let seen = Arc::new(Seen::default());
+        let watching = Arc::clone(&seen) as _;
+        let server = server_settings(&server.address);
+        Agent::start_in(self.folder, server, watching, seen, |_| {})
+    }
+
     fn start_watched(
         server: ServerSettings,
         observer: Arc<dyn Observer>,
@@ -53,6 +64,16 @@ impl Agent {
         change: impl FnOnce(&mut AgentSettings),
     ) -> Agent {
         let folder = tempfile::tempdir().expect("a folder");
+        Agent::start_in(folder, server, observer, seen, change)
+    }
+
+    fn start_in(
+        folder: tempfile::TempDir,
+        server: ServerSettings,
+        observer: Arc<dyn Observer>,
+        seen: Arc<Seen>,
+        change: impl FnOnce(&mut AgentSettings),
+    ) -> Agent {
         let mut settings = AgentSettings::recommended("box".into(), folder.path().join("work"));
         settings.shim = shim_program();
         settings.detect_runtimes = false;

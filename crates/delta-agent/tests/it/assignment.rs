@@ -92,6 +92,31 @@ async fn an_assignment_beyond_its_slots_is_rejected() {
     agent.shut_down().await;
 }
 
+// A67: an assignment that is said twice is one.
+#[tokio::test]
+async fn an_assignment_that_is_repeated_is_taken_once() {
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let server = FakeServer::start(&[]).await;
+    let agent = Agent::start_with(&server, |settings| settings.slots = 2);
+    server.wait_for("Heartbeat", 1).await;
+    server.change(|state| {
+        let work = bytes_of(Say::AssignWork(state.assignment(&until(&go))));
+        state.say(vec![work.clone(), work.clone()]);
+        state.held.push(work);
+    });
+    agent.seen.wait_for("out up").await;
+    server.change(State::let_go);
+    let beats = server.count("Heartbeat");
+    server.wait_for("Heartbeat", beats + 2).await;
+    std::fs::write(go, "").expect("a file");
+    server.wait_idle().await;
+    agent.shut_down().await;
+    assert_eq!(server.count("WorkAccepted"), 1);
+    assert_eq!(server.count("RunComplete"), 1);
+    assert!(server.rejections().is_empty());
+}
+
 // A28: a slot is free as soon as its result is taken.
 #[tokio::test]
 async fn work_may_follow_a_result_at_once() {

@@ -1,11 +1,13 @@
 //! Log bytes that nobody takes stand in nobody's way.
 
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 
 use crate::agent::{Agent, hex, sha256, steps};
+use crate::bench::PATIENCE;
 use crate::fake_server::{FakeServer, State};
 
 /// Most that may be on its way at a time: what a fast line carries.
@@ -35,16 +37,21 @@ fn peak_memory() -> usize {
     kilobytes * 1024
 }
 
+/// Prints a lot, says so, and waits.
+fn a_lot(printed: &Path, go: &Path) -> String {
+    let (printed, go) = (printed.display(), go.display());
+    format!(
+        "head -c {PRINTED} /dev/zero | tr '\\0' x; touch {printed}; \
+         until [ -e {go} ]; do sleep 0.05; done"
+    )
+}
+
 // EP-45, F51: renewals come on time while log bytes are not taken, and what waits is on disk.
 #[tokio::test]
 async fn renewals_flow_while_log_bytes_are_not_taken() {
     let place = tempfile::tempdir().expect("a folder");
     let (printed, go) = (place.path().join("printed"), place.path().join("go"));
-    let print = format!(
-        "head -c {PRINTED} /dev/zero | tr '\\0' x; touch {}; until [ -e {} ]; do sleep 0.05; done",
-        printed.display(),
-        go.display()
-    );
+    let print = a_lot(&printed, &go);
     let server = FakeServer::start(&[]).await;
     server.change(|state| {
         state.no_logs = true;
@@ -75,6 +82,53 @@ async fn renewals_flow_while_log_bytes_are_not_taken() {
     let log = server.state().last_log().to_vec();
     assert!(log.len() >= PRINTED);
     assert_eq!(hex(&result.log_sha256), sha256(&log));
+    agent.shut_down().await;
+}
+
+// EP-45, F51: a server that reads nothing at all holds up the log, not the job, and costs no memory.
+#[tokio::test]
+async fn a_server_that_does_not_read_costs_the_agent_nothing() {
+    let place = tempfile::tempdir().expect("a folder");
+    let (printed, go) = (place.path().join("printed"), place.path().join("go"));
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.ttl = Duration::from_secs(50);
+        state.jobs.push_back(steps(&[&a_lot(&printed, &go)]));
+    });
+    let before = peak_memory();
+    let agent = Agent::start_unwatched(&server);
+    server.wait_for("WorkAccepted", 1).await;
+    server.change(|state| state.not_reading = true);
+    let deadline = Instant::now() + PATIENCE;
+    while !printed.exists() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(printed.exists(), "the job goes on");
+    let grown = peak_memory() - before;
+    assert!(grown < MOST_MEMORY, "{grown} bytes");
+    server.change(|state| state.not_reading = false);
+    std::fs::write(go, "").expect("a file");
+    let result = server.wait_results(1).await.remove(0);
+    let log = server.state().last_log().to_vec();
+    assert!(log.len() >= PRINTED);
+    assert_eq!(hex(&result.log_sha256), sha256(&log));
+    assert_eq!(server.count("Register"), 1);
+    agent.shut_down().await;
+}
+
+// EP-45: the end of a log that has long arrived is noticed at once.
+#[tokio::test]
+async fn a_job_that_ends_in_silence_is_reported_at_once() {
+    let server = FakeServer::start(&[steps(&["echo up; sleep 1.5"])]).await;
+    let agent = Agent::start(&server);
+    let start = Instant::now();
+    server.wait_for("RunComplete", 1).await;
+    // It would wait half a minute for bytes that are not there.
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        start.elapsed()
+    );
     agent.shut_down().await;
 }
 

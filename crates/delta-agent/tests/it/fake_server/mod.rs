@@ -48,6 +48,11 @@ impl Shared {
             .unwrap_or_else(|broken| broken.into_inner())
     }
 
+    async fn may_read(&self) {
+        let mut changed = self.changed.subscribe();
+        while self.state().not_reading && changed.changed().await.is_ok() {}
+    }
+
     /// Changes something and wakes whoever waits for it.
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let changed = change(&mut self.state());

@@ -109,6 +109,7 @@ async fn open(
             for said in said {
                 shared.with(|state| state.hear(said));
             }
+            shared.may_read().await;
             match stream.message().await {
                 Ok(Some(received)) => said = read(received, &shared).into_iter(),
                 Ok(None) | Err(_) => return,

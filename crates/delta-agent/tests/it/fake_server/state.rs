@@ -55,6 +55,8 @@ pub struct State {
     pub noise: Vec<Bytes>,
     /// Everything is heard, nothing is answered.
     pub mute: bool,
+    /// Nothing more is taken from the connection.
+    pub not_reading: bool,
     /// Log bytes are neither kept nor answered.
     pub no_logs: bool,
     /// A log is full at this length.
@@ -99,6 +101,7 @@ impl State {
             instead: HashMap::new(),
             noise: Vec::new(),
             mute: false,
+            not_reading: false,
             no_logs: false,
             log_limit: usize::MAX,
             refuse: VecDeque::new(),
