@@ -48,7 +48,8 @@ pub trait Agents {
     /// Enters an agent, unless its id is taken: false then.
     fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError>;
 
-    /// Notes what was seen; slots and sessions only grow, moments only move on. Unknown agents are passed over.
+    /// Notes what was seen; slots and sessions only grow, moments only move on. Unknown agents are
+    /// passed over.
     fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError>;
 
     /// Begins a drain or takes it back; false when there is no such agent.

@@ -85,7 +85,8 @@ async fn renewals_flow_while_log_bytes_are_not_taken() {
     agent.shut_down().await;
 }
 
-// EP-45, F51: a server that reads nothing at all holds up the log, not the job, and costs no memory.
+// EP-45, F51: a server that reads nothing at all holds up the log, not the job, and costs no
+// memory.
 #[tokio::test]
 async fn a_server_that_does_not_read_costs_the_agent_nothing() {
     let place = tempfile::tempdir().expect("a folder");

@@ -295,12 +295,12 @@ impl Session {
     fn log_chunk(&mut self, proven: &Proven, chunk: LogChunk) -> Result<(), Refused> {
         let now = self.app.writer.now();
         let held = self.leases.get(proven.lease).ok_or(Refused::Stale)?;
-        let in_time = held.accepted && now < held.until;
+        let in_time = held.accepted && held.ended.is_none() && now < held.until;
         let declared = held.ended.is_some_and(|ended| {
             let from = chunk.offset.unwrap_or(u64::MAX);
             from.saturating_add(chunk.data.len() as u64) <= ended.log_length
         });
-        if !(in_time && held.ended.is_none()) && !declared {
+        if !in_time && !declared {
             return Err(Refused::Stale);
         }
         self.log_order(LogOrder::Append(Chunk {

@@ -1,8 +1,8 @@
 //! What one session holds: its slots, and the lease in each.
 //!
-//! Owns capacity as the session sees it: a slot is asked for again when its lease is over, and never
-//! more slots than the agent has, whatever it held before (A28). Whether a lease is good is not
-//! judged here.
+//! Owns capacity as the session sees it: a slot is asked for again when its lease is over, and
+//! never more slots than the agent has, whatever it held before (A28). Whether a lease is good is
+//! not judged here.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};

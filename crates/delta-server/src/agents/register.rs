@@ -103,9 +103,10 @@ fn check(request: &RegisterRequest) -> Result<(), Status> {
         }
         Some(PROTOCOL_MAJOR) => {}
         Some(_) => {
+            let said = word(&request.protocol_version);
             let words = format!(
-                "protocol_version {} is not spoken here; {PROTOCOL_MAJOR}.0 to {PROTOCOL_MAJOR}.x are",
-                word(&request.protocol_version)
+                "protocol_version {said} is not spoken here; {PROTOCOL_VERSION} and any later \
+                 {PROTOCOL_MAJOR}.x is"
             );
             return Err(Status::failed_precondition(words));
         }

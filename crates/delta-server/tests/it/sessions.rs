@@ -15,7 +15,7 @@ const A_WHILE: Duration = Duration::from_millis(300);
 
 #[tokio::test]
 async fn a_job_runs_from_registration_to_completion_and_the_next_follows() {
-    // EP-1, EP-3, EP-8, EP-14, EP-22, EP-26, EP-44
+    // EP-1, EP-3, EP-8, EP-11, EP-14, EP-22, EP-26, EP-44
     let bench = Bench::patient().await;
     let mut agent = Agent::new(&bench).await;
     assert!(agent.id.starts_with("agt_"));
@@ -55,6 +55,8 @@ async fn a_job_runs_from_registration_to_completion_and_the_next_follows() {
     });
     assert!(done.await);
     assert_eq!(bench.job_state(&jobs[0]).await, "SUCCEEDED");
+    // EP-11: bytes that are no text stay what they are.
+    assert_eq!(bench.log(&jobs[0]).await, b"hello \xff\n");
     let next = agent.work().await;
     assert_eq!(next.job_id, jobs[1]);
     // Accepting and completing in one frame.
@@ -82,9 +84,10 @@ async fn the_first_message_must_be_a_registration() {
 
 #[tokio::test]
 async fn a_registration_that_lacks_something_is_refused_by_name() {
-    // EP-39, EP-52, A29
+    // EP-39, EP-52, EP-53, A29
     let bench = Bench::patient().await;
-    let cases: [(fn(&mut RegisterRequest), Code, &str); 6] = [
+    type Spoil = fn(&mut RegisterRequest);
+    let cases: [(Spoil, Code, &str); 6] = [
         (
             |it| it.protocol_version.clear(),
             Code::InvalidArgument,
@@ -437,4 +440,34 @@ async fn slots_are_filled_and_never_overfilled() {
         agent.work().await;
     }
     assert!(agent.hears_no_work(A_WHILE).await);
+}
+
+#[tokio::test]
+async fn nothing_follows_a_result() {
+    // EP-16, A18: the same again is answered the same, anything else changes nothing.
+    let bench = Bench::patient().await;
+    let mut agent = Agent::new(&bench).await;
+    let (_, jobs) = bench.run_with(1).await;
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    for _ in 0..2 {
+        let said = agent.completed(&work, RunStatus::Success);
+        agent.say([said]).await;
+        agent
+            .hears(|say| matches!(say, Say::CompleteAck(ack) if ack.accepted).then_some(()))
+            .await;
+    }
+    agent.say([agent.log(&work, Some(0), b"late")]).await;
+    agent
+        .say([agent.completed(&work, RunStatus::Failure)])
+        .await;
+    for _ in 0..2 {
+        let stale = agent.hears(|say| match say {
+            Say::StaleLease(stale) => Some(stale.run_id.clone()),
+            _ => None,
+        });
+        assert_eq!(stale.await, work.run_id);
+    }
+    assert_eq!(bench.job_state(&jobs[0]).await, "SUCCEEDED");
+    assert_eq!(bench.log(&jobs[0]).await, b"");
 }
