@@ -16,13 +16,14 @@ use anyhow::{Context, Result, bail};
 use crate::steps::succeed;
 
 /// Program, and the package that has it. Add a row to make a part available to tests.
-const NEEDS: [(&str, &str); 6] = [
+const NEEDS: [(&str, &str); 7] = [
     ("initdb", "postgresql"),
     ("pg_ctl", "postgresql"),
     ("setpriv", "util-linux"),
     ("faketime", "faketime"),
     ("python3", "python3"),
     ("git", "git"),
+    ("openssl", "openssl"),
 ];
 
 /// Debian keeps the server programs of PostgreSQL out of the search path.
