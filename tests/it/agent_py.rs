@@ -219,6 +219,38 @@ fn a_generated_client_comes_back_with_its_id_and_its_work() {
     server.check();
 }
 
+// A31, RP-57: its heartbeats renew the lease; stopped for longer than that lives, it is told so,
+// ends its work and reports nothing.
+#[test]
+fn a_generated_client_keeps_its_lease_and_ends_its_work_when_it_is_lost() {
+    let server = Server::start(Options::quick().flag("lease-ttl", "2s"));
+    let person = server.person();
+    let agent = agent(&server, &server.token("runner"));
+    let long = person.create(&run_of("sleep 4"));
+    assert_eq!(person.until_over(&long)["outcome"], "SUCCESS");
+    assert_eq!(
+        only_attempt(&person, &only_job(&person, &long))["losses"],
+        0
+    );
+    let (step, mark, _) = waiting(&server);
+    let run = person.create(&run_of(&step));
+    let worker = pid_in(&mark);
+    agent.stop().unwrap();
+    let other = server.runner("other");
+    let grant = other.take();
+    assert_eq!((&grant.run, grant.attempt), (&run, 1));
+    other.succeed(&grant);
+    let before = person.until_over(&run);
+    agent.cont().unwrap();
+    said(&agent, &format!("{} stale", grant.job));
+    assert!(!is_alive(worker));
+    // What it did meanwhile changed nothing, and it is free again.
+    let next = person.create(&run_of("true"));
+    assert_eq!(person.until_over(&next)["outcome"], "SUCCESS");
+    assert_eq!(person.run(&run)["version"], before["version"]);
+    server.check();
+}
+
 // EP-35
 #[test]
 fn a_generated_client_ends_when_its_credential_is_refused() {
