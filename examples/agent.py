@@ -39,14 +39,14 @@ class Work:
         self.mine = dict(run_id=order.run_id, agent_id=agent.agent_id, lease=order.lease)
         self.asked = monotonic()  # when the oldest renewal left that is not answered yet
         self.ends_at = self.asked + order.lease_ttl_ms / 1000
-        self.deadline = self.asked + order.timeout_seconds
+        limit = order.timeout_seconds or agent.config.default_timeout_seconds
+        self.deadline = self.asked + limit
         self.sent = 0  # bytes of log
         self.expect(work_accepted=pb.WorkAccepted(**self.mine))
 
     def expect(self, **message):
         """Says something that must be answered: it is repeated with every heartbeat until then."""
-        self.unanswered = pb.AgentMessage(**message)
-        self.agent.say(self.unanswered)
+        self.unanswered = self.agent.say(**message)
 
     def renewed(self, ttl_ms):
         if self.asked: self.ends_at, self.asked = self.asked + ttl_ms / 1000, None
@@ -55,7 +55,8 @@ class Work:
         try:
             with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
                 status = self.execute(json.loads(self.order.job_spec), folder, log)
-        except (KeyError, OSError):  # a folder or a program that is not there: not the user's doing
+        except Exception as error:  # such as a folder that is not there: not the user's doing
+            print(self.order.job_id, error, file=sys.stderr, flush=True)
             status = pb.RUN_STATUS_ERROR
         with self.agent.changed:  # no cancel may slip in between
             status = self.stop or status
@@ -79,23 +80,29 @@ class Work:
     def follow(self, log):
         """Sends what the step prints until it has ended, and ends it when it must."""
         kill_at = None
-        while True:
-            over, now = self.process.poll() is not None, monotonic()
+        while self.process.poll() is None:
+            now = monotonic()
             if now > self.ends_at: self.agent.forget(self)
             elif now > self.deadline: self.stop = self.stop or pb.TIMEOUT
-            if over or kill_at and now > kill_at: self.signal(signal.SIGKILL)
-            elif self.stop and not kill_at:
+            if self.stop and not kill_at:
                 kill_at = now + GRACE
                 self.signal(signal.SIGTERM)
-            room = len(self.agent.outbox) < MOST_WAITING  # the file keeps the rest meanwhile
-            data = os.pread(log.fileno(), CHUNK, self.sent) if room else None
-            if data:
-                self.sent += len(data)
-                chunk = pb.LogChunk(stream=pb.STDOUT, data=data)
-                result = pb.ResultStream(log_chunk=chunk, **self.mine)
-                self.agent.say(pb.AgentMessage(result=result))
-            elif over and (self.stop == STALE or data is not None): return self.process.returncode
-            else: sleep(0.05)
+            elif kill_at and now > kill_at: self.signal(signal.SIGKILL)
+            self.send(log)
+            sleep(0.05)
+        self.signal(signal.SIGKILL)  # what it left in the background
+        while self.stop != STALE and not self.send(log): sleep(0.05)
+        return self.process.returncode
+
+    def send(self, log):
+        """Sends what is new, and says whether that was all: the file keeps what has no room."""
+        while len(self.agent.outbox) < MOST_WAITING:
+            data = os.pread(log.fileno(), CHUNK, self.sent)
+            if not data: return True
+            self.sent += len(data)
+            chunk = pb.LogChunk(stream=pb.STDOUT, data=data)
+            self.agent.say(result=pb.ResultStream(log_chunk=chunk, **self.mine))
+        return False
 
     def signal(self, number):
         with contextlib.suppress(ProcessLookupError):
@@ -104,22 +111,22 @@ class Work:
 class Agent:
     """What is held and what is to be said; both outlive the session they began in."""
     def __init__(self, args):
-        self.args, self.agent_id, self.drain_id, self.interval = args, "", "", 30
+        self.args, self.agent_id, self.drain_id, self.config = args, "", "", None
         self.works, self.outbox, self.changed = {}, collections.deque(), threading.Condition()
         self.session, self.beat_at, self.failures = None, 0, 0
 
-    def say(self, message):
+    def say(self, **message):
         with self.changed:
-            self.outbox.append(message)
+            self.outbox.append(pb.AgentMessage(**message))
             self.changed.notify_all()
+            return self.outbox[-1]
 
     def news(self):
         """What is held, or the drain, has changed: a heartbeat says so at once."""
         self.beat_at = 0
         self.changed.notify_all()
         if self.drain_id and not self.works:
-            done = pb.DrainComplete(drain_id=self.drain_id)
-            self.say(pb.AgentMessage(drain_complete=done))
+            self.say(drain_complete=pb.DrainComplete(drain_id=self.drain_id))
 
     def forget(self, work):
         """The lease is over, or its result is known."""
@@ -149,10 +156,11 @@ class Agent:
     def heartbeat(self):
         status = pb.DRAINING if self.drain_id else pb.BUSY if self.works else pb.IDLE
         beat = pb.Heartbeat(agent_id=self.agent_id, status=status, active_runs=list(self.works))
-        now, pause = monotonic(), self.interval
+        now, pause = monotonic(), self.config.heartbeat_interval_seconds
         for run_id, work in self.works.items():
             pause = min(pause, work.order.lease_heartbeat_interval_ms / 1000)
-            if work.unanswered: self.outbox.append(work.unanswered)
+            if work.unanswered and work.unanswered not in self.outbox:
+                self.outbox.append(work.unanswered)
             if work.thread:
                 beat.leases.add(run_id=run_id, lease=work.order.lease)
                 work.asked = work.asked or now
@@ -168,18 +176,15 @@ class Agent:
 
     def on_register_response(self, said, _):
         print("registered", said.agent_id, flush=True)
-        self.agent_id, self.interval, self.failures = said.agent_id, \
-            said.config.heartbeat_interval_seconds, 0
+        self.agent_id, self.config, self.failures = said.agent_id, said.config, 0
         self.session.set()
         self.on_drain(said, None)  # one may have begun while we were away
 
     def on_assign_work(self, said, work):
-        refusal = "draining" if self.drain_id else not said.job_spec and "only steps are done here"
-        if refusal:
-            self.say(pb.AgentMessage(work_rejected=pb.WorkRejected(
-                run_id=said.run_id, agent_id=self.agent_id, reason=refusal, lease=said.lease)))
-        elif not work:
-            self.works[said.run_id] = Work(self, said)
+        if self.drain_id:
+            self.say(work_rejected=pb.WorkRejected(
+                run_id=said.run_id, agent_id=self.agent_id, lease=said.lease, reason="draining"))
+        elif not work: self.works[said.run_id] = Work(self, said)
 
     def on_work_ack(self, said, work):
         if work and said.accepted and not work.thread:
@@ -223,8 +228,9 @@ class Agent:
         options = [("grpc.keepalive_time_ms", 20_000)]  # so that a dead connection is noticed
         token = open(self.args.token_file).read().strip()  # anew each time: it may have changed
         self.session = session = threading.Event()  # set when registered, and at the end
-        with grpc.secure_channel(target, grpc.ssl_channel_credentials(), options) if secure \
-                else grpc.insecure_channel(target, options) as channel:
+        tls = grpc.ssl_channel_credentials() if secure else None
+        with grpc.secure_channel(target, tls, options) if secure else \
+                grpc.insecure_channel(target, options) as channel:
             call = rpc.AgentServiceStub(channel).Session(
                 self.frames(session), metadata=[("authorization", "Bearer " + token)])
             try:
