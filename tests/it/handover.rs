@@ -33,7 +33,7 @@ fn agent(server: &Server) -> Spawn {
         .arg(server.folder().join("box"))
 }
 
-fn log_of(person: &Person, job: &str) -> String {
+pub fn log_of(person: &Person, job: &str) -> String {
     let log = person.http.get(&format!("/api/v1/jobs/{job}/log"));
     log.unwrap().text
 }

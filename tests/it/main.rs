@@ -1,5 +1,6 @@
 //! End to end: the real binary on real sockets, with faults.
 
+mod agent_py;
 mod clocks;
 mod faults_agent;
 mod faults_postgres;

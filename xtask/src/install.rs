@@ -15,8 +15,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::steps::succeed;
 
-/// Program, and the package that has it. Add a row to make a part available to tests.
-const NEEDS: [(&str, &str); 7] = [
+/// Program, and the package that has it. Add a row to make a part available to tests. What is no
+/// program is named by its whole path.
+const NEEDS: [(&str, &str); 11] = [
     ("initdb", "postgresql"),
     ("pg_ctl", "postgresql"),
     ("setpriv", "util-linux"),
@@ -24,6 +25,16 @@ const NEEDS: [(&str, &str); 7] = [
     ("python3", "python3"),
     ("git", "git"),
     ("openssl", "openssl"),
+    (
+        "/usr/lib/python3/dist-packages/grpc/__init__.py",
+        "python3-grpcio",
+    ),
+    ("protoc", "protobuf-compiler"),
+    ("grpc_python_plugin", "protobuf-compiler-grpc"),
+    (
+        "/usr/include/google/protobuf/timestamp.proto",
+        "libprotobuf-dev",
+    ),
 ];
 
 /// Debian keeps the server programs of PostgreSQL out of the search path.
