@@ -9,3 +9,4 @@ mod handover;
 mod harness;
 mod hostile;
 mod kills;
+mod partitions;
