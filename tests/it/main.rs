@@ -1,5 +1,6 @@
 //! End to end: the real binary on real sockets, with faults.
 
+mod canaries;
 mod clocks;
 mod faults_agent;
 mod faults_postgres;
@@ -10,3 +11,4 @@ mod harness;
 mod hostile;
 mod kills;
 mod partitions;
+mod traffic;
