@@ -17,7 +17,7 @@ fn agent(server: &Server, name: &str) -> Process {
 }
 
 /// The same by way of another address.
-fn agent_at(server: &Server, addr: SocketAddr, name: &str) -> Process {
+pub fn agent_at(server: &Server, addr: SocketAddr, name: &str) -> Process {
     let file = server.folder().join(format!("{name}.token"));
     std::fs::write(&file, server.token("runner")).unwrap();
     delta_ci()

@@ -7,15 +7,11 @@ use delta_testkit::process::{Process, Spawn};
 use serde_json::json;
 
 use crate::faults_agent::{is_alive, only_job, pid_in, run_of};
-use crate::harness::{Options, Person, Server, delta_ci, secret_in, until};
+use crate::harness::{Options, Person, Server, delta_ci, secret_in, storm_count, until};
 
-/// How often the agent is killed: what the storm says, otherwise enough for a test.
+/// How often the agent is killed.
 fn kills() -> u32 {
-    let storm = std::env::var("DELTA_STORM").is_ok_and(|it| it == "1");
-    let wanted = std::env::var("DELTA_STORM_KILLS").ok().filter(|_| storm);
-    wanted.map_or(5, |text| {
-        text.parse().expect("DELTA_STORM_KILLS is a number")
-    })
+    storm_count("DELTA_STORM_KILLS", 5)
 }
 
 /// The agent `box`, each time on the same folders.

@@ -5,15 +5,11 @@ use std::time::Duration;
 use delta_testkit::postgres::fresh_database;
 use delta_testkit::rng::{Rng, SEED_VARIABLE, fresh_seed};
 
-use crate::harness::{Grant, Load, Options, Runner, Server, Shape, jobs, until};
+use crate::harness::{Grant, Load, Options, Runner, Server, Shape, jobs, storm_count, until};
 
-/// How often the server is killed: what the storm says, otherwise enough for a test.
-fn kills(otherwise: u64) -> u64 {
-    let storm = std::env::var("DELTA_STORM").is_ok_and(|it| it == "1");
-    let wanted = std::env::var("DELTA_STORM_KILLS").ok().filter(|_| storm);
-    wanted.map_or(otherwise, |text| {
-        text.parse().expect("DELTA_STORM_KILLS is a number")
-    })
+/// How often the server is killed.
+fn kills(otherwise: u32) -> u32 {
+    storm_count("DELTA_STORM_KILLS", otherwise)
 }
 
 /// A lease that is held through all kills: it must live on (F12, RP-60).
@@ -44,7 +40,7 @@ impl Steady {
     }
 }
 
-fn storm(mut server: Server, kills: u64, seed: u64) {
+fn storm(mut server: Server, kills: u32, seed: u64) {
     println!("{SEED_VARIABLE}={seed}");
     let person = server.person();
     let steady = Steady::begin(&server, &person);

@@ -1,6 +1,7 @@
 //! End to end: the real binary on real sockets, with faults.
 
 mod agent_py;
+mod canaries;
 mod clocks;
 mod faults_agent;
 mod faults_postgres;
@@ -10,3 +11,5 @@ mod handover;
 mod harness;
 mod hostile;
 mod kills;
+mod partitions;
+mod traffic;

@@ -30,7 +30,7 @@ enum Work {
 
 const LONG: (&str, &str) = ("DELTA_STORM", "1");
 
-const STORMS: [Storm; 8] = [
+const STORMS: [Storm; 11] = [
     Storm {
         name: "sim",
         what: "a million seeds of the simulated world",
@@ -90,6 +90,33 @@ const STORMS: [Storm; 8] = [
             filter: "an_agent_killed_again_and_again",
         },
         env: &[LONG, ("DELTA_STORM_KILLS", "50")],
+    },
+    Storm {
+        name: "kill-server",
+        what: "kill -9 of the server fifty times while a job prints",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "a_server_killed_again_and_again",
+        },
+        env: &[LONG, ("DELTA_STORM_KILLS", "50")],
+    },
+    Storm {
+        name: "traffic",
+        what: "two hundred jobs on agents behind networks that break all the time",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "agents_behind_a_bad_network",
+        },
+        env: &[LONG, ("DELTA_STORM_JOBS", "200")],
+    },
+    Storm {
+        name: "floods",
+        what: "two hundred honest agents beside peers that mean harm",
+        work: Work::Tests {
+            package: "delta-server",
+            filter: "honest_agents_lose_nothing",
+        },
+        env: &[LONG, ("DELTA_STORM_AGENTS", "200")],
     },
     Storm {
         name: "cancel",

@@ -12,6 +12,8 @@ pub struct Backoff {
     base: Duration,
     cap: Duration,
     failures: u32,
+    /// Those under a bound.
+    bounded: u32,
 }
 
 impl Backoff {
@@ -21,18 +23,14 @@ impl Backoff {
             base,
             cap,
             failures: 0,
+            bounded: 0,
         }
     }
 
     /// The wait after one more failure. `entropy` is any random number.
     pub fn next(&mut self, retry_after: Option<Duration>, entropy: u64) -> Duration {
-        let full = self
-            .base
-            .saturating_mul(1 << self.failures.min(20))
-            .min(self.cap);
+        let jitter = jitter(self.base, self.cap, self.failures, entropy);
         self.failures = self.failures.saturating_add(1);
-        let span = u64::try_from(full.as_millis()).unwrap_or(u64::MAX).max(1);
-        let jitter = Duration::from_millis(entropy % span);
         match retry_after {
             // All who were sent away together must not return together.
             Some(after) => after.min(MAX_RETRY_AFTER) + jitter.min(after),
@@ -40,9 +38,26 @@ impl Backoff {
         }
     }
 
-    pub fn reset(&mut self) {
-        self.failures = 0;
+    /// As [`Backoff::next`], for whoever must not stay away for longer than `most`. Failures under
+    /// such a bound are counted apart: they do not lengthen the waits after it.
+    pub fn next_within(&mut self, most: Option<Duration>, entropy: u64) -> Duration {
+        let Some(most) = most else {
+            return self.next(None, entropy);
+        };
+        let jitter = jitter(self.base, self.cap.min(most), self.bounded, entropy);
+        self.bounded = self.bounded.saturating_add(1);
+        jitter
     }
+
+    pub fn reset(&mut self) {
+        (self.failures, self.bounded) = (0, 0);
+    }
+}
+
+fn jitter(base: Duration, cap: Duration, failures: u32, entropy: u64) -> Duration {
+    let full = base.saturating_mul(1 << failures.min(20)).min(cap);
+    let span = u64::try_from(full.as_millis()).unwrap_or(u64::MAX).max(1);
+    Duration::from_millis(entropy % span)
 }
 
 /// A random number for jitter. Without one the waits are merely less spread.
@@ -69,6 +84,19 @@ mod tests {
         assert_eq!(backoff.next(None, 59_999), Duration::from_millis(59_999));
         backoff.reset();
         assert_eq!(backoff.next(None, 1_999), Duration::from_millis(999));
+    }
+
+    #[test]
+    fn who_must_be_back_soon_does_not_wait_for_longer() {
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        let most = Duration::from_secs(3);
+        for n in 0..20 {
+            let wait = backoff.next_within(Some(most), 59_999 - n);
+            assert!(wait < most, "{wait:?}");
+        }
+        assert_eq!(backoff.next_within(Some(most), 2_999).as_millis(), 2_999);
+        // None of it was counted.
+        assert!(backoff.next_within(None, 59_999) < Duration::from_secs(1));
     }
 
     #[test]

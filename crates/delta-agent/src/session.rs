@@ -138,11 +138,14 @@ impl Session {
         };
         let identity = report::identity(&granted);
         let holder = Holder::new(terms, clock::now());
+        let every = Duration::from_millis(granted.heartbeat_interval_seconds.as_millis());
+        let link = &context.link;
+        let followed = link.hold(&context.execution, &granted.lease_id, every);
         Session {
             until: watch::Sender::new(holder.valid_until()),
             holder,
             terms,
-            followed: context.link.hold(&context.execution, &granted.lease_id),
+            followed,
             context,
             granted: Arc::new(granted),
             identity,

@@ -20,6 +20,7 @@ mod state;
 mod window;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use delta_wire::runner::{LeaseGranted, LeaseToken};
 use tokio::sync::{mpsc, watch};
@@ -62,9 +63,10 @@ impl Link {
         (Link(Arc::new(Shared::new(slots, assignments))), assigned)
     }
 
-    /// From now on this agent says that it holds the lease, until [`Link::release`].
-    pub fn hold(&self, execution: &str, lease: &LeaseToken) -> Followed {
-        self.0.hold(execution, lease)
+    /// From now on this agent says that it holds the lease, until [`Link::release`]; it is never
+    /// away for longer than `every` by its own choice.
+    pub fn hold(&self, execution: &str, lease: &LeaseToken, every: Duration) -> Followed {
+        self.0.hold(execution, lease, every)
     }
 
     /// The lease is over for this agent.

@@ -103,7 +103,8 @@ pub async fn run(
             Over::Broken(why) => why,
         };
         shared.line_down(&why);
-        let pause = backoff.next(None, entropy());
+        let most = shared.lock().must_be_back_within();
+        let pause = backoff.next_within(most, entropy());
         if first {
             tracing::warn!(why, ?pause, "there is no line to the server");
         } else {

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::{
@@ -65,6 +65,8 @@ pub(super) type Answered = oneshot::Sender<Result<Heard, CallError>>;
 
 pub(super) struct Holding {
     pub lease: LeaseToken,
+    /// How often it is renewed.
+    pub every: Duration,
     pub news: watch::Sender<News>,
     pub cursors: watch::Sender<Cursors>,
     /// The server has its result, so its slot is free.
@@ -139,13 +141,14 @@ impl Shared {
         self.state.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    pub fn hold(&self, execution: &str, lease: &LeaseToken) -> Followed {
+    pub fn hold(&self, execution: &str, lease: &LeaseToken, every: Duration) -> Followed {
         let mut state = self.lock();
         state.offered.remove(execution);
         let (news, followed) = watch::channel(News::None);
         let (cursors, log) = watch::channel(Cursors::default());
         let holding = Holding {
             lease: lease.clone(),
+            every,
             news,
             cursors,
             settled: false,
@@ -249,6 +252,12 @@ impl State {
         } else {
             AgentStatus::Busy
         }
+    }
+
+    /// Who holds leases tries to come back as often as they are renewed: a server that restarted
+    /// a few times must not cost a job its lease (A35 counts for those with nothing to lose).
+    pub fn must_be_back_within(&self) -> Option<Duration> {
+        self.held.values().map(|holding| holding.every).min()
     }
 
     /// EP-25: once per drain, when nothing is left.

@@ -42,6 +42,9 @@ pub(super) struct Lane {
     pub(super) blackhole: bool,
     /// The chance of each piece of bytes to be lost together with its connection.
     pub(super) reset_chance: f64,
+    /// The chance of each piece of bytes to be lost with all that follow it in this direction,
+    /// whose reader sees an orderly end; the other direction goes on.
+    pub(super) half_close_chance: f64,
 }
 
 pub(super) type Lanes = [Lane; 2];

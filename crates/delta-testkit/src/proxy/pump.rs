@@ -116,6 +116,8 @@ struct Pump<'a> {
     sight: Sight,
     /// Bytes of this stream vanished: it must never go on.
     has_hole: bool,
+    /// Its reader was told that this was all.
+    half_closed: bool,
 }
 
 impl<'a> Pump<'a> {
@@ -129,6 +131,7 @@ impl<'a> Pump<'a> {
             rng: Rng::part(shared.seed, part),
             sight: Sight::default(),
             has_hole: false,
+            half_closed: false,
         }
     }
 
@@ -152,7 +155,7 @@ impl<'a> Pump<'a> {
                     self.healed().await;
                     return Stop::Reset;
                 }
-                return if to.shutdown().await.is_ok() {
+                return if self.half_closed || to.shutdown().await.is_ok() {
                     Stop::Closed
                 } else {
                     Stop::Reset
@@ -166,7 +169,7 @@ impl<'a> Pump<'a> {
 
     /// Takes one piece through all faults of this direction.
     async fn pass(&mut self, piece: &[u8], to: &mut WriteHalf<'_>) -> Result<(), Stop> {
-        if self.swallow(piece)? {
+        if self.half_closed || self.swallow(piece)? {
             return Ok(());
         }
         let lane = self.lane();
@@ -176,6 +179,11 @@ impl<'a> Pump<'a> {
         if self.rng.chance(lane.reset_chance) {
             self.note("reset by chance", format!("{} bytes lost", piece.len()));
             return Err(Stop::Reset);
+        }
+        if self.rng.chance(lane.half_close_chance) {
+            self.note("half-close", format!("{} bytes lost", piece.len()));
+            self.half_closed = true;
+            return to.shutdown().await.map_err(|_| Stop::Reset);
         }
         let fired = self
             .shared

@@ -90,6 +90,12 @@ impl Proxy {
         self.change(direction, |lane| lane.reset_chance = probability);
     }
 
+    /// Each piece of bytes has this chance to be the end of its direction: it and what follows are
+    /// lost, their reader sees an orderly end, and the other direction goes on.
+    pub fn half_close_chance(&self, direction: Direction, probability: f64) {
+        self.change(direction, |lane| lane.half_close_chance = probability);
+    }
+
     /// The next bytes of this direction are lost and their connection is reset.
     pub fn drop_and_reset_once(&self, direction: Direction) {
         self.trap(Trap::once(direction, When::NextBytes, Then::DropAndReset));

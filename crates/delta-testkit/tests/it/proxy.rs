@@ -262,3 +262,15 @@ fn a_dropped_proxy_leaves_nothing_listening() {
     assert!(is_reset(&mut client));
     assert!(TcpStream::connect(addr).is_err());
 }
+
+#[test]
+fn a_half_closed_direction_ends_in_order_and_the_other_goes_on() {
+    let (echo, proxy, mut client) = set_up();
+    assert_eq!(echoed(&mut client, "hello"), "hello");
+    proxy.half_close_chance(Direction::ToClient, 1.0);
+    client.write_all(b"lost").unwrap();
+    assert_eq!(client.read(&mut [0; 1]).unwrap(), 0, "an orderly end");
+    client.write_all(b" and on").unwrap();
+    until_received(&echo, "hellolost and on");
+    assert_eq!(proxy.journal().count("half-close"), 1);
+}
