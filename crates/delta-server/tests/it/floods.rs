@@ -1,5 +1,6 @@
 //! Peers that mean harm, with HTTP/2 written by hand, while an honest agent is served.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -275,8 +276,10 @@ async fn honest_agents_lose_nothing_to_peers_that_mean_harm() {
     let bench = Arc::new(Bench::memory(settings).await);
     let count = honest_agents();
     let (_, jobs) = bench.run_with(count).await;
+    let rounds = Cell::new(0);
     let harm = async {
         loop {
+            rounds.set(rounds.get() + 1);
             let _silent = says_nothing(&bench).await;
             tokio::join!(
                 resets_rapidly(&bench),
@@ -300,6 +303,7 @@ async fn honest_agents_lose_nothing_to_peers_that_mean_harm() {
         () = harm => {}
         () = endless => {}
     }
+    assert!(rounds.get() > 1, "harm was done again and again");
     for job in jobs {
         let view = bench.show_job(&job).await;
         let leases = view["attempts"][0]["leases"].as_array().map(Vec::len);
