@@ -2,14 +2,11 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use delta_testkit::process::Process;
-use delta_testkit::proxy::{HttpChances, HttpProxy};
-use delta_testkit::rng::{SEED_VARIABLE, fresh_seed};
 use serde_json::{Value, json};
 
-use crate::harness::{Options, Person, Server, delta_ci, until, walk};
+use crate::harness::{Options, Person, Server, delta_ci, until};
 
 /// Starts an agent with one slot and a token file of its own.
 fn agent(server: &Server, name: &str) -> Process {
@@ -192,36 +189,5 @@ fn an_agent_works_on_while_its_server_is_killed_and_comes_back() {
         "{}",
         log.text
     );
-    server.check();
-}
-
-// F5, F33, F57: requests and answers lost, doubled and late, all drawn from one seed.
-#[test]
-fn an_agent_behind_a_bad_network_finishes_everything_once() {
-    let seed = fresh_seed();
-    println!("{SEED_VARIABLE}={seed}");
-    let server = Server::start(Options::patient());
-    let person = server.person();
-    let proxy = HttpProxy::start(server.addr(), seed).unwrap();
-    proxy.chances(HttpChances {
-        drop_request: 0.05,
-        drop_response: 0.05,
-        duplicate: 0.1,
-        delay: 0.2,
-        delay_range: Duration::from_millis(1)..Duration::from_millis(100),
-        ..HttpChances::none()
-    });
-    let _agents = [
-        agent_at(&server, proxy.addr(), "left"),
-        agent_at(&server, proxy.addr(), "right"),
-    ];
-    let runs: Vec<String> = (0..6)
-        .map(|_| person.create(&run_of("echo done")))
-        .collect();
-    for run in &runs {
-        assert_eq!(person.until_over(run)["outcome"], "SUCCESS");
-        let walked = walk(&person, run);
-        assert_eq!(walked.finals.len(), 1, "one attempt was enough");
-    }
     server.check();
 }

@@ -1,16 +1,21 @@
 //! Peers that mean harm, with HTTP/2 written by hand, while an honest agent is served.
 
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
+use delta_core::{Settings, Span};
+use delta_wire::agent::proto::RunStatus;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::{MAX_FRAME_BYTES, SESSION_PATH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::agent::{Agent, request};
-use crate::bench::{Bench, PATIENCE};
+use crate::bench::{Bench, PATIENCE, patient_settings};
 
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
@@ -202,6 +207,108 @@ async fn an_honest_agent_is_answered_whatever_others_do() {
         () = endless => {}
     }
     honest(&bench, 3).await;
+}
+
+/// Connections that say nothing, or only how they would begin.
+async fn says_nothing(bench: &Bench) -> Vec<TcpStream> {
+    let authority = bench.base.trim_start_matches("http://");
+    let mut silent = Vec::new();
+    for n in 0..100 {
+        let mut stream = TcpStream::connect(authority).await.unwrap();
+        let begin: &[u8] = match n % 3 {
+            0 => b"",
+            1 => b"PRI * HTTP/2.0\r\n",
+            _ => b"POST /api/v1/runs HTTP/1.1\r\nContent-Le",
+        };
+        stream.write_all(begin).await.unwrap();
+        silent.push(stream);
+    }
+    silent
+}
+
+/// Heartbeats of each honest agent: a few lease times of them.
+const BEATS: u64 = 40;
+
+/// How many honest agents there are: what the storm says, otherwise enough for a test.
+fn honest_agents() -> usize {
+    let storm = std::env::var("DELTA_STORM").is_ok_and(|it| it == "1");
+    let wanted = std::env::var("DELTA_STORM_AGENTS").ok().filter(|_| storm);
+    wanted.map_or(20, |text| {
+        text.parse().expect("DELTA_STORM_AGENTS is a number")
+    })
+}
+
+/// Holds one of the jobs through all its heartbeats, none of which may be refused, and ends it.
+async fn holds_its_lease(bench: Arc<Bench>, number: usize) {
+    let mut register = request();
+    register.agent_name = format!("honest-{number}");
+    register.instance = register.agent_name.clone();
+    let mut agent = Agent::register(&bench, register).await.unwrap();
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    for seq in 1..=BEATS {
+        agent.say([agent.heartbeat(&[&work], Some(seq))]).await;
+        let renewed = agent.hears(|say| match say {
+            Say::HeartbeatAck(ack) => Some((ack.leases[0].extended, ack.leases[0].seq)),
+            _ => None,
+        });
+        assert_eq!(renewed.await, (true, Some(seq)), "agent {number}");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+    agent
+        .say([agent.completed(&work, RunStatus::Success)])
+        .await;
+    let taken = agent.hears(|say| match say {
+        Say::CompleteAck(ack) => Some(ack.accepted),
+        _ => None,
+    });
+    assert!(taken.await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn honest_agents_lose_nothing_to_peers_that_mean_harm() {
+    // F52, T22, T23
+    let settings = Settings {
+        lease_ttl: Span(3_000),
+        heartbeat_interval: Span(250),
+        ..patient_settings()
+    };
+    let bench = Arc::new(Bench::memory(settings).await);
+    let count = honest_agents();
+    let (_, jobs) = bench.run_with(count).await;
+    let rounds = Cell::new(0);
+    let harm = async {
+        loop {
+            rounds.set(rounds.get() + 1);
+            let _silent = says_nothing(&bench).await;
+            tokio::join!(
+                resets_rapidly(&bench),
+                never_ends_its_headers(&bench),
+                opens_too_many_streams(&bench),
+                sends_a_frame_that_is_too_large(&bench),
+            );
+        }
+    };
+    let endless = async {
+        loop {
+            never_ends_its_message(&bench).await;
+        }
+    };
+    let mut honest = JoinSet::new();
+    for number in 0..count {
+        honest.spawn(holds_its_lease(Arc::clone(&bench), number));
+    }
+    tokio::select! {
+        _ = honest.join_all() => {}
+        () = harm => {}
+        () = endless => {}
+    }
+    assert!(rounds.get() > 1, "harm was done again and again");
+    for job in jobs {
+        let view = bench.show_job(&job).await;
+        let leases = view["attempts"][0]["leases"].as_array().map(Vec::len);
+        assert_eq!((leases, &view["state"]), (Some(1), &"SUCCEEDED".into()));
+    }
 }
 
 #[tokio::test]
