@@ -469,5 +469,6 @@ async fn nothing_follows_a_result() {
         assert_eq!(stale.await, work.run_id);
     }
     assert_eq!(bench.job_state(&jobs[0]).await, "SUCCEEDED");
-    assert_eq!(bench.log(&jobs[0]).await, b"");
+    let log = format!("/api/v1/jobs/{}/log", jobs[0]);
+    bench.get(&log).await.expect(404);
 }
