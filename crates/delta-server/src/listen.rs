@@ -23,7 +23,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
@@ -44,6 +44,9 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 const DRAIN_TIME: Duration = Duration::from_secs(10);
 /// Pause after a failed accept: out of file descriptors is no reason to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that wait to be accepted: all agents of a large installation that come back in the
+/// same moment (F49). The system may allow fewer.
+const BACKLOG: u32 = 16_384;
 /// Bytes of a request's head that are buffered.
 const HEAD_BYTES: usize = 64 * 1024;
 
@@ -101,9 +104,7 @@ pub async fn tcp(
     }
     let tls = config.tls.as_ref();
     let tls = tls.map(|files| Terminator::open(files, trust.clone()));
-    let listener = TcpListener::bind(addr)
-        .await
-        .map_err(|source| StartError::Bind { addr, source })?;
+    let listener = bind(addr).map_err(|source| StartError::Bind { addr, source })?;
     let addr = listener
         .local_addr()
         .map_err(|source| StartError::Bind { addr, source })?;
@@ -112,6 +113,17 @@ pub async fn tcp(
         listener,
         addr,
     })
+}
+
+/// As [`TcpListener::bind`], with room for more who come at once.
+fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match addr {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
 }
 
 /// The admin socket: whoever may open it is this server's own user, or root.

@@ -3,7 +3,7 @@
 //! (EP-39).
 
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use delta_core::attempt::Progress;
 use delta_core::command::LeaseProof;
@@ -263,7 +263,7 @@ impl Session {
         }
         let interval = self.app.writer.shared().settings.heartbeat_interval;
         let interval = Duration::from_millis(interval.0.unsigned_abs());
-        for lease in self.leases.disowned(&listed, interval) {
+        for lease in self.leases.disowned(&listed, interval, Instant::now()) {
             tracing::warn!(agent = %self.who.agent, attempt = %lease.attempt, "disowned");
             let why = Revocation::Disowned;
             let now = self.app.writer.now();

@@ -4,7 +4,7 @@
 //! never more slots than the agent has, whatever it held before (A28). Whether a lease is good is
 //! not judged here.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use delta_core::{Command, LeaseKey, Millis, Text};
@@ -55,6 +55,9 @@ pub struct Ended {
 
 /// How long the rest of a log is taken after its lease was completed (I25).
 pub const LOG_AFTER_END: Duration = Duration::from_secs(10 * 60);
+/// Completed leases that are remembered for the rest of their log, and for a repeated result; the
+/// oldest goes first. An agent has few slots, and sends the rest at once.
+const MAX_ENDED: usize = 1_024;
 
 /// A lease found in the store when a session begins.
 #[derive(Clone, Debug)]
@@ -78,6 +81,8 @@ pub struct Leases {
     slots: HashMap<u32, Slot>,
     most: u32,
     held: HashMap<LeaseKey, Held>,
+    /// Those of them that were completed, in order.
+    ended: VecDeque<LeaseKey>,
     /// Counts requests for work, so that an answer to an old one is told from one to the last.
     round: u32,
 }
@@ -98,6 +103,7 @@ impl Leases {
             slots,
             most,
             held,
+            ended: VecDeque::new(),
             round: 0,
         }
     }
@@ -117,7 +123,7 @@ impl Leases {
     }
 
     pub fn live_count(&self) -> u32 {
-        u32::try_from(self.live().count()).unwrap_or(u32::MAX)
+        u32::try_from(self.held.len() - self.ended.len()).unwrap_or(u32::MAX)
     }
 
     /// Takes the free slots to ask for work with, as (slot, round, runner).
@@ -171,10 +177,12 @@ impl Leases {
 
     /// The lease is over and so is everything about it.
     pub fn over(&mut self, lease: LeaseKey) {
-        if let Some(held) = self.held.remove(&lease)
-            && held.ended.is_none()
-        {
-            self.free(held.slot);
+        let Some(held) = self.held.remove(&lease) else {
+            return;
+        };
+        match held.ended {
+            None => self.free(held.slot),
+            Some(_) => self.ended.retain(|it| *it != lease),
         }
     }
 
@@ -185,13 +193,25 @@ impl Leases {
             held.ended = Some(Ended { log_length, at });
             let slot = held.slot;
             self.free(slot);
+            self.ended.push_back(lease);
+            if self.ended.len() > MAX_ENDED
+                && let Some(oldest) = self.ended.pop_front()
+            {
+                self.held.remove(&oldest);
+            }
         }
     }
 
     /// Forgets completed leases whose log does not come any more.
     pub fn forget_ended(&mut self) {
-        self.held
-            .retain(|_, held| held.ended.is_none_or(|it| it.at.elapsed() < LOG_AFTER_END));
+        while let Some(oldest) = self.ended.front().copied() {
+            let ended = self.held.get(&oldest).and_then(|held| held.ended);
+            if ended.is_some_and(|it| it.at.elapsed() < LOG_AFTER_END) {
+                break;
+            }
+            self.held.remove(&oldest);
+            self.ended.pop_front();
+        }
     }
 
     fn free(&mut self, slot: u32) {
@@ -204,8 +224,12 @@ impl Leases {
 
     /// Accepted leases that a heartbeat leaves out for the second time, at least `interval` after
     /// the first (A63).
-    pub fn disowned(&mut self, listed: &HashSet<LeaseKey>, interval: Duration) -> Vec<LeaseKey> {
-        let now = Instant::now();
+    pub fn disowned(
+        &mut self,
+        listed: &HashSet<LeaseKey>,
+        interval: Duration,
+        now: Instant,
+    ) -> Vec<LeaseKey> {
         let mut gone = Vec::new();
         for (lease, held) in &mut self.held {
             if !held.accepted || held.ended.is_some() || listed.contains(lease) {
@@ -291,6 +315,20 @@ mod tests {
     }
 
     #[test]
+    fn completed_leases_are_remembered_within_bounds() {
+        let mut leases = Leases::new("a".into(), 1, Vec::new());
+        for n in 0..5_000 {
+            leases.granted(1, key(n), Millis(1));
+            assert_eq!(leases.live_count(), 1);
+            leases.ended(key(n));
+        }
+        assert_eq!((leases.live_count(), leases.held.len()), (0, MAX_ENDED));
+        assert!(leases.get(key(4_999)).is_some() && leases.get(key(0)).is_none());
+        leases.over(key(4_999));
+        assert_eq!(leases.live_count(), 0);
+    }
+
+    #[test]
     fn an_answer_to_an_old_request_changes_nothing() {
         let mut leases = Leases::new("a".into(), 1, Vec::new());
         let (slot, old, _) = leases.park().remove(0);
@@ -305,10 +343,10 @@ mod tests {
         // A63
         let mut leases = Leases::new("a".into(), 2, vec![found(1), found(2)]);
         let listed = HashSet::from([key(2)]);
-        let interval = Duration::from_millis(5);
-        assert_eq!(leases.disowned(&listed, interval), []);
-        assert_eq!(leases.disowned(&listed, Duration::from_secs(60)), []);
-        std::thread::sleep(interval);
-        assert_eq!(leases.disowned(&listed, interval), [key(1)]);
+        let (interval, now) = (Duration::from_secs(20), Instant::now());
+        let mut at = |after| leases.disowned(&listed, interval, now + Duration::from_secs(after));
+        assert_eq!(at(0), []);
+        assert_eq!(at(19), []);
+        assert_eq!(at(20), [key(1)]);
     }
 }

@@ -35,6 +35,8 @@ impl Session {
                 Delivered::News(lease, news) => self.news(lease, &news),
             }
         }
+        // Once for all of them: everybody's sessions share what is noted.
+        self.note(|_| {});
         self.ask_for_work();
     }
 
@@ -67,7 +69,6 @@ impl Session {
         };
         self.outgoing
             .assign(Say::AssignWork(work), granted.delivery);
-        self.note(|_| {});
     }
 
     fn answered(&mut self, ticket: Ticket, answer: Answer) {

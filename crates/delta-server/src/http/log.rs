@@ -200,7 +200,7 @@ fn stream(log: LogReader, to: u64) -> Body {
     body
 }
 
-/// Reads off the async threads, at most so many bytes; none where the log ends for now.
+/// Reads off the async threads, at most so many bytes; none at the end of what was received.
 pub async fn read_piece(mut log: LogReader, most: usize) -> std::io::Result<(LogReader, Bytes)> {
     let read = tokio::task::spawn_blocking(move || {
         let mut piece = vec![0; most];

@@ -160,7 +160,7 @@ impl LogReader {
         self.at
     }
 
-    /// Reads some bytes; none where the log ends for now.
+    /// Reads some bytes; none at the end of what was received.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.at_hand.is_none() {
             self.at_hand = self.seek()?;
