@@ -81,12 +81,13 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
 
 fn log_digest(log: &LogSize) -> (Option<u64>, Vec<u8>) {
     let Some(sha256) = &log.sha256 else {
-        return (None, Vec::new());
+        // A hash that no log has: it is not known whether this is all of it.
+        return (Some(log.bytes), vec![0; 32]);
     };
     // Our own hash, so it is well formed.
     let pairs = sha256.as_bytes().chunks(2);
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    (Some(log.bytes), pairs.filter_map(byte).collect())
+    (Some(log.bytes + log.lost), pairs.filter_map(byte).collect())
 }
 
 fn timestamp(text: &str) -> Option<Timestamp> {
@@ -125,5 +126,6 @@ pub(crate) fn broken() -> WorkEnd {
         started_at: now.clone(),
         finished_at: now,
         attempt: None,
+        cleaning: None,
     }
 }

@@ -32,9 +32,6 @@ const MAX_SLEEP: Duration = Duration::from_secs(5);
 /// How long past the shutdown a result is still offered to a server that does not answer.
 const SHUTDOWN_REPORT: Duration = Duration::from_secs(15);
 
-/// A day: the order to KILL comes from the machine, this only has to be later.
-const UNTIL_TOLD: Duration = Duration::from_secs(24 * 3600);
-
 /// How a lease ended for its holder.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SessionEnd {
@@ -169,15 +166,15 @@ impl Session {
         tracing::info!(job_id = self.identity.job_id, ?end, "lease over");
         // What was not reported in time may still be, by the next agent.
         let over = matches!(self.holder.todo(clock::now()), Todo::Release(_));
-        if let (
-            true,
-            Some(WorkEnd {
-                attempt: Some(attempt),
-                ..
-            }),
-        ) = (over, &self.work_end)
-        {
+        let Some(work_end) = self.work_end else {
+            return end;
+        };
+        if let Some(attempt) = work_end.attempt.filter(|_| over) {
             attempt.remove();
+        }
+        // The slot is free when nothing of the job is left on the disk.
+        if let Some(cleaning) = work_end.cleaning {
+            let _ = cleaning.await;
         }
         end
     }
@@ -226,7 +223,10 @@ impl Session {
                 }
                 Todo::Heartbeat => self.send_heartbeat(now),
                 Todo::StopWork(why) => {
-                    self.order(reason(why), Instant::now() + UNTIL_TOLD);
+                    // With its end, so that the shim keeps it if this agent does not live to.
+                    let grace = self.holder.kill_at().map_or(Span(0), |at| at.since(now));
+                    let grace = Duration::from_millis(u64::try_from(grace.0).unwrap_or(0));
+                    self.order(reason(why), Instant::now() + grace);
                     self.holder.stop_asked();
                 }
                 Todo::KillWork(why) => {

@@ -13,7 +13,8 @@ use delta_core::time::Millis;
 use delta_wire::JobSpec;
 use delta_wire::runner::LeaseGranted;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::SlotContext;
@@ -30,8 +31,9 @@ use crate::shim::{Confinement, Sandbox};
 use crate::spec;
 use crate::workspace::AttemptFolder;
 
-/// How long the end of a job waits for the rest of its log to reach the server. The result matters
-/// more than the last lines: past this it is reported without them, and says so.
+/// How long the end of a job waits for a server that is there and takes no more of its log. The
+/// result matters more than the last lines: past this it is reported without them, and says so.
+/// Without a line there is no result to report either, and the lease's local end is the bound.
 const FLUSH_BOUND: Duration = Duration::from_secs(30);
 
 /// The same when the job was stopped: the holder leaves itself five seconds of a cancel deadline,
@@ -62,6 +64,8 @@ pub(crate) struct WorkEnd {
     pub finished_at: String,
     /// The record on disk, to be removed when nobody needs it any more.
     pub attempt: Option<Attempt>,
+    /// The removal of the workspace, which a result does not wait for.
+    pub cleaning: Option<JoinHandle<()>>,
 }
 
 /// What the session orders while the work goes on, and what it begins with.
@@ -99,6 +103,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
             started_at,
             finished_at: wall_time(),
             attempt: None,
+            cleaning: None,
         },
     };
     assignment.context.observer.progress(Progress::Ended {
@@ -206,12 +211,22 @@ impl Assignment {
         let shipping = Shipping::new(tokio::spawn(log_ship::ship(shipment)));
         let finished = self.obey_until_ended(&mut attempt).await;
         self.visible.uploading.store(true, Ordering::Relaxed);
-        tokio::join!(flush(shipping, self.stop.clone()), remove(folder));
+        let cleaning = tokio::spawn(remove(folder));
+        flush(shipping, self.stop.clone(), self.patience()).await;
         WorkEnd {
             ended: finished.ended,
             started_at: finished.started_at,
             finished_at: finished.finished_at,
             attempt: Some(attempt),
+            cleaning: Some(cleaning),
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        Patience {
+            line: self.line.clone(),
+            cursors: self.cursors.clone(),
+            bound: FLUSH_BOUND,
         }
     }
 
@@ -281,7 +296,11 @@ impl Assignment {
 
 /// Waits for the rest of the log: long while the job ended by itself, briefly once it is to stop,
 /// and not at all when nobody wants it any more.
-async fn flush(shipping: Shipping, mut stop: watch::Receiver<Option<StopOrder>>) {
+async fn flush(
+    shipping: Shipping,
+    mut stop: watch::Receiver<Option<StopOrder>>,
+    patience: Patience,
+) {
     let hurried = async {
         let urgent =
             |order: &Option<StopOrder>| order.is_some_and(|it| it.reason != StopReason::TimedOut);
@@ -294,14 +313,41 @@ async fn flush(shipping: Shipping, mut stop: watch::Receiver<Option<StopOrder>>)
         }
     };
     let shipped = tokio::select! {
-        shipped = timeout(FLUSH_BOUND, shipping) => shipped,
+        shipped = shipping => shipped,
+        () = patience.is_over() => {
+            tracing::warn!("the server takes no more of the log");
+            return;
+        }
         () = hurried => return,
     };
     match shipped {
-        Ok(Ok(Ok(()))) => {}
-        Ok(Ok(Err(problem))) => tracing::warn!(error = %problem, "the log was not shipped"),
-        Ok(Err(problem)) => tracing::error!(error = %problem, "shipping the log failed"),
-        Err(_) => tracing::warn!("the log did not reach the server in time"),
+        Ok(Ok(())) => {}
+        Ok(Err(problem)) => tracing::warn!(error = %problem, "the log was not shipped"),
+        Err(problem) => tracing::error!(error = %problem, "shipping the log failed"),
+    }
+}
+
+/// How long a log that stands still is waited for.
+struct Patience {
+    line: watch::Receiver<Option<u64>>,
+    cursors: watch::Receiver<Cursors>,
+    bound: Duration,
+}
+
+impl Patience {
+    /// Ends when there was a line for the whole bound and the log did not get on.
+    async fn is_over(mut self) {
+        loop {
+            // Those who tell are gone only with the whole session.
+            if self.line.wait_for(Option::is_some).await.is_err() {
+                return std::future::pending().await;
+            }
+            tokio::select! {
+                () = sleep(self.bound) => return,
+                Ok(()) = self.line.changed() => {}
+                Ok(()) = self.cursors.changed() => {}
+            }
+        }
     }
 }
 
@@ -390,5 +436,35 @@ impl Drop for Tap {
         let (job, observer) = (&self.identity, &self.context.observer);
         self.lines
             .finish(|line| observer.progress(Progress::Output { job, line }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::timeout;
+
+    #[tokio::test]
+    async fn a_log_waits_for_its_line_however_long_it_is_away() {
+        // D8: a job that ends during an outage keeps its log. F44: a server that is there and takes
+        // nothing does not keep the result.
+        let bound = Duration::from_millis(50);
+        let (line, cursors) = (watch::Sender::new(None), watch::Sender::default());
+        let patience = Patience {
+            line: line.subscribe(),
+            cursors: cursors.subscribe(),
+            bound,
+        };
+        let mut over = Box::pin(patience.is_over());
+        let waits = timeout(bound * 4, &mut over).await;
+        assert!(waits.is_err(), "it gave up without a line");
+        line.send_replace(Some(1));
+        for received in 1..5 {
+            let waits = timeout(bound / 2, &mut over).await;
+            assert!(waits.is_err(), "it gave up though the log got on");
+            cursors.send_modify(|it: &mut Cursors| it.received = received);
+        }
+        let ended = timeout(bound * 100, &mut over).await;
+        assert!(ended.is_ok(), "it never gave up");
     }
 }

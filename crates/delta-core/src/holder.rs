@@ -275,11 +275,25 @@ impl Holder {
             Answer::NotAcknowledged => {}
             Answer::Renewed { ttl, cancel } => {
                 self.renew(sent_at, ttl);
-                if let (Some(deadline), Phase::Working) = (cancel, self.phase) {
+                if let Some(deadline) = cancel {
                     let margin = Span(KILL_MARGIN.0.min(deadline.0 / 2));
-                    self.stop(StopWhy::Cancel, now + Span(deadline.0 - margin.0));
+                    self.cancel(now + Span(deadline.0 - margin.0));
                 }
             }
+        }
+    }
+
+    /// A cancel that is heard again may come earlier than it was first known, never later.
+    fn cancel(&mut self, by: Millis) {
+        match &mut self.phase {
+            Phase::Working => self.stop(StopWhy::Cancel, by),
+            Phase::Stopping {
+                why: StopWhy::Cancel,
+                kill_at,
+                killed: false,
+                ..
+            } => *kill_at = by.min(*kill_at),
+            _ => {}
         }
     }
 
@@ -332,6 +346,14 @@ impl Holder {
     pub fn stopping(&self) -> Option<StopWhy> {
         match self.phase {
             Phase::Stopping { why, .. } => Some(why),
+            _ => None,
+        }
+    }
+
+    /// When the work that is being stopped is forced to end.
+    pub fn kill_at(&self) -> Option<Millis> {
+        match self.phase {
+            Phase::Stopping { kill_at, .. } => Some(kill_at),
             _ => None,
         }
     }
@@ -461,6 +483,20 @@ mod tests {
         assert_eq!(holder.todo(at(46)), Todo::CancelAck);
         holder.result_answered(false);
         assert_eq!(holder.todo(at(46)), Todo::Release(None));
+    }
+
+    #[test]
+    fn a_cancel_heard_again_is_never_put_off_and_may_come_sooner() {
+        // An agent that took the work over knows the deadline only from its own heartbeat.
+        let stopping = Some((StopWhy::Cancel, at(86_400)));
+        let mut holder = Holder::adopt(TERMS, at(120), at(600), stopping, at(0));
+        let cancel = |seconds| renewed(Some(Span::secs(seconds)));
+        holder.heartbeat_answered(at(0), cancel(20), at(0));
+        assert_eq!(holder.kill_at(), Some(at(15)));
+        holder.heartbeat_answered(at(1), cancel(60), at(1));
+        assert_eq!(holder.kill_at(), Some(at(15)));
+        holder.heartbeat_sent(at(15));
+        assert_eq!(holder.todo(at(15)), Todo::KillWork(StopWhy::Cancel));
     }
 
     #[test]

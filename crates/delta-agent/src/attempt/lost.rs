@@ -50,6 +50,7 @@ pub(super) fn record(folder: &Path, deadlines: Deadlines) -> Record {
         log: LogSize {
             bytes,
             dropped: 0,
+            lost: 0,
             sha256: None,
         },
         started_at: now.clone(),

@@ -17,9 +17,13 @@ const MAX_MARK_CHARS: usize = 200;
 pub struct LogSize {
     /// Bytes in the file.
     pub bytes: u64,
-    /// Bytes of the job that are not in the file, because of the quota or of a disk that failed.
+    /// Bytes of the job beyond the quota: they are no part of the log.
     pub dropped: u64,
-    /// SHA-256 of the file in hex; absent while it grows, and when the disk failed.
+    /// Bytes of the log that the disk did not take.
+    #[serde(default)]
+    pub lost: u64,
+    /// SHA-256 of the whole log in hex, with what the disk did not take; absent while it grows, and
+    /// when nobody knows whether this is all of it.
     pub sha256: Option<String>,
 }
 
@@ -28,8 +32,10 @@ pub(crate) struct Spool {
     file: File,
     quota: u64,
     size: LogSize,
-    hash: Option<digest::Context>,
+    hash: digest::Context,
     full: bool,
+    /// The disk failed: what follows is counted and not written, or there would be a gap.
+    broken: bool,
     at_line_start: bool,
 }
 
@@ -43,8 +49,9 @@ impl Spool {
             file,
             quota,
             size: LogSize::default(),
-            hash: Some(digest::Context::new(&digest::SHA256)),
+            hash: digest::Context::new(&digest::SHA256),
             full: false,
+            broken: false,
             at_line_start: true,
         })
     }
@@ -56,7 +63,7 @@ impl Spool {
 
     /// Bytes the job printed.
     pub fn output(&mut self, bytes: &[u8]) {
-        let room = self.quota.saturating_sub(self.size.bytes);
+        let room = self.quota.saturating_sub(self.size.bytes + self.size.lost);
         let kept = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         if kept > 0 && !self.full {
             self.write(&bytes[..kept]);
@@ -96,32 +103,30 @@ impl Spool {
         if self.size.dropped > 0 {
             self.mark(&format!("{} bytes were dropped", self.size.dropped));
         }
-        self.size.sha256 = self.hash.take().map(|hash| hex(hash.finish().as_ref()));
+        self.size.sha256 = Some(hex(self.hash.finish().as_ref()));
         self.size
     }
 
+    /// The job goes on without its log rather than dying of a full disk.
     fn write(&mut self, bytes: &[u8]) {
+        self.hash.update(bytes);
+        self.at_line_start = bytes.last() == Some(&b'\n');
+        if self.broken {
+            self.size.lost += bytes.len() as u64;
+            return;
+        }
         match self.file.write_all(bytes) {
-            Ok(()) => {
-                self.size.bytes += bytes.len() as u64;
-                if let Some(hash) = &mut self.hash {
-                    hash.update(bytes);
-                }
-                self.at_line_start = bytes.last() == Some(&b'\n');
-            }
+            Ok(()) => self.size.bytes += bytes.len() as u64,
             Err(problem) => {
-                // The job goes on without its log rather than dying of a full disk. What is in the
-                // file after a partial write is not known, so its length is asked for.
-                eprintln!("the log cannot be written: {problem}");
-                let known = self
-                    .file
-                    .metadata()
-                    .map_or(self.size.bytes, |meta| meta.len());
-                let written = known.saturating_sub(self.size.bytes);
-                self.size.dropped += (bytes.len() as u64).saturating_sub(written);
-                self.size.bytes = known;
-                self.full = true;
-                self.hash = None;
+                // Complaints go to the same disk as the log, so they may fail as well.
+                let _ = writeln!(io::stderr(), "the log cannot be written: {problem}");
+                // What is in the file after a partial write is not known: its length is asked for.
+                let length = self.file.metadata().map(|meta| meta.len());
+                let known = length.unwrap_or(self.size.bytes).max(self.size.bytes);
+                let written = (known - self.size.bytes).min(bytes.len() as u64);
+                self.size.bytes += written;
+                self.size.lost += bytes.len() as u64 - written;
+                self.broken = true;
             }
         }
     }
@@ -171,5 +176,17 @@ mod tests {
              --- 9 bytes were dropped\n"
         );
         assert_eq!(size.dropped, 9);
+    }
+
+    #[test]
+    fn what_the_disk_did_not_take_is_counted() {
+        // F43: the length and the hash are those of the whole log, so that its holes are noticed.
+        let mut log = Spool::open(Path::new("/dev/full"), 1000).expect("a device");
+        log.output(b"four");
+        log.output(b"fives");
+        let size = log.finish();
+        assert_eq!((size.bytes, size.lost, size.dropped), (0, 9, 0));
+        let whole = digest::digest(&digest::SHA256, b"fourfives");
+        assert_eq!(size.sha256, Some(hex(whole.as_ref())));
     }
 }

@@ -19,8 +19,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::control::{Control, Heard};
 use super::group::Group;
 use super::order::{
-    Abandoned, Command, Deadlines, Event, GROUP_FILE, Order, RECORD_FILE, Record, SPOOL_FILE,
-    State, StepRecord, StopAt,
+    Abandoned, Command, Deadlines, Event, GROUP_FILE, Order, RECORD_FILE, RESERVE_FILE, Record,
+    SPOOL_FILE, State, StepRecord, StopAt,
 };
 use super::spawner::Spawner;
 use super::steps::{StepEnd, Verdict};
@@ -34,6 +34,10 @@ const READ_BYTES: usize = 64 * 1024;
 /// Reads of one drain. A background process that prints without pause must not hold up the next
 /// step; 256 full reads are 16 MiB, far more than the pipe can hold when its writer has ended.
 const MAX_DRAIN_READS: usize = 256;
+
+/// Bytes kept free for the record of the end, so that a job that fills the disk can still be told
+/// of. A record with the timings of hundreds of steps fits.
+const RESERVE: usize = 64 * 1024;
 
 /// How long the first word of the agent is waited for; it lies in the socket already.
 const GREETING: Duration = Duration::from_secs(1);
@@ -61,6 +65,8 @@ pub(super) struct Shim {
 pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io::Result<()> {
     let started_at = clock::wall_time();
     let mut spool = Spool::open(&folder.join(SPOOL_FILE), order.log_quota)?;
+    let reserve = folder.join(RESERVE_FILE);
+    fs::write(&reserve, vec![0; RESERVE])?;
     let mut control = Control::new(socket, order.key.clone())?;
     let (mut record, control, group) = match working_directory(&order) {
         Err(summary) => {
@@ -79,6 +85,7 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
         }
     };
     record.started_at = started_at;
+    fs::remove_file(&reserve)?;
     let written = write_record(folder, &record)?;
     let mut control = control;
     // The record is what counts; an agent that misses this finds it.

@@ -19,7 +19,7 @@ mod timer;
 pub(crate) mod tree;
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -42,7 +42,8 @@ pub fn main(folder: &Path) -> ExitCode {
     match carry_out(folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("the shim of {}: {problem}", folder.display());
+            // The disk it goes to may be what failed.
+            let _ = writeln!(io::stderr(), "the shim of {}: {problem}", folder.display());
             ExitCode::FAILURE
         }
     }

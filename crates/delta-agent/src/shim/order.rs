@@ -17,6 +17,7 @@ use crate::executor::{Ended, LogSize, Outcome, Step, StopReason};
 pub(crate) const ORDER_FILE: &str = "order.json";
 pub(crate) const RECORD_FILE: &str = "end.json";
 pub(crate) const SPOOL_FILE: &str = "spool";
+pub(crate) const RESERVE_FILE: &str = "reserve";
 pub(crate) const SOCKET_FILE: &str = "control";
 /// Where the shim says what went wrong inside itself.
 pub(crate) const COMPLAINTS_FILE: &str = "complaints";
