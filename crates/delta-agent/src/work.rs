@@ -314,7 +314,7 @@ async fn flush(
     };
     let shipped = tokio::select! {
         shipped = shipping => shipped,
-        () = patience.is_over() => {
+        () = patience.runs_out() => {
             tracing::warn!("the server takes no more of the log");
             return;
         }
@@ -336,7 +336,7 @@ struct Patience {
 
 impl Patience {
     /// Ends when there was a line for the whole bound and the log did not get on.
-    async fn is_over(mut self) {
+    async fn runs_out(mut self) {
         loop {
             // Those who tell are gone only with the whole session.
             if self.line.wait_for(Option::is_some).await.is_err() {
@@ -455,7 +455,7 @@ mod tests {
             cursors: cursors.subscribe(),
             bound,
         };
-        let mut over = Box::pin(patience.is_over());
+        let mut over = Box::pin(patience.runs_out());
         let waits = timeout(bound * 4, &mut over).await;
         assert!(waits.is_err(), "it gave up without a line");
         line.send_replace(Some(1));

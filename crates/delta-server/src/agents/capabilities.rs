@@ -62,7 +62,7 @@ pub fn about(request: &proto::RegisterRequest, scope: &Scope) -> About {
         labels: texts(scope::labels(scope, limited(&said.labels))),
         os: word(&said.os),
         arch: word(&said.arch),
-        runtimes: said.runtimes.iter().take(MAX_ITEMS).map(runtime).collect(),
+        runtimes: runtimes(&said.runtimes, scope),
         work,
         docker: said.docker_available,
         cpu_cores: resources.cpu_cores.clamp(0, MAX_CORES),
@@ -73,6 +73,13 @@ pub fn about(request: &proto::RegisterRequest, scope: &Scope) -> About {
             .clamp(1, MAX_PARALLEL),
         enforced: words(&said.enforced),
     }
+}
+
+/// A tool nobody knows is a label, and those are granted.
+fn runtimes(said: &[proto::Runtime], scope: &Scope) -> Vec<String> {
+    let said = said.iter().take(MAX_ITEMS).map(runtime);
+    said.filter(|it| scope::is_fact_tag(it) || scope::is_granted(scope, it))
+        .collect()
 }
 
 fn runtime(runtime: &proto::Runtime) -> String {
@@ -118,7 +125,11 @@ impl About {
         ];
         for (name, value) in [("os", &self.os), ("arch", &self.arch)] {
             if !value.is_empty() {
-                tags.extend([value.clone(), format!("{name}={value}")]);
+                tags.push(format!("{name}={value}"));
+            }
+            // `linux` by itself too; what else is written there claims nothing.
+            if scope::is_fact_tag(value) && !value.contains('=') {
+                tags.push(value.clone());
             }
         }
         tags.extend(self.zones.iter().map(|zone| format!("zone={zone}")));
@@ -214,6 +225,45 @@ mod tests {
         ] {
             assert!(!offer.fits(unfit), "{unfit}");
         }
+    }
+
+    #[test]
+    fn no_field_smuggles_in_what_was_not_given() {
+        // T27, I22: each of them becomes a tag, and a tag may say anything.
+        let claims = [
+            "zone=prod",
+            "ZONE=prod",
+            "pool=gold",
+            "fast",
+            "zone",
+            "a zone=prod",
+        ];
+        for claim in claims {
+            let runtime = |name: &str, version: &str| proto::Runtime {
+                name: name.into(),
+                version: version.into(),
+            };
+            let (name, value) = claim.split_once('=').unwrap_or((claim, ""));
+            let offer = said(proto::Capabilities {
+                os: claim.into(),
+                arch: claim.into(),
+                network_zones: vec![claim.into(), "prod".into()],
+                runtimes: vec![runtime(claim, ""), runtime(name, value)],
+                labels: vec![claim.into()],
+                work: vec![claim.into()],
+                enforced: vec![claim.into()],
+                ..Default::default()
+            });
+            for unfit in ["zone=prod", "pool=gold", "fast"] {
+                assert!(!offer.fits(unfit), "{unfit} by {claim:?}");
+            }
+        }
+        let known = said(proto::Capabilities {
+            os: "linux".into(),
+            arch: "aarch64".into(),
+            ..Default::default()
+        });
+        assert!(known.fits("linux os=linux aarch64 arch=aarch64"));
     }
 
     #[test]

@@ -27,5 +27,5 @@ pub use call::{not_spoken, routes};
 pub use leases::Found;
 pub use noted::Noted;
 pub use noting::Noting;
-pub use register::held;
+pub use register::{AGENT_PREFIX, held};
 pub use registry::{Agents, OFFLINE_AFTER, Order};

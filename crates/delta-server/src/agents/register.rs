@@ -12,6 +12,7 @@ use delta_wire::agent::proto::{
     AgentConfig, HeldLease, RegisterRequest, RegisterResponse, ResumePoint,
 };
 use delta_wire::agent::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_VERSION};
+use delta_wire::api::tokens::{MAX_AGENT_ID, is_agent_id};
 use delta_wire::runner::Reason;
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -30,8 +31,8 @@ use crate::writer::{NotDone, Offer, random, sha256};
 
 /// Between two heartbeats of an agent that holds nothing (EP-48).
 const HEARTBEAT_SECONDS: i32 = 30;
-/// Characters of an agent's id or instance.
-const MAX_ID: usize = 128;
+/// What the ids begin with that we give to agents whose credential is bound to none.
+pub const AGENT_PREFIX: &str = "agt_";
 /// Leases an agent may list: its slots, and as many that are over.
 const MAX_LISTED: usize = 2 * delta_wire::agent::MAX_PARALLEL as usize;
 
@@ -121,9 +122,9 @@ fn check(request: &RegisterRequest) -> Result<(), Status> {
         ("agent_id", &request.agent_id),
         ("instance", &request.instance),
     ] {
-        let fit = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
-        if value.len() > MAX_ID || !value.chars().all(fit) {
-            let words = format!("{field} must be at most {MAX_ID} letters, digits and . _ - :");
+        if !value.is_empty() && !is_agent_id(value) {
+            let words =
+                format!("{field} must be at most {MAX_AGENT_ID} letters, digits and . _ - :");
             return Err(Status::invalid_argument(words));
         }
     }
@@ -233,7 +234,7 @@ fn impostor(app: &App, principal: &Principal, agent: &str) -> Status {
 }
 
 fn fresh_id() -> Text {
-    format!("agt_{:016x}", u64::from_be_bytes(random())).into()
+    format!("{AGENT_PREFIX}{:016x}", u64::from_be_bytes(random())).into()
 }
 
 fn fresh_secret() -> String {

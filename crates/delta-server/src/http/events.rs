@@ -21,6 +21,7 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::User;
+use super::vigil::Vigil;
 use super::{App, runs, views};
 use crate::holder::hex;
 use crate::watch::Watch;
@@ -45,7 +46,7 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 404, body = ErrorBody)))]
 async fn events(
     State(app): State<App>,
-    _who: User,
+    User(who): User,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
@@ -56,7 +57,7 @@ async fn events(
     runs::find(&app, id).await?;
     let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok());
     if accept.is_some_and(|it| it.contains("text/event-stream")) {
-        return stream(app, id, after);
+        return stream(app, Vigil::new(who), id, after);
     }
     let stored = app
         .read(move |reader| reader.events(id, after, PAGE + 1))
@@ -86,7 +87,7 @@ fn after(query: Option<&str>, headers: &HeaderMap) -> Result<u64, ApiError> {
     Ok(after)
 }
 
-fn stream(app: App, id: RunId, after: u64) -> Result<Response, ApiError> {
+fn stream(app: App, vigil: Vigil, id: RunId, after: u64) -> Result<Response, ApiError> {
     let watchers = &app.writer.shared().watchers;
     let watch = watchers
         .watch(id)
@@ -94,7 +95,7 @@ fn stream(app: App, id: RunId, after: u64) -> Result<Response, ApiError> {
     let (write, read) = tokio::io::duplex(BUFFER_BYTES);
     tokio::spawn(async move {
         // An error is a reader that has gone, or a store that is away: it will come again.
-        if let Err(why) = feed(app, id, after, watch, write).await {
+        if let Err(why) = feed(app, vigil, id, after, watch, write).await {
             tracing::debug!(run = %id, why, "an event stream ended early");
         }
     });
@@ -107,12 +108,16 @@ fn stream(app: App, id: RunId, after: u64) -> Result<Response, ApiError> {
 
 async fn feed(
     app: App,
+    mut vigil: Vigil,
     id: RunId,
     mut after: u64,
     mut watch: Watch,
     mut write: DuplexStream,
 ) -> Result<(), String> {
     loop {
+        if vigil.is_over(&app).await {
+            return Ok(());
+        }
         let page = app.read(move |reader| reader.events(id, after, PAGE)).await;
         let page = page.map_err(|error| error.body.message)?;
         for stored in &page {
@@ -131,6 +136,7 @@ async fn feed(
         tokio::select! {
             () = watch.changed() => {}
             () = app.stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep_until(vigil.next()) => {}
             () = tokio::time::sleep(KEEP_ALIVE) => send(&mut write, ": still here\n\n").await?,
         }
     }

@@ -24,7 +24,9 @@ use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, Runner, still_good};
 use super::runner::parse;
+use crate::agents::AGENT_PREFIX;
 use crate::holder::hex;
+use crate::identity::Principal;
 use crate::writer::{Delivery, GrantedLease, NotDone, Offer, sha256};
 use crate::{audit, identity};
 
@@ -52,6 +54,10 @@ async fn lease(
         let message = "this credential is another agent's";
         return Err(ApiError::new(ErrorCode::Forbidden, message).at("runner_id"));
     }
+    if !may_take_work(&app, &who, &runner).await? {
+        let message = "this id is an agent's that may take no work here";
+        return Err(ApiError::new(ErrorCode::Forbidden, message).at("runner_id"));
+    }
     let capabilities = capabilities(&who.scope, &ask.capabilities);
     app.presence.asks(&who.id, &runner, &capabilities);
     let wait = ask.wait_seconds.as_duration();
@@ -71,6 +77,17 @@ async fn lease(
             Ok(StatusCode::NO_CONTENT.into_response())
         }
     }
+}
+
+/// An agent of the Execution Protocol proves who it is when it registers, and is drained and revoked
+/// by its id. Here nothing but the credential is shown, so an id of ours is taken from nobody who
+/// is not bound to it (A26, T3), and not from one that was sent home (I21).
+async fn may_take_work(app: &App, who: &Principal, runner: &str) -> Result<bool, ApiError> {
+    let Some(agent) = who.agent.clone() else {
+        return Ok(!runner.starts_with(AGENT_PREFIX));
+    };
+    let row = app.read(move |reader| reader.agent(&agent)).await?;
+    Ok(row.is_none_or(|row| row.revoked_at.is_none() && row.drain.is_none()))
 }
 
 /// What is granted of what is said (T27). Who says nothing about kinds of work executes steps

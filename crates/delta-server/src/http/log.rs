@@ -43,7 +43,7 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 416, description = "beyond its end")))]
 async fn show_log(
     State(app): State<App>,
-    _who: User,
+    User(who): User,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
     method: Method,
@@ -55,7 +55,7 @@ async fn show_log(
     let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
     let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok());
     if accept.is_some_and(|it| it.contains("text/event-stream")) {
-        return log_tail::answer(app, rows, asked, &headers);
+        return log_tail::answer(app, who, rows, asked, &headers);
     }
     let found = app
         .files(move |objects| {

@@ -22,7 +22,9 @@ use tokio::time::Instant;
 use super::error::ApiError;
 use super::log::{Asked, read_piece};
 use super::log_view::{Shown, find, leases};
+use super::vigil::Vigil;
 use super::{App, log_view, pieces};
+use crate::identity::Principal;
 use crate::objects::{LogReader, LogWatch};
 use crate::watch::Watch;
 
@@ -38,6 +40,7 @@ const LINGER: Duration = Duration::from_secs(3);
 /// Answers with a tail from where the caller was, or from the beginning of the latest log.
 pub fn answer(
     app: App,
+    who: Principal,
     rows: JobRows,
     asked: Asked,
     headers: &HeaderMap,
@@ -50,6 +53,7 @@ pub fn answer(
     let (sender, body) = pieces::body(None);
     let tail = Tail {
         app,
+        vigil: Vigil::new(who),
         id,
         only: asked.attempt,
         start,
@@ -102,6 +106,7 @@ fn start(rows: &JobRows, asked: Asked, headers: &HeaderMap) -> Result<Start, Api
 
 struct Tail {
     app: App,
+    vigil: Vigil,
     id: JobId,
     only: Option<u32>,
     start: Start,
@@ -134,6 +139,9 @@ impl Tail {
         // What was read before the watch began may be old.
         let (mut look_at, mut news) = (Instant::now(), true);
         loop {
+            if self.vigil.is_over(&self.app).await {
+                return Ok(());
+            }
             if news && Instant::now() >= look_at {
                 (look_at, news) = (Instant::now() + PACE, false);
                 let id = self.id;
@@ -149,12 +157,13 @@ impl Tail {
                 Next::Wait => Instant::now() + KEEP_ALIVE,
                 Next::WaitUntil(moment) => moment,
             };
-            let sender = self.sender.clone();
+            let (sender, vigil) = (self.sender.clone(), self.vigil.next());
             let appended = appended(self.here.as_mut());
             tokio::select! {
                 () = appended => {}
                 () = watch.changed() => news = true,
                 () = tokio::time::sleep_until(look_at), if news => {}
+                () = tokio::time::sleep_until(vigil) => {}
                 () = tokio::time::sleep_until(until) => self.send(": still here\n\n".into()).await?,
                 () = sender.closed() => return Ok(()),
                 () = self.app.stop.cancelled() => return Ok(()),

@@ -23,6 +23,7 @@ mod system;
 mod tokens;
 mod uploads;
 mod views;
+mod vigil;
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};

@@ -104,6 +104,27 @@ pub fn tags(scope: &Scope, said: &[String]) -> Vec<String> {
     kept
 }
 
+/// A tag an agent may say of its machine without having been granted it.
+pub fn is_fact_tag(tag: &str) -> bool {
+    match Requirement::parse(tag) {
+        Ok(Requirement::Has(name) | Requirement::Is(name, _)) => is_fact(&name),
+        _ => false,
+    }
+}
+
+/// A label this credential grants.
+pub fn is_granted(scope: &Scope, tag: &str) -> bool {
+    let Some(label) = spelled(tag) else {
+        return false;
+    };
+    match &scope.labels {
+        Labels::Any => true,
+        Labels::Only(granted) => granted
+            .iter()
+            .any(|it| spelled(it).as_ref() == Some(&label)),
+    }
+}
+
 fn is_fact(name: &str) -> bool {
     FACTS.contains(&name) || FACT_FAMILIES.iter().any(|it| name.starts_with(it))
 }

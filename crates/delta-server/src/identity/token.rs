@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use delta_core::{Millis, Text};
 use delta_store::read::{Credential, Role, Scope};
+use delta_wire::api::tokens::MAX_AGENT_ID;
 
 use crate::writer::{random, sha256};
 
@@ -61,6 +62,8 @@ fn row(id: Text, name: Text, role: Role, scope: Scope, now: Millis) -> Credentia
 
 /// A fresh id for an agent that people call `name`.
 pub fn new_agent_id(name: &str) -> Text {
+    // The number must fit behind it.
+    let name: String = name.chars().take(MAX_AGENT_ID - 9).collect();
     format!("{name}-{:08x}", u32::from_be_bytes(random())).into()
 }
 

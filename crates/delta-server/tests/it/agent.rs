@@ -63,9 +63,17 @@ impl Agent {
     }
 
     pub async fn register(bench: &Bench, request: RegisterRequest) -> Result<Agent, Status> {
+        Agent::register_as(bench, &bench.runner, request).await
+    }
+
+    pub async fn register_as(
+        bench: &Bench,
+        token: &str,
+        request: RegisterRequest,
+    ) -> Result<Agent, Status> {
         let first = Said::Register(request);
         let trace = Mutex::new(vec![crate::flows::said(&first)]);
-        let (frames, dialed) = Agent::dial(bench, &bench.runner, first).await?;
+        let (frames, dialed) = Agent::dial(bench, token, first).await?;
         let mut agent = Agent {
             frames,
             dialed,

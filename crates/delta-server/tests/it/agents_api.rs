@@ -230,6 +230,39 @@ async fn a_revoked_agent_is_shut_out_at_once_and_for_good() {
 }
 
 #[tokio::test]
+async fn an_agents_id_opens_nothing_on_the_other_protocol() {
+    // A26, T3: whoever shares the token may not speak as a registered agent. I21: and one that was
+    // sent home gets no work by the back door.
+    let bench = Bench::patient().await;
+    let (_, job) = bench.create_one().await;
+    let mut agent = Agent::new(&bench).await;
+    let held = agent.work().await;
+    assert_eq!(held.job_id, job);
+    let slot = format!("{}/1", agent.id);
+    let refused = bench.lease_as(&slot, 0.0).await.expect(403);
+    assert_eq!(refused["field"], "runner_id", "{refused}");
+    let body = json!({ "role": "runner", "name": "bound", "agent_id": "b1" });
+    let made = bench.post(&bench.admin, "/api/v1/tokens", body).await;
+    let secret = made.expect(201)["token"].as_str().unwrap().to_owned();
+    let bound = Agent::register_as(&bench, &secret, request())
+        .await
+        .unwrap();
+    let ask = json!({ "type": "Lease", "runner_id": "b1/1", "capabilities": [] });
+    let lease = async || {
+        bench
+            .post(&secret, "/api/v1/runner/lease", ask.clone())
+            .await
+    };
+    lease().await.expect(204);
+    bench.order(&bound.id, "drain").await.expect(200);
+    lease().await.expect(403);
+    bench.order(&bound.id, "undrain").await.expect(200);
+    bench.revoke(&bench.admin, &bound.id).await.expect(204);
+    bench.create_one().await;
+    lease().await.expect(403);
+}
+
+#[tokio::test]
 async fn orders_outlive_the_server_and_so_does_what_was_known() {
     // EP-28, D3
     let data = tempfile::tempdir().unwrap();

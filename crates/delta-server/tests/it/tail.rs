@@ -20,6 +20,35 @@ struct Event {
     data: String,
 }
 
+#[tokio::test]
+async fn a_tail_ends_with_the_credential_it_was_opened_with() {
+    // D14
+    let bench = Bench::patient().await;
+    let (run, job) = bench.create_one().await;
+    let body = json!({ "role": "user", "name": "soon gone" });
+    let made = bench.post(&bench.admin, "/api/v1/tokens", body).await;
+    let made = made.expect(201);
+    let secret = made["token"].as_str().unwrap();
+    let events = format!("{}/api/v1/runs/{run}/events", bench.base);
+    let log = format!("{}/api/v1/jobs/{job}/log", bench.base);
+    let mut streams = Vec::new();
+    for url in [log, events] {
+        let request = bench.client.get(&url).bearer_auth(secret);
+        let response = request.header("accept", "text/event-stream").send();
+        let response = response.await.unwrap();
+        assert_eq!(response.status().as_u16(), 200, "{url}");
+        streams.push(response);
+    }
+    let id = made["view"]["token_id"].as_str().unwrap();
+    let url = format!("{}/api/v1/tokens/{id}", bench.base);
+    let revoked = bench.client.delete(&url).bearer_auth(&bench.admin).send();
+    assert_eq!(revoked.await.unwrap().status().as_u16(), 204);
+    for stream in streams {
+        let rest = tokio::time::timeout(PATIENCE, stream.bytes()).await;
+        assert!(rest.is_ok(), "a stream outlived its credential");
+    }
+}
+
 /// Somebody who follows a job's logs, and knows where they are.
 struct Follower {
     response: Response,

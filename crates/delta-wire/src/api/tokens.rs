@@ -90,7 +90,7 @@ impl CreateToken {
             let pool = p.note(f.may("pool", word));
             let zones = p.note(f.may("zones", |it| it.each(MAX_WORDS, word)));
             let labels = p.note(f.may("labels", |it| it.each(MAX_WORDS, label)));
-            let agent_id = p.note(f.may("agent_id", word));
+            let agent_id = p.note(f.may("agent_id", agent_id));
             let certificate = p.note(f.may("certificate", identity));
             let request = CreateToken {
                 role: role?,
@@ -152,7 +152,26 @@ fn printable(text: String) -> Result<String, Invalid> {
     Ok(text)
 }
 
-/// A pool, a zone or the id of an agent: what can stand in `zone=…` of a requirement.
+/// The longest id of an agent, and of one of its processes.
+pub const MAX_AGENT_ID: usize = 128;
+
+/// The id of an agent: no slash, since `AGENT/1` is a slot of it.
+pub fn is_agent_id(text: &str) -> bool {
+    let fit = |c: char| c.is_ascii_alphanumeric() || "._-:".contains(c);
+    (1..=MAX_AGENT_ID).contains(&text.len()) && text.chars().all(fit)
+}
+
+fn agent_id(node: Node<'_>) -> Result<String, Invalid> {
+    let text = node.text(MAX_NAME)?;
+    match is_agent_id(&text) {
+        true => Ok(text),
+        false => Err(Invalid::here(format!(
+            "must be at most {MAX_AGENT_ID} letters, digits and . _ - :"
+        ))),
+    }
+}
+
+/// A pool or a zone: what can stand in `zone=…` of a requirement.
 pub fn is_word(text: &str) -> bool {
     matches!(Requirement::parse(text), Ok(Requirement::Has(_)))
 }
@@ -240,7 +259,7 @@ pub struct EnrolAgent {
 impl EnrolAgent {
     pub fn parse(body: &[u8]) -> Result<Self, Problems> {
         strict(body, |f, p| {
-            let agent_name = p.note(f.must("agent_name", word));
+            let agent_name = p.note(f.must("agent_name", agent_id));
             Some(EnrolAgent {
                 agent_name: agent_name?,
             })

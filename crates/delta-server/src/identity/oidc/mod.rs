@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use delta_core::{Millis, Span, Text};
 use delta_store::read::{Labels, Role, Scope};
-use delta_wire::api::tokens::{is_label, is_word};
+use delta_wire::api::tokens::{is_agent_id, is_label, is_word};
 use jsonwebtoken::{Algorithm, Validation};
 use serde_json::{Map, Value};
 
@@ -160,7 +160,7 @@ fn agent(issuer: &Issuer, claims: &Map<String, Value>) -> Result<Option<Text>, &
     let Some(name) = &issuer.agent_claim else {
         return Ok(None);
     };
-    let agent = text(claims, name).filter(|agent| !agent.is_empty());
+    let agent = text(claims, name).filter(|agent| is_agent_id(agent));
     agent
         .map(|agent| Some(agent.into()))
         .ok_or("agent_id_claim")

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
@@ -31,6 +32,8 @@ pub use segments::LogReader;
 pub const MAX_LOG_BYTES: u64 = 256 * 1024 * 1024;
 /// Remembered hashes of logs; beyond it the memory starts anew.
 const MAX_HASHED: usize = 10_000;
+/// How long the hash of a log that is not as declared is remembered: reading it again costs.
+const BAD_HASH_KEPT: Duration = Duration::from_secs(60);
 /// Logs with unsynced bytes, each of which holds a lock and some files open; the bytes of any more
 /// are synced before they are answered for.
 const MAX_OPEN: usize = 1_000;
@@ -80,7 +83,7 @@ pub(super) struct Logs {
     known: Mutex<HashMap<LeaseKey, Weak<Log>>>,
     queue: Arc<Queue>,
     /// Hashes of logs by their length then: a log only grows.
-    hashed: Mutex<HashMap<LeaseKey, (u64, Digest)>>,
+    hashed: Mutex<HashMap<LeaseKey, (u64, Digest, Instant)>>,
 }
 
 impl Logs {
@@ -228,10 +231,13 @@ impl Objects {
         })
     }
 
-    /// Whether the first `length` bytes of a log have this hash. Read once per length.
+    /// Whether the first `length` bytes of a log have this hash. Read once per length; a log that is
+    /// not as it was declared is looked at again after a while, since its holder may mend it.
     pub fn log_has_hash(&self, lease: LeaseKey, length: u64, hash: &Digest) -> bool {
         let known = locked(&self.logs.hashed).get(&lease).copied();
-        if let Some((_, found)) = known.filter(|(of, _)| *of == length) {
+        if let Some((_, found, at)) = known.filter(|(of, ..)| *of == length)
+            && (found == *hash || at.elapsed() < BAD_HASH_KEPT)
+        {
             return found == *hash;
         }
         let Ok(found) = hash_of(self.read_log(lease, 0), length) else {
@@ -241,7 +247,7 @@ impl Objects {
         if memory.len() >= MAX_HASHED {
             memory.clear();
         }
-        memory.insert(lease, (length, found));
+        memory.insert(lease, (length, found, Instant::now()));
         found == *hash
     }
 
