@@ -20,7 +20,7 @@ use crate::agent::{Shutdown, SlotContext};
 use crate::attempt::{Adopted, Standing};
 use crate::clock;
 use crate::executor::{Identity, StopOrder, StopReason};
-use crate::link::{CallError, Followed, Link, News, Settled};
+use crate::link::{CallError, Followed, Link, News, Settled, stale};
 use crate::note::Note;
 use crate::pending::{Pending, span};
 use crate::report;
@@ -302,7 +302,7 @@ impl Session {
             News::CancelAsked => {}
             News::Stale(reason) => {
                 tracing::warn!(job_id = self.identity.job_id, reason, "the lease is over");
-                self.holder.heartbeat_answered(now, Answer::Stale, now);
+                self.holder.heartbeat_answered(now, stale(&reason), now);
             }
         }
     }

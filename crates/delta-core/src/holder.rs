@@ -51,6 +51,9 @@ pub enum Answer {
     },
     /// The server has not seen the acknowledgement (A3, A4).
     NotAcknowledged,
+    /// A result of this lease was taken before: whose answer got lost sends the same again and
+    /// hears it (A18). Nobody may work under it any more.
+    AlreadyFinal,
     Stale,
 }
 
@@ -252,6 +255,7 @@ impl Holder {
             }
             // Sent again because the server had not seen it; the work goes on.
             (_, Answer::Renewed { ttl, .. }) => self.renew(sent_at, ttl),
+            (_, Answer::AlreadyFinal) => self.already_final(now),
             (_, Answer::Stale | Answer::NotAcknowledged) => self.lose(now),
         }
     }
@@ -272,6 +276,7 @@ impl Holder {
     pub fn heartbeat_answered(&mut self, sent_at: Millis, answer: Answer, now: Millis) {
         match answer {
             Answer::Stale => self.lose(now),
+            Answer::AlreadyFinal => self.already_final(now),
             Answer::NotAcknowledged => {}
             Answer::Renewed { ttl, cancel } => {
                 self.renew(sent_at, ttl);
@@ -301,6 +306,12 @@ impl Holder {
         let lost = matches!(self.phase, Phase::Stopping { why, .. } if why.is_loss());
         if !lost {
             self.valid_until = self.valid_until.max(sent_at + ttl);
+        }
+    }
+
+    fn already_final(&mut self, now: Millis) {
+        if !matches!(self.phase, Phase::Reporting { .. } | Phase::Done { .. }) {
+            self.lose(now);
         }
     }
 
@@ -531,6 +542,24 @@ mod tests {
         holder.result_answered(false);
         // RP-35: nothing follows the answer.
         assert_eq!(holder.todo(at(100)), Todo::Release(None));
+    }
+
+    #[test]
+    fn a_result_whose_answer_got_lost_is_sent_again_though_the_lease_is_final() {
+        // A18, F5
+        let mut holder = working();
+        holder.heartbeat_sent(at(2));
+        holder.work_ended();
+        holder.heartbeat_answered(at(2), Answer::AlreadyFinal, at(3));
+        assert_eq!(holder.todo(at(3)), Todo::Complete);
+        holder.result_answered(false);
+        assert_eq!(holder.todo(at(4)), Todo::Release(None));
+        // RP-19: work that goes on under such a lease is ended and says nothing.
+        let mut holder = working();
+        holder.heartbeat_answered(at(1), Answer::AlreadyFinal, at(2));
+        assert_eq!(holder.todo(at(2)), Todo::StopWork(StopWhy::Stale));
+        holder.work_ended();
+        assert_eq!(holder.todo(at(3)), Todo::Release(Some(StopWhy::Stale)));
     }
 
     #[test]

@@ -81,7 +81,8 @@ impl Link {
             Heard::Renewed(ack) if ack.reason == Reason::NotAcked.as_str() => {
                 Ok(Answer::NotAcknowledged)
             }
-            Heard::Renewed(_) | Heard::Stale => Ok(Answer::Stale),
+            Heard::Renewed(ack) => Ok(stale(&ack.reason)),
+            Heard::Stale => Ok(Answer::Stale),
             other => Err(nonsense(&other)),
         }
     }
@@ -174,6 +175,14 @@ impl Link {
     /// Moves whenever there may be room for log bytes again.
     pub fn room(&self) -> watch::Receiver<u64> {
         self.0.room.subscribe()
+    }
+}
+
+/// What it means that a lease is over.
+pub fn stale(reason: &str) -> Answer {
+    match Reason::from_text(reason) {
+        Reason::AlreadyFinal => Answer::AlreadyFinal,
+        _ => Answer::Stale,
     }
 }
 

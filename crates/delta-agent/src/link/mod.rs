@@ -26,7 +26,7 @@ use delta_wire::runner::{LeaseGranted, LeaseToken};
 use tokio::sync::{mpsc, watch};
 
 pub(crate) use answer::CallError;
-pub(crate) use call::{Renewal, Settled};
+pub(crate) use call::{Renewal, Settled, stale};
 pub use dial::{Address, AddressError};
 pub use identity::IdentityFile;
 pub use machine::Machine;

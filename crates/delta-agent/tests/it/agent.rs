@@ -107,6 +107,12 @@ impl Agent {
         self.ended().await.expect("a clean end");
     }
 
+    /// Nothing is left of what it knew of its attempts: log, order and note.
+    pub fn has_forgotten(&self) -> bool {
+        let attempts = self.folder.path().join("work/state/attempts");
+        std::fs::read_dir(attempts).expect("a folder").count() == 0
+    }
+
     /// Nothing is left of what it worked on.
     pub fn has_no_workspace(&self) -> bool {
         let attempts = self.folder.path().join("work/attempts");

@@ -34,7 +34,8 @@ fn instead(state: &mut State, name: &'static str, say: Say) {
     state.instead.entry(name).or_default().push_back(say);
 }
 
-// A18, A67: every message is sent again until it is answered, the result unchanged.
+// A18, A67, F5: every message is sent again until it is answered, the result unchanged, though its
+// lease is final by then; what is answered is forgotten.
 #[tokio::test]
 async fn lost_answers_are_asked_for_again_with_the_same_message() {
     let server = FakeServer::start(&[]).await;
@@ -55,6 +56,7 @@ async fn lost_answers_are_asked_for_again_with_the_same_message() {
     );
     assert_eq!(server.count("WorkAccepted"), 2);
     assert_eq!(server.count("Register"), 4);
+    assert!(agent.has_forgotten());
     agent.shut_down().await;
 }
 
@@ -251,6 +253,22 @@ async fn a_result_that_is_refused_for_good_is_not_repeated() {
     server.change(|state| instead(state, "RunComplete", error("ResultStream", false)));
     let agent = Agent::start(&server);
     server.wait_idle().await;
+    agent.shut_down().await;
+    assert_eq!(server.results().len(), 1);
+}
+
+// RP-44, T32: a result of a lease that the server never knew ends the attempt like any stale one.
+#[tokio::test]
+async fn a_result_of_an_unknown_lease_ends_the_attempt() {
+    let server = FakeServer::start(&[steps(&["true"])]).await;
+    let unknown = StaleLease {
+        run_id: "exe_1".to_owned(),
+        reason: "UNKNOWN_LEASE".to_owned(),
+    };
+    server.change(|state| instead(state, "RunComplete", Say::StaleLease(unknown)));
+    let agent = Agent::start(&server);
+    server.wait_idle().await;
+    assert!(agent.has_forgotten() && agent.has_no_workspace());
     agent.shut_down().await;
     assert_eq!(server.results().len(), 1);
 }

@@ -32,21 +32,23 @@ use crate::holder;
 use crate::writer::{Receipt, Ticket, TicketKind};
 
 /// Why a message is not obeyed.
-enum Refused {
+pub(super) enum Refused {
     Missing(&'static str),
     Invalid(&'static str, &'static str),
     /// Not a lease of this agent's.
     Stale,
+    /// Whether it is could not be found out: the store is away.
+    NotNow,
 }
 
 /// The lease a message is about, and the proof it shows.
-struct Proven {
+pub(super) struct Proven {
     lease: LeaseKey,
     token: LeaseToken,
     proof: LeaseProof,
 }
 
-type Commands = Vec<(Ticket, Receipt, Command)>;
+pub(super) type Commands = Vec<(Ticket, Receipt, Command)>;
 
 impl Session {
     /// Takes everything a frame holds, in order.
@@ -68,7 +70,7 @@ impl Session {
         self.command(commands);
     }
 
-    fn command(&mut self, commands: Commands) {
+    pub(super) fn command(&mut self, commands: Commands) {
         if commands.is_empty() {
             return;
         }
@@ -113,8 +115,18 @@ impl Session {
         }
     }
 
-    fn refuse(&mut self, kind: &'static str, run_id: String, refused: &Refused) {
+    pub(super) fn refuse(&mut self, kind: &'static str, run_id: String, refused: &Refused) {
         let (code, field, words) = match refused {
+            Refused::NotNow => {
+                return self.outgoing.say(Say::ProtocolError(ProtocolError {
+                    message_type: kind.to_owned(),
+                    run_id,
+                    code: "UNAVAILABLE".to_owned(),
+                    field: String::new(),
+                    message: "the store does not answer".to_owned(),
+                    retryable: true,
+                }));
+            }
             Refused::Stale => {
                 self.app.metrics().stale.inc();
                 let reason = Reason::UnknownLease.as_str().to_owned();
@@ -137,7 +149,12 @@ impl Session {
     }
 
     /// The lease that a message names and proves, if this agent holds it.
-    fn proven(&self, run_id: &str, agent_id: &str, lease: &str) -> Result<Proven, Refused> {
+    pub(super) fn proven(
+        &self,
+        run_id: &str,
+        agent_id: &str,
+        lease: &str,
+    ) -> Result<Proven, Refused> {
         if run_id.is_empty() {
             return Err(Refused::Missing("run_id"));
         }
@@ -161,7 +178,7 @@ impl Session {
         })
     }
 
-    fn receipt(&self) -> Receipt {
+    pub(super) fn receipt(&self) -> Receipt {
         self.app.writer.receive()
     }
 
@@ -274,11 +291,18 @@ impl Session {
     }
 
     fn result(&mut self, said: ResultStream, commands: &mut Commands) -> Result<(), Refused> {
-        let proven = self.proven(&said.run_id, &said.agent_id, &said.lease)?;
+        let last_word = matches!(said.payload, Some(Payload::RunComplete(_)));
+        let proven = match self.proven(&said.run_id, &said.agent_id, &said.lease) {
+            Err(Refused::Stale) if last_word => return self.look_up_later(said),
+            proven => proven?,
+        };
         match said.payload {
             None => Err(Refused::Missing("payload")),
             Some(Payload::LogChunk(chunk)) => self.log_chunk(&proven, chunk),
-            Some(Payload::RunComplete(complete)) => self.run_complete(proven, &complete, commands),
+            Some(Payload::RunComplete(complete)) => {
+                let receipt = self.receipt();
+                self.run_complete(proven, &complete, receipt, commands)
+            }
             Some(Payload::TestResult(_)) => Err(Refused::Invalid(
                 "test_result",
                 "is not kept by this server",
@@ -298,7 +322,8 @@ impl Session {
         let in_time = held.accepted && held.ended.is_none() && now < held.until;
         let declared = held.ended.is_some_and(|ended| {
             let from = chunk.offset.unwrap_or(u64::MAX);
-            from.saturating_add(chunk.data.len() as u64) <= ended.log_length
+            let end = from.saturating_add(chunk.data.len() as u64);
+            end <= ended.log_length && Instant::now() < ended.until
         });
         if !in_time && !declared {
             return Err(Refused::Stale);
@@ -311,10 +336,11 @@ impl Session {
         Ok(())
     }
 
-    fn run_complete(
+    pub(super) fn run_complete(
         &mut self,
         proven: Proven,
         said: &RunComplete,
+        receipt: Receipt,
         commands: &mut Commands,
     ) -> Result<(), Refused> {
         let lease = proven.lease;
@@ -340,7 +366,7 @@ impl Session {
                 (TicketKind::Complete, holder::complete(proven.proof, &done))
             }
         };
-        let (ticket, receipt) = (ticket(kind, lease), self.receipt());
+        let ticket = ticket(kind, lease);
         if !self.writes_logs() {
             commands.push((ticket, receipt, command));
             return Ok(());
@@ -365,16 +391,16 @@ impl Session {
         }
     }
 
-    /// A stop that nobody asked for is the agent's own doing (A34): its result says so.
-    pub fn canceled_unasked(&mut self, lease: LeaseKey) {
+    /// A stop that nobody asked for is the agent's own doing (A34): its result says so. False
+    /// where the agent's last word was another.
+    pub fn canceled_unasked(&mut self, lease: LeaseKey) -> bool {
         let held = self.leases.get_mut(lease);
         let Some(instead) = held.and_then(|held| held.unless_canceled.take()) else {
-            return;
+            return false;
         };
-        tracing::warn!(agent = %self.who.agent, attempt = %lease.attempt,
-            "the agent ended work that nobody canceled");
         let ticket = ticket(TicketKind::Complete, lease);
         self.command(vec![(ticket, self.receipt(), *instead)]);
+        true
     }
 
     fn drained(&mut self, drain_id: &str) {

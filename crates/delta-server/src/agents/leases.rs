@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use delta_core::lease::Stale;
 use delta_core::{Command, LeaseKey, Millis, Text};
 
 use crate::writer::{Receipt, Ticket};
@@ -46,16 +47,16 @@ impl std::fmt::Debug for LastWord {
     }
 }
 
-/// What may still come of a lease that was completed (I25).
+/// What may still come of a lease that was completed (I25), and until when.
 #[derive(Clone, Copy, Debug)]
 pub struct Ended {
     pub log_length: u64,
-    pub at: Instant,
+    pub until: Instant,
 }
 
 /// How long the rest of a log is taken after its lease was completed (I25).
 pub const LOG_AFTER_END: Duration = Duration::from_secs(10 * 60);
-/// Completed leases that are remembered for the rest of their log, and for a repeated result; the
+/// Leases that are over and remembered for the rest of their log, and for a repeated result; the
 /// oldest goes first. An agent has few slots, and sends the rest at once.
 const MAX_ENDED: usize = 1_024;
 
@@ -67,6 +68,17 @@ pub struct Found {
     pub runner: Text,
     pub accepted: bool,
     pub until: Millis,
+}
+
+/// A lease that this session did not hear of, found by what the agent says about it.
+#[derive(Clone, Debug)]
+pub struct Past {
+    pub lease: LeaseKey,
+    pub runner: Text,
+    pub accepted: bool,
+    pub ended: Ended,
+    /// Why it is over, as its holder is told.
+    pub why: Stale,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,16 +201,33 @@ impl Leases {
     /// The lease was completed; the rest of its log may follow.
     pub fn ended(&mut self, lease: LeaseKey) {
         if let Some(held) = self.held.get_mut(&lease).filter(|it| it.ended.is_none()) {
-            let (log_length, at) = (held.declared, Instant::now());
-            held.ended = Some(Ended { log_length, at });
+            held.ended = Some(Ended {
+                log_length: held.declared,
+                until: Instant::now() + LOG_AFTER_END,
+            });
             let slot = held.slot;
             self.free(slot);
-            self.ended.push_back(lease);
-            if self.ended.len() > MAX_ENDED
-                && let Some(oldest) = self.ended.pop_front()
-            {
-                self.held.remove(&oldest);
-            }
+            self.note_ended(lease);
+        }
+    }
+
+    /// A lease of an earlier session of this agent. It takes no slot of this one.
+    pub fn remember(&mut self, past: Past) {
+        if self.held.contains_key(&past.lease) {
+            return;
+        }
+        let mut held = Held::new(0, past.runner, past.accepted, Millis::ZERO);
+        held.ended = Some(past.ended);
+        self.held.insert(past.lease, held);
+        self.note_ended(past.lease);
+    }
+
+    fn note_ended(&mut self, lease: LeaseKey) {
+        self.ended.push_back(lease);
+        if self.ended.len() > MAX_ENDED
+            && let Some(oldest) = self.ended.pop_front()
+        {
+            self.held.remove(&oldest);
         }
     }
 
@@ -206,7 +235,7 @@ impl Leases {
     pub fn forget_ended(&mut self) {
         while let Some(oldest) = self.ended.front().copied() {
             let ended = self.held.get(&oldest).and_then(|held| held.ended);
-            if ended.is_some_and(|it| it.at.elapsed() < LOG_AFTER_END) {
+            if ended.is_some_and(|it| Instant::now() < it.until) {
                 break;
             }
             self.held.remove(&oldest);
@@ -326,6 +355,32 @@ mod tests {
         assert!(leases.get(key(4_999)).is_some() && leases.get(key(0)).is_none());
         leases.over(key(4_999));
         assert_eq!(leases.live_count(), 0);
+    }
+
+    #[test]
+    fn a_lease_of_an_earlier_session_takes_no_slot_and_frees_none() {
+        // A18
+        let mut leases = Leases::new("a".into(), 1, Vec::new());
+        leases.park();
+        let past = |n| Past {
+            lease: key(n),
+            runner: "a/1".into(),
+            accepted: true,
+            ended: Ended {
+                log_length: 0,
+                until: Instant::now(),
+            },
+            why: Stale::AlreadyFinal,
+        };
+        leases.remember(past(7));
+        leases.remember(past(7));
+        assert_eq!((leases.live_count(), leases.live().count()), (0, 0));
+        leases.ended(key(7));
+        leases.over(key(7));
+        assert_eq!(slots(&leases.park()), [0_u32; 0], "it is asked for already");
+        leases.remember(past(8));
+        leases.forget_ended();
+        assert!(leases.held.is_empty() && leases.ended.is_empty());
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //! Presence gates what is assigned and nothing else.
 //!
 //! Reading order: [`call`] (one call comes in), [`register`] (who is it), [`session`] (its loop),
-//! [`hear`] (what it says), [`tell`] (what it is told), [`leases`] (what it holds), [`logs`].
+//! [`hear`] (what it says), [`past`] (of leases that are over), [`tell`] (what it is told),
+//! [`leases`] (what it holds), [`logs`].
 //! Beside them: [`noted`] and [`noting`] (what outlives a session), [`asked`] (health, reflection).
 
 mod asked;
@@ -18,6 +19,7 @@ mod logs;
 mod noted;
 mod noting;
 mod outgoing;
+mod past;
 mod register;
 mod registry;
 mod session;

@@ -19,9 +19,10 @@ use tonic::Status;
 
 use super::capabilities::{self, About};
 use super::execution;
-use super::leases::{Found, Leases};
+use super::leases::{Found, Leases, Past};
 use super::noted;
 use super::outgoing::Outgoing;
+use super::past;
 use super::registry::Order;
 use super::session::{Session, Who};
 use crate::http::App;
@@ -34,7 +35,7 @@ const HEARTBEAT_SECONDS: i32 = 30;
 /// What the ids begin with that we give to agents whose credential is bound to none.
 pub const AGENT_PREFIX: &str = "agt_";
 /// Leases an agent may list: its slots, and as many that are over.
-const MAX_LISTED: usize = 2 * delta_wire::agent::MAX_PARALLEL as usize;
+pub const MAX_LISTED: usize = 2 * delta_wire::agent::MAX_PARALLEL as usize;
 
 /// Registers an agent; what is returned is ready to run.
 pub async fn register(
@@ -57,7 +58,9 @@ pub async fn register(
     let slots = row.slots.max(about.slots);
     let found = held(app, &principal.id, &agent, slots).await;
     let found = found.map_err(|why| Status::unavailable(why.to_string()))?;
-    let resume = resume_points(app, &request.leases, &found).await;
+    let past = past::listed(app, &principal.id, &agent, &request.leases, &found).await;
+    let past = past.map_err(unavailable)?;
+    let resume = resume_points(app, &request.leases, &found, &past).await;
     let mut outgoing = Outgoing::default();
     outgoing.say(Say::RegisterResponse(RegisterResponse {
         agent_id: agent.to_string(),
@@ -76,7 +79,8 @@ pub async fn register(
         agent: agent.clone(),
         epoch: entered.epoch,
     };
-    let leases = Leases::new(agent, about.slots, found);
+    let mut leases = Leases::new(agent, about.slots, found);
+    past.into_iter().for_each(|past| leases.remember(past));
     let offer = Offer::new(about.capabilities());
     let mut session = Session::new(app.clone(), who, leases, offer, outgoing);
     session.drain = row.drain;
@@ -211,10 +215,14 @@ fn admit(
 }
 
 fn knows_secret(row: &AgentRow, shown: &str) -> bool {
-    let same = |a: &Digest, b: &Digest| a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0;
     row.resume
         .as_ref()
         .is_none_or(|expected| same(expected, &sha256(shown.as_bytes())))
+}
+
+/// Looks at every byte whatever it finds, so that the time taken says nothing (T32).
+pub fn same(a: &Digest, b: &Digest) -> bool {
+    a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0
 }
 
 /// The last drain that the agent has finished, in whichever session.
@@ -290,15 +298,22 @@ fn load(
 }
 
 /// Where the agent goes on with what it says it holds (A27, EP-29).
-async fn resume_points(app: &App, listed: &[HeldLease], found: &[Found]) -> Vec<ResumePoint> {
+async fn resume_points(
+    app: &App,
+    listed: &[HeldLease],
+    found: &[Found],
+    past: &[Past],
+) -> Vec<ResumePoint> {
     let mut points = Vec::with_capacity(listed.len());
     for held in listed {
         let lease = execution::lease(&held.run_id);
         let live = found.iter().find(|it| Some(it.lease) == lease);
         let Some(live) = live else {
+            let past = past.iter().find(|it| Some(it.lease) == lease);
+            let reason = past.map_or(Reason::UnknownLease, |past| past.why.into());
             points.push(ResumePoint {
                 run_id: held.run_id.clone(),
-                reason: Reason::UnknownLease.as_str().to_owned(),
+                reason: reason.as_str().to_owned(),
                 ..Default::default()
             });
             continue;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use delta_core::Text;
 use delta_wire::agent::frame::Received;
-use delta_wire::agent::proto::{Drain, Undrain, server_message::Message as Say};
+use delta_wire::agent::proto::{Drain, ResultStream, Undrain, server_message::Message as Say};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tonic::{Status, Streaming};
@@ -20,7 +20,7 @@ use super::outgoing::{Frame, MAX_WAITING, Outgoing};
 use super::registry::{OFFLINE_AFTER, Order};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
-use crate::writer::{Offer, Outbox};
+use crate::writer::{Offer, Outbox, Receipt};
 
 /// How often a session looks at itself: credentials, slots that did not get parked, presence.
 const TICK: Duration = Duration::from_secs(5);
@@ -56,6 +56,8 @@ pub struct Session {
     pub quarantined: bool,
     /// Messages sent to the writer and not answered.
     pub in_flight: usize,
+    /// Results of leases that this session does not know, until they are looked up.
+    pub unsure: Vec<(ResultStream, Receipt)>,
     log: Option<LogWriting>,
     offences: u32,
     offences_since: Instant,
@@ -97,6 +99,7 @@ impl Session {
             resting: false,
             quarantined: false,
             in_flight: 0,
+            unsure: Vec::new(),
             log: None,
             offences: 0,
             offences_since: Instant::now(),
@@ -122,6 +125,10 @@ impl Session {
         ticks.reset();
         let (stop, outbox) = (self.app.stop.clone(), self.outbox.clone());
         while self.end.is_none() {
+            if !self.unsure.is_empty() {
+                // Rare, so not part of what every session takes in memory.
+                Box::pin(self.look_up()).await;
+            }
             let may_read = self.may_read();
             tokio::select! {
                 () = outbox.arrived() => self.told(),

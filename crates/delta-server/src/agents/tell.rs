@@ -101,7 +101,14 @@ impl Session {
                 self.leases.ended(lease);
                 self.complete_ack(lease, false, Some(Reason::CancelRequested), "CANCELED");
             }
-            (TicketKind::CancelAck, Reply::CancelNotRequested) => self.canceled_unasked(lease),
+            (TicketKind::CancelAck, Reply::CancelNotRequested) => {
+                tracing::warn!(agent = %self.who.agent, attempt = %lease.attempt,
+                    "the agent ended work that nobody canceled");
+                self.canceled_unasked(lease);
+            }
+            // A repeat of such an end: the same command as then finds its answer (A18).
+            (TicketKind::CancelAck, Reply::Stale(Stale::AlreadyFinal))
+                if self.canceled_unasked(lease) => {}
             (_, Reply::NotAcknowledged) => {
                 self.complete_ack(lease, false, Some(Reason::NotAcked), "");
             }

@@ -20,6 +20,7 @@ mod oidc;
 mod people;
 mod refusals;
 mod replicas;
+mod resent;
 mod restart;
 mod sessions;
 mod sockets;

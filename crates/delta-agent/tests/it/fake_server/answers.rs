@@ -64,7 +64,8 @@ impl State {
 
     fn renew(&mut self, renewal: &LeaseRenewal) -> LeaseRenewalAck {
         self.lease_shown(&renewal.run_id, &renewal.lease);
-        let live = !self.stale;
+        let over = self.over_because(&renewal.run_id);
+        let live = over.is_none();
         LeaseRenewalAck {
             run_id: renewal.run_id.clone(),
             extended: live,
@@ -72,7 +73,7 @@ impl State {
             cancel_requested: live && self.cancel_deadline.is_some(),
             cancel_deadline_ms: self.cancel_deadline.map_or(0, millis),
             stale: !live,
-            reason: if live { "" } else { "LEASE_EXPIRED" }.to_owned(),
+            reason: over.unwrap_or_default().to_owned(),
             seq: renewal.seq,
         }
     }
@@ -129,6 +130,9 @@ impl State {
             .is_none_or(VecDeque::is_empty)
         {
             self.over(run_id);
+            if let Some(execution) = self.execution(run_id) {
+                execution.completed = true;
+            }
         }
         vec![Say::CompleteAck(CompleteAck {
             run_id: run_id.to_owned(),

@@ -30,6 +30,8 @@ pub struct Execution {
     pub accepted: bool,
     /// It takes no slot any more.
     pub gone: bool,
+    /// Its result was taken.
+    pub completed: bool,
     pub log: Vec<u8>,
 }
 
@@ -191,14 +193,22 @@ impl State {
 
     fn resume_point(&mut self, run_id: &str, lease: &str) -> ResumePoint {
         self.lease_shown(run_id, lease);
-        let live = !self.stale;
+        let over = self.over_because(run_id);
         let log = self.execution(run_id).map_or(0, |it| it.log.len());
         ResumePoint {
             run_id: run_id.to_owned(),
-            live,
-            reason: if live { "" } else { "LEASE_EXPIRED" }.to_owned(),
+            live: over.is_none(),
+            reason: over.unwrap_or_default().to_owned(),
             log_received: log as u64,
             log_stored: log as u64,
+        }
+    }
+
+    /// Why a lease is no right any more, if it is not.
+    pub(super) fn over_because(&mut self, run_id: &str) -> Option<&'static str> {
+        match self.execution(run_id) {
+            Some(execution) if execution.completed => Some("ALREADY_FINAL"),
+            _ => self.stale.then_some("LEASE_EXPIRED"),
         }
     }
 
@@ -288,6 +298,7 @@ impl State {
             spec: spec.clone(),
             accepted: false,
             gone: false,
+            completed: false,
             log: Vec::new(),
         });
         AssignWork {
