@@ -154,7 +154,7 @@ pub async fn run(
         },
         sessions: JoinSet::new(),
         taken: BTreeSet::new(),
-        // One order for all slots: the caller's, or our own when the server refuses us.
+        // One order for all slots.
         stop: watch::Sender::new(*shutdown.borrow()),
     };
     for (note, adopted) in inherited {
@@ -224,7 +224,6 @@ impl Agent {
         mut line: AbortOnDropHandle<Result<(), link::Refused>>,
         mut shutdown: Shutdown,
     ) -> Result<(), AgentError> {
-        let (mut refused, mut line_over) = (None, false);
         let once = self.context.settings.once;
         let mut had_one = !self.taken.is_empty();
         loop {
@@ -253,21 +252,19 @@ impl Agent {
                     let order = *shutdown.borrow_and_update();
                     self.stop.send_modify(|current| *current = stricter(*current, order));
                 }
-                ended = &mut line, if !line_over => {
-                    line_over = true;
-                    refused = Some(match ended {
+                ended = &mut line => {
+                    // Nothing can be reported any more. What runs goes on until its lease's local
+                    // end, as after a crash: an agent with a better credential may yet come.
+                    self.sessions.shutdown().await;
+                    return Err(AgentError::Unauthorized(match ended {
                         Ok(Err(link::Refused(why))) => why,
                         Ok(Ok(())) => "the link ended".to_owned(),
                         Err(problem) => problem.to_string(),
-                    });
-                    self.stop.send_replace(Some(Instant::now()));
+                    }));
                 }
             }
         }
-        match refused {
-            Some(why) => Err(AgentError::Unauthorized(why)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn begin(&mut self, work: Assigned) {
