@@ -137,7 +137,7 @@ pub async fn run(
 ) -> Result<(), AgentError> {
     let work_folder = Arc::new(WorkFolder::open(&settings.work_folder)?);
     let state = Arc::new(StateFolder::open(&settings.state_folder)?);
-    let inherited = take_over(&state, &work_folder).await?;
+    let inherited = take_over(&state, &work_folder).await;
     let (link, assigned) = Link::new(settings.slots);
     let stop = CancellationToken::new();
     let line = link_settings(server, &settings, &state, &work_folder).await;
@@ -301,10 +301,7 @@ impl Agent {
 }
 
 /// Finds what an earlier agent left running, and clears away the rest.
-async fn take_over(
-    state: &StateFolder,
-    work_folder: &Arc<WorkFolder>,
-) -> Result<Vec<(Note, Adopted)>, AgentError> {
+async fn take_over(state: &StateFolder, work_folder: &Arc<WorkFolder>) -> Vec<(Note, Adopted)> {
     let mut inherited = Vec::new();
     let mut numbers = Vec::new();
     for adopted in attempt::adopt_all(state).await {
@@ -323,10 +320,11 @@ async fn take_over(
     let work_folder = Arc::clone(work_folder);
     let cleared = tokio::task::spawn_blocking(move || work_folder.keep_only(&numbers)).await;
     match cleared {
-        Ok(cleared) => cleared?,
+        // What is still there has a number that no other attempt may have.
+        Ok(highest) => state.skip_to(highest),
         Err(problem) => tracing::error!(error = %problem, "the work folder was not cleared"),
     }
-    Ok(inherited)
+    inherited
 }
 
 fn stricter(old: Option<Instant>, new: Option<Instant>) -> Option<Instant> {

@@ -34,6 +34,25 @@ fn instead(state: &mut State, name: &'static str, say: Say) {
     state.instead.entry(name).or_default().push_back(say);
 }
 
+// A file that cannot be removed is left where it is; it keeps no agent from starting, and no
+// attempt gets its place.
+#[tokio::test]
+async fn what_cannot_be_removed_does_not_stand_in_the_way() {
+    let server = FakeServer::start(&[]).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let attempts = folder.path().join("work/attempts");
+    std::fs::create_dir_all(&attempts).expect("a folder");
+    // No folder, and so nothing that an agent knows how to remove.
+    let left = attempts.join("1");
+    std::fs::write(&left, "left behind").expect("a file");
+    let agent = Agent::start_again(folder, &server);
+    server.change(|state| state.jobs.push_back(steps(&["true"])));
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success, "{result:?}");
+    assert!(left.exists());
+    agent.shut_down().await;
+}
+
 // A18, A67: every message is sent again until it is answered, the result unchanged.
 #[tokio::test]
 async fn lost_answers_are_asked_for_again_with_the_same_message() {
