@@ -137,7 +137,7 @@ pub async fn run(
 ) -> Result<(), AgentError> {
     let work_folder = Arc::new(WorkFolder::open(&settings.work_folder)?);
     let state = Arc::new(StateFolder::open(&settings.state_folder)?);
-    let inherited = take_over(&state, &work_folder).await?;
+    let inherited = take_over(&state, &work_folder).await;
     let (link, assigned) = Link::new(settings.slots);
     let stop = CancellationToken::new();
     let line = link_settings(server, &settings, &state, &work_folder).await;
@@ -154,7 +154,7 @@ pub async fn run(
         },
         sessions: JoinSet::new(),
         taken: BTreeSet::new(),
-        // One order for all slots: the caller's, or our own when the server refuses us.
+        // One order for all slots.
         stop: watch::Sender::new(*shutdown.borrow()),
     };
     for (note, adopted) in inherited {
@@ -224,7 +224,6 @@ impl Agent {
         mut line: AbortOnDropHandle<Result<(), link::Refused>>,
         mut shutdown: Shutdown,
     ) -> Result<(), AgentError> {
-        let (mut refused, mut line_over) = (None, false);
         let once = self.context.settings.once;
         let mut had_one = !self.taken.is_empty();
         loop {
@@ -253,21 +252,19 @@ impl Agent {
                     let order = *shutdown.borrow_and_update();
                     self.stop.send_modify(|current| *current = stricter(*current, order));
                 }
-                ended = &mut line, if !line_over => {
-                    line_over = true;
-                    refused = Some(match ended {
+                ended = &mut line => {
+                    // Nothing can be reported any more. What runs goes on until its lease's local
+                    // end, as after a crash: an agent with a better credential may yet come.
+                    self.sessions.shutdown().await;
+                    return Err(AgentError::Unauthorized(match ended {
                         Ok(Err(link::Refused(why))) => why,
                         Ok(Ok(())) => "the link ended".to_owned(),
                         Err(problem) => problem.to_string(),
-                    });
-                    self.stop.send_replace(Some(Instant::now()));
+                    }));
                 }
             }
         }
-        match refused {
-            Some(why) => Err(AgentError::Unauthorized(why)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn begin(&mut self, work: Assigned) {
@@ -304,10 +301,7 @@ impl Agent {
 }
 
 /// Finds what an earlier agent left running, and clears away the rest.
-async fn take_over(
-    state: &StateFolder,
-    work_folder: &Arc<WorkFolder>,
-) -> Result<Vec<(Note, Adopted)>, AgentError> {
+async fn take_over(state: &StateFolder, work_folder: &Arc<WorkFolder>) -> Vec<(Note, Adopted)> {
     let mut inherited = Vec::new();
     let mut numbers = Vec::new();
     for adopted in attempt::adopt_all(state).await {
@@ -326,10 +320,11 @@ async fn take_over(
     let work_folder = Arc::clone(work_folder);
     let cleared = tokio::task::spawn_blocking(move || work_folder.keep_only(&numbers)).await;
     match cleared {
-        Ok(cleared) => cleared?,
+        // What is still there has a number that no other attempt may have.
+        Ok(highest) => state.skip_to(highest),
         Err(problem) => tracing::error!(error = %problem, "the work folder was not cleared"),
     }
-    Ok(inherited)
+    inherited
 }
 
 fn stricter(old: Option<Instant>, new: Option<Instant>) -> Option<Instant> {

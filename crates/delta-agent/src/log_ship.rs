@@ -1,8 +1,8 @@
 //! Ships a log while it grows: bytes from the spool on disk to the server, by offset.
 //!
 //! The spool is the buffer, so nothing is lost when the server is away, and the server's word on
-//! the offset is taken: it may ask for bytes again. A log that cannot be shipped never fails the
-//! job.
+//! the offset is taken: it may ask for bytes again. What is not answered is sent again. A log that
+//! cannot be shipped never fails the job.
 
 use std::fs::File;
 use std::io;
@@ -29,6 +29,10 @@ const LARGE_CHUNK_BYTES: usize = 64 * 1024;
 /// Times the server may ask for the same place again before the log is given up: each is a round
 /// trip, and a sound server needs one.
 const MAX_SETBACKS: u32 = 16;
+
+/// The longest wait for an answer: twice, and then once more, within the time that the end of a job
+/// waits for its log.
+const MAX_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Everything needed to ship one log.
 pub(crate) struct Shipment {
@@ -67,12 +71,17 @@ struct Place {
     /// The furthest the server has been.
     best: u64,
     not_before: Option<Instant>,
+    /// Since when bytes are on their way without a word from the server, and how long that may
+    /// last before they are sent again.
+    unanswered: Option<Instant>,
+    patience: Duration,
 }
 
 /// Ships until the log has ended and the server has all of it.
 pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
     let file = File::open(&shipment.path)?;
     let mut room = shipment.link.room();
+    let usual_patience = shipment.link.answer_time(&shipment.execution);
     let mut place = Place {
         next: 0,
         session: None,
@@ -80,6 +89,8 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
         setbacks: 0,
         best: 0,
         not_before: None,
+        unanswered: None,
+        patience: usual_patience,
     };
     loop {
         // Asked for before the size is read, so that the last bytes are never missed.
@@ -87,7 +98,15 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
         let size = *shipment.grows.borrow_and_update();
         let line = *shipment.line.borrow_and_update();
         let cursors = *shipment.cursors.borrow_and_update();
-        place.heed(line, &cursors)?;
+        if place.heed(line, &cursors)? {
+            (place.unanswered, place.patience) = (None, usual_patience);
+        }
+        let overdue = place.wait_for_answers(&cursors);
+        if overdue.is_some_and(|at| Instant::now() >= at) {
+            shipment.link.log_lost(&shipment.execution);
+            place.begin_again(&cursors);
+            continue;
+        }
         shipment.shipped.store(cursors.received, Ordering::Relaxed);
         if ended && cursors.received >= size {
             return Ok(());
@@ -115,13 +134,15 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
             Ok(()) = shipment.line.changed() => {}
             Ok(()) = room.changed(), if due => {}
             () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
+            () = sleep_until(overdue.unwrap_or_else(Instant::now)), if overdue.is_some() => {}
         }
     }
 }
 
 impl Place {
-    /// Takes the server's word on where to go on.
-    fn heed(&mut self, line: Option<u64>, cursors: &Cursors) -> Result<(), ShipError> {
+    /// Takes the server's word on where to go on; whether it is a new one.
+    fn heed(&mut self, line: Option<u64>, cursors: &Cursors) -> Result<bool, ShipError> {
+        let mut news = line != self.session || cursors.resends != self.resends;
         if cursors.full {
             return Err(ShipError::Full(cursors.received));
         }
@@ -140,11 +161,29 @@ impl Place {
         if cursors.received > self.best {
             self.best = cursors.received;
             self.setbacks = 0;
+            news = true;
         }
         match self.setbacks > MAX_SETBACKS {
             true => Err(ShipError::Setbacks),
-            false => Ok(()),
+            false => Ok(news),
         }
+    }
+
+    /// When what is on its way is to be sent again; nothing while nothing is.
+    fn wait_for_answers(&mut self, cursors: &Cursors) -> Option<Instant> {
+        if self.session.is_none() || self.next <= cursors.received {
+            self.unanswered = None;
+            return None;
+        }
+        let since = *self.unanswered.get_or_insert_with(Instant::now);
+        Some(since + self.patience)
+    }
+
+    /// Nothing was heard: the bytes, or the answers, are lost.
+    fn begin_again(&mut self, cursors: &Cursors) {
+        self.next = cursors.received;
+        self.unanswered = None;
+        self.patience = (self.patience * 2).min(MAX_PATIENCE);
     }
 }
 

@@ -53,13 +53,6 @@ impl TokenSource {
         }
         Ok(Secret::new(token))
     }
-
-    /// Another token than the one that was refused, if there is one by now: it was renewed between
-    /// two looks. Nothing when trying again would show the same.
-    pub fn read_anew(&self, refused: &Secret) -> io::Result<Option<Secret>> {
-        let found = self.read()?;
-        Ok((found != *refused).then_some(found))
-    }
 }
 
 #[cfg(test)]
@@ -80,12 +73,6 @@ mod tests {
         std::fs::write(file.path(), "one\n").expect("written");
         assert_eq!(source.read().expect("a token").expose(), "one");
         std::fs::write(file.path(), "two").expect("written");
-        let two = source.read().expect("a token");
-        assert_eq!(two.expose(), "two");
-        // EP-35: a refused token is looked at again before the agent gives up.
-        assert_eq!(source.read_anew(&two).expect("readable"), None);
-        std::fs::write(file.path(), "three").expect("written");
-        let anew = source.read_anew(&two).expect("readable");
-        assert_eq!(anew.expect("another").expose(), "three");
+        assert_eq!(source.read().expect("a token").expose(), "two");
     }
 }

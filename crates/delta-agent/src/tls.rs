@@ -4,6 +4,7 @@
 //! authority is named, it alone is trusted: a certificate that some other authority of the system
 //! made for the same host is refused.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,6 +58,17 @@ impl TlsFiles {
         };
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         Ok(config)
+    }
+
+    /// A hash of the certificate as it is on disk: whether there is another by now than the one
+    /// that was shown.
+    pub fn shown(&self) -> io::Result<Option<Vec<u8>>> {
+        let Some(files) = &self.client else {
+            return Ok(None);
+        };
+        let pem = std::fs::read(&files.cert)?;
+        let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &pem);
+        Ok(Some(hash.as_ref().to_vec()))
     }
 
     fn roots(&self) -> Result<RootCertStore, TlsError> {

@@ -102,20 +102,28 @@ impl WorkFolder {
         &self.root
     }
 
-    /// Clears what a former agent left, but for the attempts that go on.
-    pub fn keep_only(&self, numbers: &[u64]) -> Result<(), WorkspaceError> {
+    /// Clears what a former agent left, but for the attempts that go on. What cannot be removed is
+    /// left where it is, and said so: it must not keep an agent from starting. Returns the highest
+    /// number that is still taken.
+    pub fn keep_only(&self, numbers: &[u64]) -> u64 {
         let attempts = self.root.join("attempts");
-        let entries = fs::read_dir(&attempts).map_err(io_error("read", &attempts))?;
-        for entry in entries.flatten() {
-            let number = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok());
-            if !number.is_some_and(|number| numbers.contains(&number)) {
-                remove_tree(&entry.path()).map_err(io_error("clear", &attempts))?;
+        let mut highest = 0;
+        for entry in fs::read_dir(&attempts).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let name = entry.file_name();
+            let number: Option<u64> = name.to_str().and_then(|name| name.parse().ok());
+            let goes_on = number.is_some_and(|number| numbers.contains(&number));
+            if !goes_on {
+                match remove_tree(&path) {
+                    Ok(()) => continue,
+                    Err(error) => {
+                        tracing::warn!(path = %path.display(), %error, "cannot be removed");
+                    }
+                }
             }
+            highest = highest.max(number.unwrap_or(0));
         }
-        Ok(())
+        highest
     }
 
     /// A fresh folder for a number that was never used, given to `owner` if there is one. Copies a
@@ -271,7 +279,7 @@ mod tests {
         );
         drop(first);
         let second = WorkFolder::open(place.path()).expect("second");
-        second.keep_only(&[2]).expect("cleared");
+        assert_eq!(second.keep_only(&[2]), 2);
         assert!(!attempt.workspace.exists() && kept.workspace.exists());
         assert_eq!(second.path(), place.path().canonicalize().expect("a path"));
     }

@@ -79,6 +79,12 @@ impl StateFolder {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Numbers up to this one are taken elsewhere.
+    pub fn skip_to(&self, taken: u64) {
+        self.next
+            .fetch_max(taken.saturating_add(1), Ordering::Relaxed);
+    }
+
     pub(super) fn folder(&self, number: u64) -> PathBuf {
         self.root.join("attempts").join(number.to_string())
     }
@@ -197,6 +203,9 @@ mod tests {
         drop(first);
         let second = StateFolder::open(&root).expect("a state folder");
         assert!(second.number() > number, "numbers are never used again");
+        second.skip_to(40);
+        second.skip_to(7);
+        assert_eq!(second.number(), 41, "nor those that are taken elsewhere");
     }
 
     #[test]

@@ -17,8 +17,11 @@ use super::hear::Heard;
 use super::state::{Key, State};
 use super::{Link, messages};
 
-/// How long a call waits for the line, and for its answer.
+/// How long a message waits for the line, and for its answer, before it is sent again: as long as
+/// its lease may go without a heartbeat, within these bounds. A line loses nothing, so that this is
+/// for a server that did; repeating is always safe.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+const LEAST_ANSWER_TIME: Duration = Duration::from_millis(200);
 
 /// A heartbeat of one lease.
 pub struct Renewal {
@@ -113,7 +116,7 @@ impl Link {
     }
 
     async fn call(&self, key: Key, say: impl FnOnce(&mut State)) -> Result<Heard, CallError> {
-        let deadline = tokio::time::Instant::now() + ANSWER_TIME;
+        let deadline = tokio::time::Instant::now() + self.answer_time(key.execution());
         let mut line = self.0.line.subscribe();
         let up = tokio::time::timeout_at(deadline, line.wait_for(Option::is_some));
         if !matches!(up.await, Ok(Ok(_))) {
@@ -137,6 +140,15 @@ impl Link {
                 Err(CallError::Unreachable("no answer in time".to_owned()))
             }
         }
+    }
+
+    /// How long an answer about this execution may take.
+    pub fn answer_time(&self, execution: &str) -> Duration {
+        let state = self.0.lock();
+        let every = state.held.get(execution).map(|holding| holding.every);
+        every.map_or(ANSWER_TIME, |every| {
+            every.clamp(LEAST_ANSWER_TIME, ANSWER_TIME)
+        })
     }
 
     /// How many of the bytes from `offset` may be sent now. Nothing while the line is down or
@@ -170,6 +182,20 @@ impl Link {
         }
         drop(state);
         self.0.to_send.notify_one();
+    }
+
+    /// Log bytes were not answered in time: whatever of them is on its way is not waited for.
+    pub fn log_lost(&self, execution: &str) {
+        let mut guard = self.0.lock();
+        let state = &mut *guard;
+        let ours = |said: &Said| matches!(said, Said::Result(result) if result.run_id == execution);
+        state.logs.retain(|(said, _)| !ours(said));
+        if let Some(holding) = state.held.get_mut(execution) {
+            let lost = holding.sent.drain(..).map(|(_, length, _)| length).sum();
+            state.window.give_back(lost);
+        }
+        drop(guard);
+        self.0.more_room();
     }
 
     /// Moves whenever there may be room for log bytes again.

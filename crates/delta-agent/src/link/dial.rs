@@ -104,6 +104,17 @@ pub enum DialError {
     TooSlow { host: String, port: u16 },
 }
 
+impl DialError {
+    /// Somebody has to look at certificates (EP-34).
+    pub fn is_tls(&self) -> bool {
+        use DialError::{Connect, Handshake, Name, Tls, TooSlow};
+        match self {
+            Handshake { .. } | Tls(_) | Name(_) => true,
+            Connect { .. } | TooSlow { .. } => false,
+        }
+    }
+}
+
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 

@@ -177,8 +177,13 @@ impl Shared {
             state.window.answered(length, sent);
         }
         holding.cursors.send_modify(|cursors| {
-            cursors.received = ack.received;
-            cursors.stored = ack.stored;
+            // An answer that comes late says less than one that is here; only to ask for bytes
+            // again may it go back.
+            cursors.received = match ack.resend {
+                true => ack.received,
+                false => cursors.received.max(ack.received),
+            };
+            cursors.stored = cursors.stored.max(ack.stored);
             cursors.full |= ack.full;
             cursors.resends += u64::from(ack.resend);
         });

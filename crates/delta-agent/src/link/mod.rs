@@ -15,6 +15,7 @@ mod hear;
 mod identity;
 mod machine;
 mod messages;
+mod outage;
 mod run;
 mod state;
 mod window;

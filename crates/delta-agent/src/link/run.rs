@@ -1,6 +1,7 @@
 //! The line's life: dial, register, serve, and when it breaks, wait and dial again (A35, EP-29,
 //! EP-33 … EP-36). It ends only when it is told to, or when the server refuses this agent for good.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,7 @@ use super::Link;
 use super::dial::{Address, dial};
 use super::identity::{IdentityFile, Known};
 use super::machine::Machine;
+use super::outage::{Outage, Worth};
 use super::state::Shared;
 use crate::backoff::{Backoff, entropy};
 use crate::secret::{Secret, TokenSource};
@@ -57,12 +59,22 @@ pub struct LinkSettings {
 #[derive(Debug)]
 pub struct Refused(pub String);
 
+/// What a session showed of itself, to be compared with what there is later.
+#[derive(PartialEq, Eq)]
+struct Shown {
+    token: Option<Secret>,
+    /// The hash of the certificate.
+    certificate: Option<Vec<u8>>,
+}
+
 /// Why a session is over.
 enum Over {
     /// Try again.
     Broken(String),
+    /// Try again; somebody should look at the certificates.
+    NoTls(String),
     /// Refused with this credential.
-    Refused(Option<Secret>, String),
+    Refused(Shown, String),
     /// It will not be otherwise later.
     Final(String),
     /// The server does not know this agent's id.
@@ -79,38 +91,37 @@ pub async fn run(
     let shared = link.0;
     let instance = format!("{:016x}{:016x}", entropy(), entropy());
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
-    let mut first = true;
+    let mut outage = Outage::default();
     loop {
         let began = Instant::now();
         let over = tokio::select! {
-            over = session(&shared, &settings, &instance) => over,
+            over = session(&shared, &settings, &instance, &mut outage) => over,
             () = stop.cancelled() => Over::Stopped,
         };
         if began.elapsed() >= STABLE {
             backoff.reset();
         }
+        let tls = matches!(over, Over::NoTls(_));
         let why = match over {
             Over::Stopped => return Ok(()),
             Over::Final(why) => return Err(refused(&shared, why)),
-            Over::Refused(shown, why) => match renewed(&settings, shown.as_ref()) {
-                true => why,
-                false => return Err(refused(&shared, why)),
+            Over::Refused(shown, why) => match is_still_there(&settings, &shown) {
+                true => return Err(refused(&shared, why)),
+                false => why,
             },
             Over::Forgotten => {
                 forget(&settings);
                 "the server does not know this agent".to_owned()
             }
-            Over::Broken(why) => why,
+            Over::Broken(why) | Over::NoTls(why) => why,
         };
         shared.line_down(&why);
         let most = shared.lock().must_be_back_within();
         let pause = backoff.next_within(most, entropy());
-        if first {
-            tracing::warn!(why, ?pause, "there is no line to the server");
-        } else {
-            tracing::info!(why, ?pause, "there is no line to the server");
+        match outage.failed(Instant::now(), tls) {
+            Worth::Saying => tracing::warn!(why, ?pause, "there is no line to the server"),
+            Worth::Nothing => tracing::info!(why, ?pause, "there is no line to the server"),
         }
-        first = false;
         tokio::select! {
             () = sleep(pause) => {}
             () = stop.cancelled() => return Ok(()),
@@ -125,12 +136,18 @@ fn refused(shared: &Shared, why: String) -> Refused {
     Refused(why)
 }
 
-/// Whether there is another credential by now than the one that was refused (EP-35).
-fn renewed(settings: &LinkSettings, shown: Option<&Secret>) -> bool {
-    let (Some(source), Some(shown)) = (&settings.token, shown) else {
-        return false;
-    };
-    matches!(source.read_anew(shown), Ok(Some(_)))
+/// What would be shown now; it is read anew for every session.
+fn credential(settings: &LinkSettings) -> io::Result<Shown> {
+    Ok(Shown {
+        token: settings.token.as_ref().map(TokenSource::read).transpose()?,
+        certificate: settings.tls.shown()?,
+    })
+}
+
+/// Whether the credential that was refused is all there is (EP-35). One that cannot be read is
+/// being written: the next try will find it.
+fn is_still_there(settings: &LinkSettings, shown: &Shown) -> bool {
+    credential(settings).is_ok_and(|now| now == *shown)
 }
 
 fn forget(settings: &LinkSettings) {
@@ -140,13 +157,19 @@ fn forget(settings: &LinkSettings) {
     }
 }
 
-async fn session(shared: &Arc<Shared>, settings: &LinkSettings, instance: &str) -> Over {
-    let token = match settings.token.as_ref().map(TokenSource::read).transpose() {
-        Ok(token) => token,
-        Err(error) => return Over::Broken(format!("the token cannot be read: {error}")),
+async fn session(
+    shared: &Arc<Shared>,
+    settings: &LinkSettings,
+    instance: &str,
+    outage: &mut Outage,
+) -> Over {
+    let shown = match credential(settings) {
+        Ok(shown) => shown,
+        Err(error) => return Over::Broken(format!("the credential cannot be read: {error}")),
     };
     let connection = match dial(&settings.address, &settings.tls).await {
         Ok(connection) => connection,
+        Err(error) if error.is_tls() => return Over::NoTls(error.to_string()),
         Err(error) => return Over::Broken(error.to_string()),
     };
     let (frames, sent) = mpsc::channel(FRAMES_AHEAD);
@@ -156,24 +179,27 @@ async fn session(shared: &Arc<Shared>, settings: &LinkSettings, instance: &str) 
             message: Some(Said::Register(register)),
         }],
     });
-    let shown = token.as_ref().map(|token| token.expose());
-    let opened = wire::open(connection, settings.address.uri(), shown, sent);
+    let token = shown.token.as_ref().map(Secret::expose);
+    let opened = wire::open(connection, settings.address.uri(), token, sent);
     let opened = match tokio::time::timeout(REGISTER_TIME, opened).await {
         Ok(opened) => opened,
         Err(_) => return Over::Broken("the registration was not answered".to_owned()),
     };
     let mut dialed = match opened {
         Ok(dialed) => dialed,
-        Err(status) => return refusal(&status, token),
+        Err(status) => return refusal(&status, shown),
     };
     let response = match tokio::time::timeout(REGISTER_TIME, registered(&mut dialed)).await {
         Ok(Ok(response)) => response,
-        Ok(Err(status)) => return refusal(&status, token),
+        Ok(Err(status)) => return refusal(&status, shown),
         Err(_) => return Over::Broken("the registration was not answered".to_owned()),
     };
     let every = begin(shared, settings, &response);
+    if let Some(down_for) = outage.over(Instant::now()) {
+        tracing::warn!(?down_for, "the line to the server is back");
+    }
     let over = tokio::select! {
-        over = serve(shared, &mut dialed, every, token) => over,
+        over = serve(shared, &mut dialed, every, shown) => over,
         () = write(shared, frames) => Over::Broken("the connection was lost".to_owned()),
     };
     dialed.connection.abort();
@@ -199,10 +225,10 @@ fn request(shared: &Shared, settings: &LinkSettings, instance: &str) -> Register
 }
 
 /// EP-35: a refusal ends the agent, unless the server is only away.
-fn refusal(status: &Status, token: Option<Secret>) -> Over {
+fn refusal(status: &Status, shown: Shown) -> Over {
     let why = status.message().to_owned();
     match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => Over::Refused(token, why),
+        Code::Unauthenticated | Code::PermissionDenied => Over::Refused(shown, why),
         Code::InvalidArgument | Code::FailedPrecondition => Over::Final(why),
         Code::NotFound => Over::Forgotten,
         _ => Over::Broken(format!("{}: {why}", status.code())),
@@ -270,12 +296,7 @@ fn begin(shared: &Shared, settings: &LinkSettings, said: &RegisterResponse) -> D
 }
 
 /// Reads until the stream ends.
-async fn serve(
-    shared: &Shared,
-    dialed: &mut Dialed,
-    every: Duration,
-    token: Option<Secret>,
-) -> Over {
+async fn serve(shared: &Shared, dialed: &mut Dialed, every: Duration, shown: Shown) -> Over {
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.reset();
@@ -284,7 +305,7 @@ async fn serve(
             received = dialed.received.message() => match received {
                 Ok(Some(received)) => shared.hear(received),
                 Ok(None) => return Over::Broken("the server ended the session".to_owned()),
-                Err(status) => return refusal(&status, token),
+                Err(status) => return refusal(&status, shown),
             },
             _ = ticks.tick() => {
                 shared.lock().presence_due = true;

@@ -168,9 +168,11 @@ impl Shared {
             let on_their_way = holding.sent.iter().map(|(_, length, _)| length).sum();
             state.window.give_back(on_their_way);
         }
+        // EP-26: IDLE follows the result; nobody should wait for the next heartbeat to see it.
+        state.presence_due = state.session.is_some();
         drop(state);
         self.more_room();
-        // A drain may be complete now.
+        // A drain may be complete now, too.
         self.to_send.notify_one();
     }
 

@@ -51,10 +51,15 @@ impl Agent {
         self.running.abort();
         let ended = self.running.await;
         assert!(ended.is_err_and(|it| it.is_cancelled()));
+        Agent::start_again(self.folder, server)
+    }
+
+    /// Another one in a folder that was used before.
+    pub fn start_again(folder: tempfile::TempDir, server: &FakeServer) -> Agent {
         let seen = Arc::new(Seen::default());
         let watching = Arc::clone(&seen) as _;
         let server = server_settings(&server.address);
-        Agent::start_in(self.folder, server, watching, seen, |_| {})
+        Agent::start_in(folder, server, watching, seen, |_| {})
     }
 
     fn start_watched(
@@ -96,10 +101,14 @@ impl Agent {
     }
 
     pub async fn ended(self) -> Result<(), AgentError> {
+        self.ended_in().await.0
+    }
+
+    /// The same, and its folder is kept.
+    pub async fn ended_in(self) -> (Result<(), AgentError>, tempfile::TempDir) {
         let ended = tokio::time::timeout(PATIENCE, self.running).await;
-        ended
-            .expect("the agent ends")
-            .expect("the agent does not panic")
+        let ended = ended.expect("the agent ends");
+        (ended.expect("the agent does not panic"), self.folder)
     }
 
     pub async fn shut_down(self) {

@@ -1,5 +1,7 @@
 //! What the agent takes and what it does not, what it says of itself, and how it drains.
 
+use std::time::Duration;
+
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{AgentStatus, AssignWork, RunStatus, Undrain};
@@ -151,6 +153,42 @@ async fn heartbeats_tell_what_the_agent_does() {
     server.wait_idle().await;
     let idle = server.heartbeats().pop().expect("a heartbeat");
     assert!(idle.active_runs.is_empty());
+    agent.shut_down().await;
+}
+
+// EP-26: BUSY follows the acceptance and IDLE the result, however far off the next heartbeat is.
+#[tokio::test]
+async fn an_agent_says_at_once_that_it_is_busy_and_that_it_is_idle_again() {
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        // Nobody here waits that long.
+        state.heartbeat_seconds = 3600;
+        state.interval = Duration::from_secs(600);
+        state.ttl = Duration::from_secs(3600);
+        state.jobs.push_back(steps(&["true"]));
+    });
+    let agent = Agent::start(&server);
+    // The one in between is a renewal.
+    server.wait_for("Heartbeat", 2).await;
+    let said: Vec<&str> = server
+        .state()
+        .seen
+        .iter()
+        .filter_map(|(name, said)| match said {
+            Said::Heartbeat(beat) => Some(beat.status().as_str_name()),
+            Said::Result(_) if *name == "LogChunk" => None,
+            _ => Some(*name),
+        })
+        .collect();
+    let flow = [
+        "Register",
+        AgentStatus::Idle.as_str_name(),
+        "WorkAccepted",
+        AgentStatus::Busy.as_str_name(),
+        "RunComplete",
+        AgentStatus::Idle.as_str_name(),
+    ];
+    assert_eq!(said, flow);
     agent.shut_down().await;
 }
 

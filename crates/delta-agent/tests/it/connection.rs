@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use tonic::Status;
 
 use crate::agent::{Agent, hex, job_number, server_settings, sha256, steps};
-use crate::bench::is_running;
+use crate::bench::{PATIENCE, is_running};
 use crate::fake_server::{FakeServer, State, TOKEN};
 
 /// A port that was free a moment ago.
@@ -182,27 +182,73 @@ async fn a_token_that_is_refused_and_still_there_ends_the_agent() {
     assert!(refused, "{ended:?}");
 }
 
-// EP-35: revoked in the middle of a job, the work ends with the agent, and soon.
+// EP-35: a file that is just being written is not the last word.
 #[tokio::test]
-async fn a_credential_refused_during_work_ends_the_work_and_the_agent() {
-    let server = FakeServer::start(&[steps(&["echo $$; sleep 600"])]).await;
+async fn a_token_that_cannot_be_read_when_it_is_refused_is_waited_for() {
+    let server = FakeServer::start(&[]).await;
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "an-old-token").expect("written");
+    let path = file.path().to_owned();
+    server.change(|state| {
+        let empty = move || std::fs::write(&path, "").expect("written");
+        state.on_wrong_token = Some(Box::new(empty));
+    });
+    let mut settings = server_settings(&server.address);
+    settings.token = Some(TokenSource::File(file.path().to_owned()));
+    let agent = Agent::start_at(settings);
+    let deadline = Instant::now() + PATIENCE;
+    while std::fs::metadata(file.path()).expect("a file").len() > 0 {
+        assert!(Instant::now() < deadline, "the old token was never shown");
+        sleep(Duration::from_millis(10)).await;
+    }
+    std::fs::write(file.path(), TOKEN).expect("written");
+    server.wait_for("Register", 1).await;
+    agent.shut_down().await;
+}
+
+// EP-35, D7: refused in the middle of a job, the agent ends at once. The job is left as by a crash:
+// an agent with a better credential goes on with it.
+#[tokio::test]
+async fn a_credential_refused_during_work_leaves_the_work_to_the_next_agent() {
+    let server = FakeServer::start(&[steps(&[LINES])]).await;
     let agent = Agent::start(&server);
-    let pid = job_number(&server).await;
+    server
+        .wait_until(|state| state.last_log().len() > 1_000)
+        .await;
     server.change(|state| state.end_with(Status::permission_denied("revoked")));
     let told = Instant::now();
-    let ended = agent.ended().await;
+    let (ended, folder) = agent.ended_in().await;
     assert!(
         matches!(ended, Err(AgentError::Unauthorized(_))),
         "{ended:?}"
     );
-    // It does not wait for answers that cannot come.
-    assert!(
-        told.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        told.elapsed()
-    );
-    assert!(!is_running(&pid));
+    assert!(told.elapsed() < Duration::from_secs(5), "{told:?}");
     assert!(server.results().is_empty());
+    let agent = Agent::start_again(folder, &server);
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
+    let lines: String = (1..=400).map(|i| format!("line {i} of a log\n")).collect();
+    assert_eq!(server.log(), format!("--- step 1: {LINES}\n{lines}"));
+    agent.shut_down().await;
+}
+
+// EP-35, D7: and where none comes, it ends with its lease.
+#[tokio::test]
+async fn work_that_a_refused_agent_left_ends_with_its_lease() {
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        (state.ttl, state.interval) = (Duration::from_secs(3), Duration::from_millis(500));
+        state.jobs.push_back(steps(&["echo $$; sleep 600"]));
+    });
+    let agent = Agent::start(&server);
+    let pid = job_number(&server).await;
+    server.change(|state| state.end_with(Status::permission_denied("revoked")));
+    let (_, _folder) = agent.ended_in().await;
+    let deadline = Instant::now() + PATIENCE;
+    while is_running(&pid) {
+        assert!(Instant::now() < deadline, "it outlives its lease");
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 // A29, EP-52: another protocol is not a matter of patience.

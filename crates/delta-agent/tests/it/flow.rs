@@ -152,3 +152,23 @@ async fn log_bytes_are_sent_again_when_they_are_asked_for() {
     assert_eq!(result.log_length, Some(server.log().len() as u64));
     agent.shut_down().await;
 }
+
+// A27: bytes that were lost with nothing behind them are not asked for; they come by themselves.
+#[tokio::test]
+async fn log_bytes_that_nobody_answers_are_sent_again() {
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.no_logs = true;
+        state.interval = Duration::from_millis(500);
+        state.jobs.push_back(steps(&["echo the only line"]));
+    });
+    let agent = Agent::start(&server);
+    server.wait_for("LogChunk", 1).await;
+    server.change(|state| state.no_logs = false);
+    let result = server.wait_results(1).await.remove(0);
+    let log = "--- step 1: echo the only line\nthe only line\n";
+    assert_eq!(server.log(), log);
+    assert_eq!(result.log_length, Some(log.len() as u64));
+    assert_eq!(server.count("Register"), 1, "on the same line");
+    agent.shut_down().await;
+}

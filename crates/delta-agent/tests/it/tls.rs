@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use delta_agent::AgentError;
 use delta_agent::tls::{ClientFiles, TlsFiles};
 use delta_wire::agent::proto::RunStatus;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -10,6 +11,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
+use tonic::Status;
 
 use crate::agent::{Agent, server_settings, steps};
 use crate::fake_server::FakeServer;
@@ -112,19 +114,60 @@ async fn an_unknown_authority_is_tried_again_and_nothing_is_sent_in_the_clear() 
     agent.shut_down().await;
 }
 
+/// A client certificate on disk, where an agent finds it.
+fn write(files: &ClientFiles, (certificate, key): &(rcgen::Certificate, KeyPair)) {
+    std::fs::write(&files.cert, certificate.pem()).expect("a file");
+    std::fs::write(&files.key, key.serialize_pem()).expect("a file");
+}
+
+impl Authority {
+    /// Where its agent's certificate is.
+    fn client_files(&self) -> ClientFiles {
+        ClientFiles {
+            cert: self.folder.path().join("agent.pem"),
+            key: self.folder.path().join("agent.key"),
+        }
+    }
+}
+
+// EP-35: a certificate that was refused, as one that has expired is, and replaced meanwhile.
+#[tokio::test]
+async fn a_certificate_that_was_replaced_meanwhile_is_tried() {
+    let authority = Authority::new();
+    let server = FakeServer::start_tls(&[], authority.acceptor(true)).await;
+    let files = authority.client_files();
+    write(&files, &authority.sign("box-1"));
+    let mut settings = server_settings(&server.address);
+    settings.tls = TlsFiles {
+        ca: authority.ca(),
+        client: Some(files.clone()),
+    };
+    let agent = Agent::start_at(settings);
+    server.wait_for("Register", 1).await;
+    let fresh = authority.sign("box-1");
+    write(&files, &fresh);
+    let expired = || Status::unauthenticated("the credential has expired; show a fresh one");
+    server.change(|state| state.end_with(expired()));
+    server.wait_for("Register", 2).await;
+    let shown = server.state().certificate.clone();
+    assert_eq!(shown.as_deref(), Some(&**fresh.0.der()));
+    // And one that was not replaced ends the agent.
+    server.wait_for("Heartbeat", 2).await;
+    server.change(|state| state.end_with(expired()));
+    let ended = agent.ended().await;
+    assert!(
+        matches!(ended, Err(AgentError::Unauthorized(_))),
+        "{ended:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_client_certificate_is_shown() {
     let authority = Authority::new();
     let tls = authority.acceptor(true);
     let server = FakeServer::start_tls(&[steps(&["true"])], tls).await;
-    let (certificate, key) = authority.sign("box-1");
-    let folder = authority.folder.path();
-    let files = ClientFiles {
-        cert: folder.join("agent.pem"),
-        key: folder.join("agent.key"),
-    };
-    std::fs::write(&files.cert, certificate.pem()).expect("a file");
-    std::fs::write(&files.key, key.serialize_pem()).expect("a file");
+    let (files, signed) = (authority.client_files(), authority.sign("box-1"));
+    write(&files, &signed);
     let mut settings = server_settings(&server.address);
     settings.tls = TlsFiles {
         ca: authority.ca(),
@@ -133,6 +176,6 @@ async fn a_client_certificate_is_shown() {
     let agent = Agent::start_at(settings);
     server.wait_for("RunComplete", 1).await;
     let shown = server.state().certificate.clone();
-    assert_eq!(shown.as_deref(), Some(&**certificate.der()));
+    assert_eq!(shown.as_deref(), Some(&**signed.0.der()));
     agent.shut_down().await;
 }

@@ -34,6 +34,46 @@ fn instead(state: &mut State, name: &'static str, say: Say) {
     state.instead.entry(name).or_default().push_back(say);
 }
 
+// A18: on a line that stays up, too.
+#[tokio::test]
+async fn a_message_that_nobody_answers_is_sent_again_on_the_same_line() {
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.interval = Duration::from_millis(300);
+        state.hold = ["WorkAccepted", "RunComplete"].into();
+        state.jobs.push_back(steps(&["true"]));
+    });
+    let agent = Agent::start(&server);
+    server.wait_for("WorkAccepted", 2).await;
+    server.change(State::let_go);
+    server.change(|state| state.hold = ["RunComplete"].into());
+    let results = server.wait_results(2).await;
+    assert_eq!(results[0], results[1]);
+    server.change(State::let_go);
+    server.wait_idle().await;
+    assert_eq!(server.count("Register"), 1);
+    agent.shut_down().await;
+}
+
+// A file that cannot be removed is left where it is; it keeps no agent from starting, and no
+// attempt gets its place.
+#[tokio::test]
+async fn what_cannot_be_removed_does_not_stand_in_the_way() {
+    let server = FakeServer::start(&[]).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let attempts = folder.path().join("work/attempts");
+    std::fs::create_dir_all(&attempts).expect("a folder");
+    // No folder, and so nothing that an agent knows how to remove.
+    let left = attempts.join("1");
+    std::fs::write(&left, "left behind").expect("a file");
+    let agent = Agent::start_again(folder, &server);
+    server.change(|state| state.jobs.push_back(steps(&["true"])));
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success, "{result:?}");
+    assert!(left.exists());
+    agent.shut_down().await;
+}
+
 // A18, A67, F5: every message is sent again until it is answered, the result unchanged, though its
 // lease is final by then; what is answered is forgotten.
 #[tokio::test]
