@@ -6,12 +6,13 @@ use std::sync::atomic::Ordering;
 use delta_core::Cause;
 use delta_core::holder::Todo;
 use delta_wire::JobSpec;
-use delta_wire::agent::proto::{Progress, RunComplete, RunStatus};
+use delta_wire::agent::proto::{Progress, RunComplete, RunStatus, StepResult};
 use delta_wire::runner::{GrantedSpec, LeaseGranted};
 use prost_types::Timestamp;
 
+use crate::attempt::StepRecord;
 use crate::clock::wall_time;
-use crate::executor::{Ended, Identity, LogSize, Outcome};
+use crate::executor::{Ended, Identity, LogSize, Outcome, Step};
 use crate::link::Renewal;
 use crate::work::{Visible, WorkEnd};
 
@@ -76,6 +77,19 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         log_length,
         log_sha256: log_sha256.into(),
         started_at: timestamp(&end.started_at),
+        steps: end.steps.clone(),
+    }
+}
+
+/// What a step came to.
+pub(crate) fn step(record: &StepRecord, steps: &[Step]) -> StepResult {
+    StepResult {
+        name: steps.get(record.index).map(Step::label).unwrap_or_default(),
+        started_at: timestamp(&record.started_at),
+        duration_ms: u64::try_from(record.took.as_millis()).unwrap_or(u64::MAX),
+        exit_code: record.exit_code,
+        signal: record.signal,
+        timed_out: record.timed_out,
     }
 }
 
@@ -91,11 +105,7 @@ fn log_digest(log: &LogSize) -> (Option<u64>, Vec<u8>) {
 }
 
 fn timestamp(text: &str) -> Option<Timestamp> {
-    let at = delta_wire::Millis::from_rfc3339(text)?;
-    Some(Timestamp {
-        seconds: at.0.div_euclid(1000),
-        nanos: i32::try_from(at.0.rem_euclid(1000)).unwrap_or(0) * 1_000_000,
-    })
+    delta_wire::Millis::from_rfc3339(text).map(delta_wire::Millis::to_proto)
 }
 
 /// One sentence, and a second when the end is not proven (D9).
@@ -125,6 +135,7 @@ pub(crate) fn broken() -> WorkEnd {
         },
         started_at: now.clone(),
         finished_at: now,
+        steps: Vec::new(),
         attempt: None,
         cleaning: None,
     }

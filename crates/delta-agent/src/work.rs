@@ -11,6 +11,7 @@ use std::time::Duration;
 use delta_core::Cause;
 use delta_core::time::Millis;
 use delta_wire::JobSpec;
+use delta_wire::agent::proto::StepResult;
 use delta_wire::runner::LeaseGranted;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -27,6 +28,7 @@ use crate::link::Cursors;
 use crate::log_ship::{self, Shipment};
 use crate::note::Note;
 use crate::progress::{Lines, Progress};
+use crate::report;
 use crate::shim::{Confinement, Sandbox};
 use crate::spec;
 use crate::workspace::AttemptFolder;
@@ -40,9 +42,6 @@ const FLUSH_BOUND: Duration = Duration::from_secs(30);
 /// and the acknowledgement must fit into them too.
 const FLUSH_AFTER_STOP: Duration = Duration::from_secs(3);
 
-/// Characters of a step that a heartbeat repeats.
-const MAX_STEP_CHARS: usize = 120;
-
 /// The log on its way; dropping it stops the shipping.
 type Shipping = AbortOnDropHandle<Result<(), log_ship::ShipError>>;
 
@@ -53,7 +52,7 @@ pub(crate) struct Visible {
     pub shipped: Arc<AtomicU64>,
     /// The steps are over; only the log is still on its way.
     pub uploading: AtomicBool,
-    /// The step at work, counted from 0, and its first line.
+    /// The step at work, counted from 0, and what people call it.
     pub step: std::sync::Mutex<Option<(usize, String)>>,
 }
 
@@ -62,6 +61,7 @@ pub(crate) struct WorkEnd {
     pub ended: Ended,
     pub started_at: String,
     pub finished_at: String,
+    pub steps: Vec<StepResult>,
     /// The record on disk, to be removed when nobody needs it any more.
     pub attempt: Option<Attempt>,
     /// The removal of the workspace, which a result does not wait for.
@@ -89,10 +89,11 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
         Some(adopted) => {
             assignment.tell_started();
             let number = adopted.number;
-            let tap = assignment.tap(&adopted.steps);
+            let steps = adopted.steps.clone();
+            let tap = assignment.tap(&steps);
             let attempt = adopted.resume(&assignment.context.state, tap);
             let folder = assignment.context.work_folder.existing(number);
-            Ok(assignment.follow(attempt, folder).await)
+            Ok(assignment.follow(attempt, &steps, folder).await)
         }
         None => assignment.begin().await,
     };
@@ -102,6 +103,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
             ended: *ended,
             started_at,
             finished_at: wall_time(),
+            steps: Vec::new(),
             attempt: None,
             cleaning: None,
         },
@@ -123,7 +125,7 @@ impl Assignment {
             self.identity.job_name.clone_from(name);
         }
         self.tell_started();
-        let spec = spec.map_err(|unusable| not_begun(unusable.cause, unusable.summary))?;
+        let mut spec = spec.map_err(|unusable| not_begun(unusable.cause, unusable.summary))?;
         if let Some(order) = *self.stop.borrow() {
             return Err(stopped_before(order.reason));
         }
@@ -134,8 +136,9 @@ impl Assignment {
         let number = self.context.state.number();
         let confinement = self.confinement();
         let folder = self.make_folder(number, confinement).await?;
-        match self.start(number, spec, &folder, confinement) {
-            Ok(attempt) => Ok(self.follow(attempt, folder).await),
+        let steps: Vec<Step> = spec.steps.drain(..).map(Step::from).collect();
+        match self.start(number, spec, &steps, &folder, confinement) {
+            Ok(attempt) => Ok(self.follow(attempt, &steps, folder).await),
             Err(problem) => {
                 remove(folder).await;
                 let summary = format!("no shim could be started: {problem}");
@@ -158,19 +161,14 @@ impl Assignment {
         &self,
         number: u64,
         spec: JobSpec,
+        steps: &[Step],
         folder: &AttemptFolder,
         confinement: Confinement,
     ) -> std::io::Result<Attempt> {
         let settings = &self.context.settings;
-        let steps = spec.steps.into_iter();
         let work = Work {
             identity: self.identity.clone(),
-            steps: steps
-                .map(|script| Step {
-                    script,
-                    timeout: None,
-                })
-                .collect(),
+            steps: steps.to_vec(),
             env: spec.env,
             workspace: folder.workspace.clone(),
             workdir: spec.workdir,
@@ -193,11 +191,16 @@ impl Assignment {
             abandoned: settings.abandoned,
             note: &note.to_bytes(),
         };
-        attempt::start(&self.context.state, begin, self.tap(&work.steps))
+        attempt::start(&self.context.state, begin, self.tap(steps))
     }
 
     /// Stays with the work to its end, and ships its log.
-    async fn follow(&mut self, mut attempt: Attempt, folder: AttemptFolder) -> WorkEnd {
+    async fn follow(
+        &mut self,
+        mut attempt: Attempt,
+        steps: &[Step],
+        folder: AttemptFolder,
+    ) -> WorkEnd {
         let shipment = Shipment {
             link: self.context.link.clone(),
             execution: self.context.execution.clone(),
@@ -210,6 +213,8 @@ impl Assignment {
         };
         let shipping = Shipping::new(tokio::spawn(log_ship::ship(shipment)));
         let finished = self.obey_until_ended(&mut attempt).await;
+        let steps = finished.steps.iter().map(|it| report::step(it, steps));
+        let steps = steps.collect();
         self.visible.uploading.store(true, Ordering::Relaxed);
         let cleaning = tokio::spawn(remove(folder));
         flush(shipping, self.stop.clone(), self.patience()).await;
@@ -217,6 +222,7 @@ impl Assignment {
             ended: finished.ended,
             started_at: finished.started_at,
             finished_at: finished.finished_at,
+            steps,
             attempt: Some(attempt),
             cleaning: Some(cleaning),
         }
@@ -288,7 +294,7 @@ impl Assignment {
             context: Arc::clone(&self.context),
             visible: Arc::clone(&self.visible),
             identity: self.identity.clone(),
-            steps: steps.iter().map(|step| step.script.clone()).collect(),
+            steps: steps.to_vec(),
             lines: Lines::default(),
         })
     }
@@ -400,7 +406,7 @@ struct Tap {
     context: Arc<SlotContext>,
     visible: Arc<Visible>,
     identity: Identity,
-    steps: Vec<String>,
+    steps: Vec<Step>,
     lines: Lines,
 }
 
@@ -412,12 +418,12 @@ impl Watcher for Tap {
             Happened::Output(bytes) => self.lines.push(bytes, tell),
             Happened::StepEnded(_) => self.lines.finish(tell),
             Happened::StepBegan { index } => {
-                let text = self.steps.get(index).map_or("", String::as_str);
-                let first = text.lines().find(|line| !line.trim().is_empty());
-                let first = first.unwrap_or_default().trim();
-                let first: String = first.chars().take(MAX_STEP_CHARS).collect();
+                let (label, text) = match self.steps.get(index) {
+                    Some(step) => (step.label(), step.script.as_str()),
+                    None => (String::new(), ""),
+                };
                 let mut step = self.visible.step.lock();
-                *step.as_deref_mut().unwrap_or(&mut None) = Some((index, first));
+                *step.as_deref_mut().unwrap_or(&mut None) = Some((index, label));
                 let count = self.steps.len();
                 observer.progress(Progress::Step {
                     job,

@@ -1,10 +1,14 @@
 //! States as people read them: a tone for each, and one line about how something stands.
 
+use std::time::Duration;
+
+use delta_wire::StepResult;
 use delta_wire::api::{CancelView, JobSummary, LeaseView};
 use delta_wire::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
 
 use crate::table::Cell;
 use crate::terminal::Tone;
+use crate::{clean, moment};
 
 /// A run's outcome once it has one, else its state.
 pub fn run(state: RunState, outcome: Option<RunOutcome>) -> Cell {
@@ -111,6 +115,19 @@ pub fn lease_reason(lease: &LeaseView) -> String {
         None => "the server gave no reason",
     };
     known.into()
+}
+
+/// What a step came to, in one line.
+pub fn step(step: &StepResult) -> String {
+    let took = moment::short(Duration::from_millis(step.duration_ms));
+    let end = match (step.timed_out, step.signal, step.exit_code) {
+        (true, ..) => ", timed out".to_owned(),
+        (_, Some(signal), _) => format!(", ended by signal {signal}"),
+        (_, _, Some(0)) => String::new(),
+        (_, _, Some(code)) => format!(", exit code {code}"),
+        (_, _, None) => ", stopped".to_owned(),
+    };
+    format!("{}  {took}{end}", clean::text(&step.name))
 }
 
 #[cfg(test)]

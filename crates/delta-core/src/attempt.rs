@@ -204,6 +204,8 @@ pub struct Report {
     pub summary: Option<Text>,
     /// References as the holder gave them: JSON text the core does not read.
     pub artifacts: Option<Text>,
+    /// What each step came to: JSON text the core does not read.
+    pub steps: Option<Text>,
     /// Length and hash of the log as the holder saw it.
     pub log: Option<(u64, Digest)>,
     pub started_at: Option<Millis>,

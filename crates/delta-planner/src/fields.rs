@@ -109,13 +109,13 @@ pub(crate) fn text<'n>(node: &'n Node, what: &str, out: &mut Collector<'_>) -> O
     }
 }
 
-/// A list of at most `most` texts, each with its place.
-pub(crate) fn texts(
-    node: &Node,
+/// A list of at most `most` items; what is none is reported and empty.
+pub(crate) fn list<'n>(
+    node: &'n Node,
     what: &str,
     most: usize,
     out: &mut Collector<'_>,
-) -> Vec<(String, Place)> {
+) -> &'n [Node] {
     let Value::List(items) = &node.value else {
         let reason = format!("{what} must be a list, this is {}", node.kind());
         let suggestion = match &node.value {
@@ -125,7 +125,7 @@ pub(crate) fn texts(
             _ => Some("write one item per line, each after `- `".to_owned()),
         };
         out.push(node.place, reason, suggestion);
-        return Vec::new();
+        return &[];
     };
     if items.len() > most {
         let reason = format!(
@@ -133,10 +133,20 @@ pub(crate) fn texts(
             items.len()
         );
         out.push(node.place, reason, None);
-        return Vec::new();
+        return &[];
     }
-    let item_name = format!("each item of {what}");
     items
+}
+
+/// A list of at most `most` texts, each with its place.
+pub(crate) fn texts(
+    node: &Node,
+    what: &str,
+    most: usize,
+    out: &mut Collector<'_>,
+) -> Vec<(String, Place)> {
+    let item_name = format!("each item of {what}");
+    list(node, what, most, out)
         .iter()
         .filter_map(|item| Some((text(item, &item_name, out)?.to_owned(), item.place)))
         .collect()

@@ -9,11 +9,12 @@ use delta_core::requirement::Requirement;
 use delta_wire::api::create_run::{
     MAX_ATTEMPTS, MAX_NEEDS, MAX_PRIORITY, MAX_REQUIRES, MAX_RETRY_ON, MAX_TIMEOUT, MIN_TIMEOUT,
 };
-use delta_wire::job_spec::{MAX_ENV, MAX_ENV_VALUE_BYTES, MAX_STEP_BYTES, MAX_STEPS};
+use delta_wire::job_spec::{MAX_ENV, MAX_ENV_VALUE_BYTES};
 
 use crate::diagnostic::{Collector, shown};
 use crate::fields::{self, Keys};
 use crate::pipeline::{PlannedJob, Retry};
+use crate::steps;
 use crate::yaml::{self, Node, Place};
 
 const JOB_KEYS: Keys = Keys {
@@ -48,7 +49,8 @@ const RETRY_KEYS: Keys = Keys {
     not_yet: &[],
 };
 
-const TIMEOUTS: std::ops::RangeInclusive<Duration> =
+/// What a job or a step may take.
+pub(crate) const TIMEOUTS: std::ops::RangeInclusive<Duration> =
     MIN_TIMEOUT.as_duration()..=MAX_TIMEOUT.as_duration();
 
 /// Reads one job, and its needs with their places.
@@ -75,7 +77,7 @@ pub(crate) fn read_job(
     let Some(map) = fields::fields(node, &JOB_KEYS, &what, out) else {
         return (job, Vec::new());
     };
-    job.steps = read_steps(map.get("steps"), key.place, &what, out);
+    job.steps = steps::read(map.get("steps"), key.place, &what, out);
     if let Some(env) = map.get("env") {
         job.env = read_env(env, &what, out);
     }
@@ -108,38 +110,6 @@ pub(crate) fn read_job(
         job.workdir = workdir;
     }
     (job, needs)
-}
-
-fn read_steps(
-    steps: Option<&Node>,
-    job: Place,
-    what: &str,
-    out: &mut Collector<'_>,
-) -> Vec<String> {
-    let example = Some("a job needs at least one step: `steps: [make test]`".to_owned());
-    let Some(node) = steps else {
-        out.push(job, format!("{what} has no `steps`"), example);
-        return Vec::new();
-    };
-    if matches!(&node.value, yaml::Value::List(items) if items.is_empty()) {
-        out.push(node.place, format!("`steps` of {what} is empty"), example);
-    }
-    let mut steps = Vec::new();
-    for (step, place) in fields::texts(node, "`steps`", MAX_STEPS, out) {
-        if step.trim().is_empty() {
-            out.push(place, format!("a step of {what} is blank"), None);
-        }
-        if step.len() > MAX_STEP_BYTES {
-            let reason = format!("a step of {what} has more than {MAX_STEP_BYTES} bytes");
-            out.push(
-                place,
-                reason,
-                Some("move it into a script file and call that".into()),
-            );
-        }
-        steps.push(step);
-    }
-    steps
 }
 
 fn read_env(node: &Node, what: &str, out: &mut Collector<'_>) -> Vec<(String, String)> {

@@ -9,6 +9,7 @@ mod graph;
 mod job;
 mod pipeline;
 mod read;
+mod steps;
 mod yaml;
 
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use delta_wire::StepSpec;
 use serde_json::{Map, Value, json};
 
 /// The jobs of one file, in file order.
@@ -17,8 +18,7 @@ pub struct Pipeline {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedJob {
     pub name: String,
-    /// Each step is one shell script.
-    pub steps: Vec<String>,
+    pub steps: Vec<StepSpec>,
     /// In file order.
     pub env: Vec<(String, String)>,
     /// Names of jobs of this file that must succeed first.

@@ -34,7 +34,8 @@ pub fn cancel_ack(proof: LeaseProof, ack: &CancelAck) -> Command {
         digest: cancel_ack_digest(ack),
         report: Box::new(Report {
             summary: ack.summary.as_deref().map(Text::from),
-            artifacts: artifacts(&ack.artifacts),
+            artifacts: kept(&ack.artifacts),
+            steps: kept(&ack.steps),
             log: ack.log.as_ref().and_then(log),
             finished_at: moment(ack.ts.as_ref()),
             ..Report::default()
@@ -47,7 +48,8 @@ fn completion_report(done: &Complete) -> Report {
     Report {
         exit_code: done.exit_code,
         summary: done.summary.as_deref().map(Text::from),
-        artifacts: artifacts(&done.artifacts),
+        artifacts: kept(&done.artifacts),
+        steps: kept(&done.steps),
         log: done.log.as_ref().and_then(log),
         started_at: moment(timings.and_then(|it| it.started_at.as_ref())),
         finished_at: moment(timings.and_then(|it| it.finished_at.as_ref())),
@@ -58,7 +60,8 @@ fn moment(text: Option<&String>) -> Option<delta_core::Millis> {
     delta_wire::Millis::from_rfc3339(text?).map(Into::into)
 }
 
-fn artifacts(list: &[wire::Artifact]) -> Option<Text> {
+/// A list as the text it is kept as; nothing for an empty one.
+fn kept<T: serde::Serialize>(list: &[T]) -> Option<Text> {
     let text = (!list.is_empty()).then(|| serde_json::to_string(list))?;
     text.ok().map(Text::from)
 }

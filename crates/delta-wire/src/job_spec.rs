@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use crate::fields::{Fields, Node, read_text};
 use crate::invalid::{Invalid, Problems};
+use crate::step::StepSpec;
 
 /// Bytes of one spec: long scripts in every step still fit, a checked-in binary does not.
 pub const MAX_SPEC_BYTES: usize = 1024 * 1024;
@@ -116,7 +117,7 @@ pub struct JobSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub steps: Vec<String>,
+    pub steps: Vec<StepSpec>,
     /// In the order written: a later entry may refer to an earlier one.
     #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<(String, String)>,
@@ -217,7 +218,9 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
     let name = p.note(f.may("name", |it| it.text(MAX_WORD)));
     let workdir = p.note(f.may("workdir", workdir));
     let image = p.note(f.may("image", |it| it.text(MAX_PATH)));
-    let steps = p.note(f.may("steps", |it| it.each(MAX_STEPS, step)));
+    let steps = p.note(f.may("steps", |it| {
+        it.each(MAX_STEPS, |it| StepSpec::read(it, strangers))
+    }));
     let env = p.note(f.may("env", environment));
     let artifacts = p.note(f.may("artifacts", |it| it.each(MAX_PATTERNS, artifact)));
     let caches = p.note(f.may("caches", |it| it.each(MAX_PATTERNS, cache)));
@@ -265,22 +268,6 @@ fn workdir(node: Node<'_>) -> Result<String, Invalid> {
         ));
     }
     Ok(path)
-}
-
-fn step(node: Node<'_>) -> Result<String, Invalid> {
-    let step = node.string()?;
-    if step.trim().is_empty() {
-        return Err(Invalid::here("is empty"));
-    }
-    if step.len() > MAX_STEP_BYTES {
-        return Err(Invalid::here(format!(
-            "has more than {MAX_STEP_BYTES} bytes"
-        )));
-    }
-    if step.contains('\0') {
-        return Err(Invalid::here("holds a NUL character"));
-    }
-    Ok(step)
 }
 
 fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {

@@ -17,10 +17,12 @@ pub mod nearest;
 pub mod runner;
 pub mod seconds;
 pub mod states;
+pub mod step;
 pub mod time;
 
 pub use error::{ErrorBody, ErrorCode};
 pub use invalid::{Invalid, Problems};
 pub use job_spec::{JobSpec, RawJobSpec};
 pub use seconds::Seconds;
+pub use step::{StepResult, StepSpec};
 pub use time::Millis;

@@ -31,6 +31,21 @@ impl Millis {
             .ok()
             .map(|at| Millis(at.as_millisecond()))
     }
+
+    /// Reads what an agent sent; nothing when no calendar has it.
+    pub fn from_proto(at: prost_types::Timestamp) -> Option<Millis> {
+        let millis = at.seconds.checked_mul(1000)?;
+        let at = Millis(millis.checked_add(i64::from(at.nanos) / 1_000_000)?);
+        Timestamp::from_millisecond(at.0).is_ok().then_some(at)
+    }
+
+    /// As an agent sends it.
+    pub fn to_proto(self) -> prost_types::Timestamp {
+        prost_types::Timestamp {
+            seconds: self.0.div_euclid(1000),
+            nanos: i32::try_from(self.0.rem_euclid(1000)).unwrap_or(0) * 1_000_000,
+        }
+    }
 }
 
 impl std::fmt::Display for Millis {

@@ -9,6 +9,8 @@ use std::path::Path;
 use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 
+use super::Step;
+
 /// Characters of a step shown in its mark.
 const MAX_MARK_CHARS: usize = 200;
 
@@ -90,12 +92,14 @@ impl Spool {
         self.write(format!("{before}--- {text}\n").as_bytes());
     }
 
-    /// The mark before a step: its number and its first line.
-    pub fn step(&mut self, number: usize, step: &str) {
-        let mut lines = step.lines().filter(|line| !line.trim().is_empty());
+    /// The mark before a step: its number, and its name or first line.
+    pub fn step(&mut self, number: usize, step: &Step) {
+        let mut lines = step.script.lines().filter(|line| !line.trim().is_empty());
         let first = lines.next().unwrap_or("").trim();
-        let more = if lines.next().is_some() { " …" } else { "" };
-        self.mark(&format!("step {number}: {first}{more}"));
+        let more = lines.next().is_some() && step.name.is_none();
+        let words = step.name.as_deref().unwrap_or(first);
+        let more = if more { " …" } else { "" };
+        self.mark(&format!("step {number}: {words}{more}"));
     }
 
     /// Ends the log; a cut one says by how much.
@@ -140,6 +144,14 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    fn step(script: &str) -> Step {
+        Step {
+            script: script.to_owned(),
+            name: None,
+            timeout: None,
+        }
+    }
+
     fn written(quota: u64, fill: impl FnOnce(&mut Spool)) -> (String, LogSize) {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
@@ -156,9 +168,9 @@ mod tests {
     #[test]
     fn a_mark_begins_a_line_of_its_own() {
         let (text, _) = written(1000, |log| {
-            log.step(1, "\n  make\nmake test\n");
+            log.step(1, &step("\n  make\nmake test\n"));
             log.output(b"no newline");
-            log.step(2, "true");
+            log.step(2, &step("true"));
         });
         assert_eq!(text, "--- step 1: make …\nno newline\n--- step 2: true\n");
     }

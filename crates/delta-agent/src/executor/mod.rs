@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use delta_core::Cause;
+use delta_wire::StepSpec;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -53,8 +54,29 @@ pub struct Work {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     pub script: String,
+    /// For people, where the script's first line does not say it.
+    #[serde(default)]
+    pub name: Option<String>,
     /// Past this it is ended, and the attempt with it.
     pub timeout: Option<Duration>,
+}
+
+impl Step {
+    /// What people call it, in one short line.
+    pub fn label(&self) -> String {
+        delta_wire::step::label(self.name.as_deref(), &self.script)
+    }
+}
+
+impl From<StepSpec> for Step {
+    fn from(spec: StepSpec) -> Step {
+        let timeout = spec.timeout.map(|it| it.as_duration());
+        Step {
+            script: spec.run,
+            name: spec.name,
+            timeout,
+        }
+    }
 }
 
 /// Why a running attempt is told to stop.

@@ -142,6 +142,9 @@ pub struct StepRecord {
     pub took: Duration,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
+    /// It took longer than it may.
+    #[serde(default)]
+    pub timed_out: bool,
 }
 
 /// How it ended, written once.

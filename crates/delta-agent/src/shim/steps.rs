@@ -66,7 +66,7 @@ impl Shim {
     async fn step(&mut self, index: usize) -> StepEnd {
         let step = self.order.steps[index].clone();
         self.step = Some(index);
-        self.spool.step(index + 1, &step.script);
+        self.spool.step(index + 1, &step);
         self.marked();
         self.control.send(&Event::StepBegan { index });
         let (started_at, began) = (clock::wall_time(), Instant::now());
@@ -90,6 +90,7 @@ impl Shim {
             took: began.elapsed(),
             exit_code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
+            timed_out: matches!(end, StepEnd::Stopped(StopReason::StepTimedOut)),
         };
         self.steps.push(record.clone());
         self.control.send(&Event::StepEnded(record));

@@ -244,3 +244,26 @@ async fn an_idle_agent_is_drained_at_once() {
     assert_eq!(server.drains_complete(), ["one", "two"]);
     agent.shut_down().await;
 }
+
+// The job spec's own limit of one step, and what every step came to.
+#[tokio::test]
+async fn a_step_that_takes_too_long_ends_the_job_and_every_step_is_reported() {
+    let spec = serde_json::json!({ "name": "unit", "steps": [
+        "echo one",
+        { "run": "trap '' TERM; sleep 600", "name": "slow", "timeout_seconds": 0.2 },
+        "echo never",
+    ]});
+    let server = FakeServer::start(&[spec]).await;
+    let agent = Agent::start(&server);
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Timeout);
+    assert_eq!(result.cause, "step_timeout");
+    let [one, slow] = &result.steps[..] else {
+        panic!("two steps were begun: {:?}", result.steps);
+    };
+    assert_eq!((one.name.as_str(), one.exit_code), ("echo one", Some(0)));
+    assert!(one.started_at.is_some() && !one.timed_out);
+    assert_eq!((slow.name.as_str(), slow.exit_code), ("slow", None));
+    assert!(slow.timed_out && slow.duration_ms >= 200, "{slow:?}");
+    agent.shut_down().await;
+}

@@ -139,6 +139,7 @@ impl Bench {
                 .iter()
                 .map(|step| Step {
                     script: (*step).to_owned(),
+                    name: None,
                     timeout: None,
                 })
                 .collect(),

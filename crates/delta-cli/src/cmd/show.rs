@@ -186,6 +186,7 @@ fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
         let cut = if log.cut { ", cut at the quota" } else { "" };
         facts.push(("log", format!("{} bytes, {log}{cut}", log.length)));
     }
+    facts.extend(attempt.steps.iter().map(|it| ("step", words::step(it))));
     for lease in &attempt.leases {
         let stale = if lease.stale { ", stale" } else { "" };
         let reason = match &lease.reason {

@@ -36,6 +36,10 @@ fn a_run_that_was_kept_can_be_looked_at_from_all_sides() {
     let job = comparable(&place.say("show latest/unit").expect(0).stdout);
     assert!(job.contains("attempts 2 of 2"), "{job}");
     assert!(job.contains("exit code 4"), "{job}");
+    assert!(
+        job.contains("step echo hello; exit 4 TIME, exit code 4"),
+        "{job}"
+    );
 
     let why = comparable(&place.say("why latest/unit").expect(0).stdout);
     assert!(why.starts_with("unit is FAILED"), "{why}");

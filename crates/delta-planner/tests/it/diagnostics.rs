@@ -108,6 +108,19 @@ fn a_step_that_became_a_map_is_explained() {
 }
 
 #[test]
+fn a_step_with_a_time_but_no_script_is_explained() {
+    let said =
+        said("jobs: {a: {steps: [{timeout: 5m}, {run: x, timeout: 5}, {run: x, tmeout: 5m}]}}\n");
+    for wanted in [
+        "1:20: a step of job `a` has no `run`",
+        "a step's timeout `5` is not usable: `5` has no unit",
+        "unknown key `tmeout` in a step of job `a`",
+    ] {
+        assert!(said.contains(wanted), "{said}");
+    }
+}
+
+#[test]
 fn keys_of_later_formats_say_so() {
     let text = "jobs:\n  a:\n    image: rust:1.95\n    steps: [x]\n";
     let said = said(text);

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use delta_planner::{Pipeline, Retry, parse};
+use delta_planner::{Pipeline, PlannedJob, Retry, parse};
 use serde_json::json;
 
 fn good(text: &str) -> Pipeline {
     parse(".delta-ci.yaml", text.as_bytes()).unwrap_or_else(|found| panic!("{found}"))
+}
+
+fn scripts(job: &PlannedJob) -> Vec<&str> {
+    job.steps.iter().map(|step| step.run.as_str()).collect()
 }
 
 #[test]
@@ -36,7 +40,7 @@ jobs:
     let names: Vec<_> = pipeline.jobs.iter().map(|job| job.name.as_str()).collect();
     assert_eq!(names, ["zeta", "alpha"]);
     let zeta = pipeline.job("zeta").expect("zeta");
-    assert_eq!(zeta.steps, ["cargo build", "set -x\ncargo test\n"]);
+    assert_eq!(scripts(zeta), ["cargo build", "set -x\ncargo test\n"]);
     assert_eq!(zeta.timeout, Some(Duration::from_secs(5400)));
     let on = vec!["infra".to_owned(), "user_exit".to_owned()];
     let attempts = Some(4);
@@ -89,7 +93,7 @@ fn anchors_and_aliases_share_a_value() {
         "jobs:\n  a: &base\n    steps: [make]\n    env: &env { A: 1 }\n  b: *base\n  c:\n    \
          steps: [make c]\n    env: *env\n",
     );
-    assert_eq!(pipeline.jobs[1].steps, ["make"]);
+    assert_eq!(scripts(&pipeline.jobs[1]), ["make"]);
     assert_eq!(pipeline.jobs[1].name, "b");
     assert_eq!(pipeline.jobs[2].env, [("A".to_owned(), "1".to_owned())]);
 }
@@ -119,9 +123,32 @@ fn the_request_carries_what_the_file_says_and_leaves_defaults_to_the_server() {
 }
 
 #[test]
+fn a_step_may_have_a_name_and_a_time_of_its_own() {
+    let text = r"
+jobs:
+  a:
+    steps:
+      - make
+      - {run: make test, timeout: 5m}
+      - run: |
+          ./deploy
+        name: deploy
+";
+    let request = good(text).to_request();
+    let wanted = json!([
+        "make",
+        {"run": "make test", "timeout_seconds": 300},
+        {"run": "./deploy\n", "name": "deploy"},
+    ]);
+    assert_eq!(request["jobs"][0]["job_spec"]["steps"], wanted);
+    delta_wire::api::CreateRun::parse(request.to_string().as_bytes())
+        .unwrap_or_else(|problems| panic!("{problems:?}"));
+}
+
+#[test]
 fn a_byte_order_mark_and_windows_line_ends_are_harmless() {
     let pipeline = good("\u{feff}jobs:\r\n  a:\r\n    steps: [make]\r\n");
-    assert_eq!(pipeline.jobs[0].steps, ["make"]);
+    assert_eq!(scripts(&pipeline.jobs[0]), ["make"]);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use delta_core::attempt::Progress;
 use delta_core::command::LeaseProof;
 use delta_core::lease::Revocation;
 use delta_core::{Cause, Command, LeaseKey, Text};
+use delta_wire::StepResult;
 use delta_wire::agent::frame::Received;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
@@ -470,6 +471,7 @@ fn empty_complete(proven: &Proven) -> Complete {
         cause: None,
         seq: None,
         log: None,
+        steps: Vec::new(),
     }
 }
 
@@ -497,6 +499,7 @@ fn complete(proven: &Proven, said: &RunComplete, status: RunStatus) -> Complete 
         summary: summary(said),
         cause: cause.or_else(|| implied.map(str::to_owned)),
         log: log_digest(said),
+        steps: StepResult::of_agent(&said.steps),
         ..empty_complete(proven)
     }
 }
@@ -511,6 +514,7 @@ fn cancel_ack(proven: &Proven, said: &RunComplete) -> CancelAck {
         summary: summary(said),
         seq: None,
         log: log_digest(said),
+        steps: StepResult::of_agent(&said.steps),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Rows as people are shown them. Nothing here names a token: leases appear by number and epoch
 //! (A24).
 
+use delta_core::attempt::Report;
 use delta_core::bound::{attempt_must_end_by, run_must_end_by};
 use delta_core::why::{Scene, SeenAgent, why};
 use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, Settings, Span, Text};
 use delta_store::read::{JobRows, RunRows};
+use delta_wire::StepResult;
 use delta_wire::api::{
     ArtifactView, AttemptView, CancelView, JobSummary, JobView, LeaseView, LogView, ProgressView,
     ReportedView, RunSummary, RunView, Trust, Why,
@@ -189,10 +191,18 @@ fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
             .as_ref()
             .map(|it| cancel(it.requested_at, &it.by)),
         progress: progress(attempt),
+        steps: steps(report),
         log: left.log,
         artifacts: left.artifacts,
         leases: leases.map(lease_view).collect(),
     }
+}
+
+/// The steps as they were kept.
+fn steps(report: Option<&Report>) -> Vec<StepResult> {
+    let kept = report.and_then(|report| report.steps.as_ref());
+    let read = kept.and_then(|text| serde_json::from_str(text).ok());
+    read.unwrap_or_default()
 }
 
 /// A runner's clock that is further off than this is said to be wrong (A23): more than a slow line

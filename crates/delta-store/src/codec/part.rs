@@ -179,6 +179,12 @@ pub struct ReportPart {
         skip_serializing_if = "Option::is_none"
     )]
     artifacts: Option<Text>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    steps: Option<Text>,
     #[serde(with = "log", default, skip_serializing_if = "Option::is_none")]
     log: Option<(u64, Digest)>,
     #[serde(

@@ -242,7 +242,8 @@ fn name_letter(c: char) -> bool {
     c.is_ascii_alphanumeric() || NAME_MARKS.contains(c)
 }
 
-fn timeout(node: Node<'_>) -> Result<Seconds, Invalid> {
+/// How long a step, a job or a run may take.
+pub(crate) fn timeout(node: Node<'_>) -> Result<Seconds, Invalid> {
     let seconds = node.seconds()?;
     if !(MIN_TIMEOUT..=MAX_TIMEOUT).contains(&seconds) {
         let message = format!("must be from {MIN_TIMEOUT} to {MAX_TIMEOUT} seconds");

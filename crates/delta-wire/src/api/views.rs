@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::create_run::Trust;
 use super::log::LogView;
 use crate::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
+use crate::step::StepResult;
 use crate::time::Millis;
 
 /// A run with a line for each of its jobs.
@@ -158,6 +159,9 @@ pub struct AttemptView {
     pub cancel: Option<CancelView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressView>,
+    /// What each step came to, in order, as the runner saw it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepResult>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogView>,
     #[serde(default)]

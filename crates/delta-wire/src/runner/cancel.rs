@@ -7,6 +7,7 @@ use super::{CancelToken, LeaseToken, MAX_WORD, Message, id, summary, ts};
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
 use crate::seconds::Seconds;
+use crate::step::{self, StepResult};
 
 /// The server asks for a stop (RP-36).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -57,6 +58,9 @@ pub struct CancelAck {
     /// Extension: the log up to the stop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogDigest>,
+    /// Extension: what each step came to, in order; empty says nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepResult>,
 }
 
 impl Message for CancelAck {
@@ -72,6 +76,7 @@ impl Message for CancelAck {
             summary: f.may("summary", summary)?,
             seq: f.may("seq", Node::count)?,
             log: f.may("log", log_digest)?,
+            steps: step::results(f)?,
         })
     }
 }
@@ -85,5 +90,6 @@ pub fn cancel_ack_digest_input(ack: &CancelAck) -> Vec<u8> {
     bytes.artifacts(&ack.artifacts);
     bytes.optional(ack.summary.as_deref());
     bytes.log(ack.log.as_ref());
+    bytes.steps(&ack.steps);
     bytes.into_bytes()
 }

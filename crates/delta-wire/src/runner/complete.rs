@@ -7,6 +7,7 @@ use super::{LeaseToken, MAX_WORD, Message, id, summary, ts};
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
 use crate::states::spelled;
+use crate::step::{self, StepResult};
 
 /// What the work ended with (RP-32).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,6 +33,9 @@ pub struct Complete {
     /// Extension: the log as the runner has it, so that the server can say whether it has it all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogDigest>,
+    /// Extension: what each step came to, in order; empty says nothing.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepResult>,
 }
 
 spelled! {
@@ -76,6 +80,7 @@ impl Message for Complete {
             cause: f.may("cause", |it| it.text(MAX_WORD))?,
             seq: f.may("seq", Node::count)?,
             log: f.may("log", log_digest)?,
+            steps: step::results(f)?,
         })
     }
 }
@@ -109,6 +114,7 @@ pub fn complete_digest_input(complete: &Complete) -> Vec<u8> {
     bytes.optional(complete.summary.as_deref());
     bytes.optional(complete.cause.as_deref());
     bytes.log(complete.log.as_ref());
+    bytes.steps(&complete.steps);
     bytes.into_bytes()
 }
 

@@ -7,6 +7,7 @@ use super::{LeaseToken, MAX_ARTIFACTS, MAX_URI, MAX_WORD, Message, Reason, print
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
 use crate::states::AttemptState;
+use crate::step::StepResult;
 
 /// A reference to bytes stored elsewhere. A URI the server did not issue is kept as text and never
 /// fetched (A49).
@@ -113,6 +114,18 @@ impl Meaning {
     pub(super) fn log(&mut self, log: Option<&LogDigest>) {
         self.optional(log.map(|log| log.length.to_string()).as_deref());
         self.optional(log.map(|log| log.sha256.as_str()));
+    }
+
+    /// Nothing where there are none, as it was before runners told of them.
+    pub(super) fn steps(&mut self, steps: &[StepResult]) {
+        for step in steps {
+            self.text(&step.name);
+            self.optional(step.started_at.map(|at| at.to_string()).as_deref());
+            self.number(step.duration_ms);
+            self.optional(step.exit_code.map(|code| code.to_string()).as_deref());
+            self.optional(step.signal.map(|signal| signal.to_string()).as_deref());
+            self.number(step.timed_out.into());
+        }
     }
 
     fn number(&mut self, number: u64) {

@@ -112,6 +112,7 @@ fn facts_of_attempts() -> Vec<Fact> {
                 exit_code: Some(-1),
                 summary: Some("s".into()),
                 artifacts: Some("[]".into()),
+                steps: None,
                 log: Some((12, [4; 32])),
                 started_at: Some(Millis(1)),
                 finished_at: Some(Millis(2)),

@@ -97,7 +97,7 @@ prop_compose! {
 prop_compose! {
     fn reports()(
         exit_code in of(any::<i64>()),
-        texts in (of(text()), of(text())),
+        texts in (of(text()), of(text()), of(text())),
         log in of((any::<u64>(), digests())),
         moments in (of(millis()), of(millis())),
     ) -> Report {
@@ -105,6 +105,7 @@ prop_compose! {
             exit_code,
             summary: texts.0,
             artifacts: texts.1,
+            steps: texts.2,
             log,
             started_at: moments.0,
             finished_at: moments.1,

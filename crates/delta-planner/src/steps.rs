@@ -1,0 +1,88 @@
+//! The steps of a job: each a script, or a map with the script, a name and a time of its own.
+
+use delta_wire::StepSpec;
+use delta_wire::job_spec::{MAX_STEP_BYTES, MAX_STEPS};
+use delta_wire::step::MAX_STEP_NAME;
+
+use crate::diagnostic::{Collector, shown};
+use crate::fields::{self, Keys};
+use crate::job::TIMEOUTS;
+use crate::yaml::{self, Node, Place};
+
+const STEP_KEYS: Keys = Keys {
+    known: &["run", "name", "timeout"],
+    not_yet: &[],
+};
+
+pub(crate) fn read(
+    steps: Option<&Node>,
+    job: Place,
+    what: &str,
+    out: &mut Collector<'_>,
+) -> Vec<StepSpec> {
+    let example = Some("a job needs at least one step: `steps: [make test]`".to_owned());
+    let Some(node) = steps else {
+        out.push(job, format!("{what} has no `steps`"), example);
+        return Vec::new();
+    };
+    let items = fields::list(node, "`steps`", MAX_STEPS, out);
+    if matches!(&node.value, yaml::Value::List(items) if items.is_empty()) {
+        out.push(node.place, format!("`steps` of {what} is empty"), example);
+    }
+    let steps = items.iter().filter_map(|item| step(item, what, out));
+    steps.collect()
+}
+
+fn step(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<StepSpec> {
+    // Any other map is a script with a colon in it that lacks its quotes.
+    let is_key = |(key, _): &(Node, Node)| match &key.value {
+        yaml::Value::Scalar { text, .. } => STEP_KEYS.known.contains(&text.as_str()),
+        _ => false,
+    };
+    if !matches!(&node.value, yaml::Value::Map(pairs) if pairs.iter().any(is_key)) {
+        return Some(StepSpec {
+            run: script(node, "each item of `steps`", what, out)?,
+            name: None,
+            timeout: None,
+        });
+    }
+    let of_step = format!("a step of {what}");
+    let map = fields::fields(node, &STEP_KEYS, &of_step, out)?;
+    let Some(run) = map.get("run") else {
+        let example = "a step needs a script: `{run: make test, timeout: 5m}`".to_owned();
+        out.push(node.place, format!("{of_step} has no `run`"), Some(example));
+        return None;
+    };
+    let timeout = map.get("timeout");
+    let timeout =
+        timeout.and_then(|node| fields::duration(node, "a step's timeout", TIMEOUTS, out));
+    Some(StepSpec {
+        run: script(run, "`run`", what, out)?,
+        name: map.get("name").and_then(|node| name(node, &of_step, out)),
+        timeout: timeout.map(Into::into),
+    })
+}
+
+fn script(node: &Node, field: &str, what: &str, out: &mut Collector<'_>) -> Option<String> {
+    let script = fields::text(node, field, out)?;
+    if script.trim().is_empty() {
+        out.push(node.place, format!("a step of {what} is blank"), None);
+    }
+    if script.len() > MAX_STEP_BYTES {
+        let reason = format!("a step of {what} has more than {MAX_STEP_BYTES} bytes");
+        let rule = "move it into a script file and call that";
+        out.push(node.place, reason, Some(rule.into()));
+    }
+    Some(script.to_owned())
+}
+
+fn name(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<String> {
+    let name = fields::text(node, "`name`", out)?;
+    if name.trim().is_empty() || name.chars().count() > MAX_STEP_NAME {
+        let reason = format!("`{}` is no name for {what}", shown(name));
+        let rule = format!("a name has 1 to {MAX_STEP_NAME} characters");
+        out.push(node.place, reason, Some(rule));
+        return None;
+    }
+    Some(name.to_owned())
+}

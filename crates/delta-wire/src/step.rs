@@ -1,0 +1,208 @@
+//! A step: what a job spec says of one, and what its runner says of it afterwards.
+//!
+//! A plain step is a string. One with a name or a time of its own is an object, which a runner that
+//! does not know it refuses: a limit must not be dropped in silence.
+
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Serialize, Serializer};
+use utoipa::ToSchema;
+
+use crate::agent::proto;
+use crate::api::create_run::timeout;
+use crate::fields::{Fields, Node};
+use crate::invalid::{Invalid, Problems};
+use crate::job_spec::{MAX_STEP_BYTES, MAX_STEPS, Strangers};
+use crate::seconds::Seconds;
+use crate::time::Millis;
+
+/// Characters of a step's name: one line.
+pub const MAX_STEP_NAME: usize = 120;
+/// One step of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepSpec {
+    /// A shell script.
+    pub run: String,
+    /// For people; the script's first line says it where this does not.
+    pub name: Option<String>,
+    /// Past this it is ended, and the attempt with it.
+    pub timeout: Option<Seconds>,
+}
+
+impl StepSpec {
+    pub(crate) fn read(node: Node<'_>, strangers: Strangers) -> Result<StepSpec, Invalid> {
+        if !node.raw().get().starts_with('{') {
+            return Ok(StepSpec {
+                run: script(node)?,
+                name: None,
+                timeout: None,
+            });
+        }
+        let mut f = node.object()?;
+        let step = StepSpec {
+            run: f.must("run", script)?,
+            name: f.may("name", |it| it.text(MAX_STEP_NAME))?,
+            timeout: f.may("timeout_seconds", timeout)?,
+        };
+        let mut problems = Problems::new();
+        match strangers {
+            Strangers::Ignored => f.close(),
+            Strangers::Refused => f.refuse_unknown(&mut problems),
+        }
+        match problems.iter().next() {
+            Some(first) => Err(first.clone()),
+            None => Ok(step),
+        }
+    }
+
+    /// What people call it: its name, or the first line of its script, cut where it is long.
+    pub fn label(&self) -> String {
+        label(self.name.as_deref(), &self.run)
+    }
+}
+
+/// What people call a step of this name and script.
+pub fn label(name: Option<&str>, script: &str) -> String {
+    let mut lines = script.lines().map(str::trim);
+    let first = lines.find(|line| !line.is_empty()).unwrap_or_default();
+    name.unwrap_or(first).chars().take(MAX_STEP_NAME).collect()
+}
+
+impl Serialize for StepSpec {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        if self.name.is_none() && self.timeout.is_none() {
+            return to.serialize_str(&self.run);
+        }
+        let mut fields = to.serialize_struct("StepSpec", 3)?;
+        fields.serialize_field("run", &self.run)?;
+        if let Some(name) = &self.name {
+            fields.serialize_field("name", name)?;
+        }
+        if let Some(timeout) = &self.timeout {
+            fields.serialize_field("timeout_seconds", timeout)?;
+        }
+        fields.end()
+    }
+}
+
+fn script(node: Node<'_>) -> Result<String, Invalid> {
+    let script = node.string()?;
+    if script.trim().is_empty() {
+        return Err(Invalid::here("is empty"));
+    }
+    if script.len() > MAX_STEP_BYTES {
+        return Err(Invalid::here(format!(
+            "has more than {MAX_STEP_BYTES} bytes"
+        )));
+    }
+    if script.contains('\0') {
+        return Err(Invalid::here("holds a NUL character"));
+    }
+    Ok(script)
+}
+
+/// A step that ended, as the runner saw it: information only (A23).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StepResult {
+    /// Text from the runner: untrusted.
+    #[schema(example = "make test")]
+    pub name: String,
+    /// By the runner's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Millis>,
+    pub duration_ms: u64,
+    /// Absent when it did not end by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i64>,
+    /// The signal that ended it, sent by somebody else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// It took longer than it may, and was ended for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub timed_out: bool,
+}
+
+impl StepResult {
+    fn read(node: Node<'_>) -> Result<StepResult, Invalid> {
+        let mut f = node.object()?;
+        let (least, most) = (i64::from(i32::MIN), i64::from(u32::MAX));
+        let signal = f.may("signal", |it| it.whole(1, i64::from(i32::MAX)))?;
+        let step = StepResult {
+            name: f.must("name", |it| it.cut(MAX_STEP_NAME))?,
+            started_at: f
+                .may("started_at", Node::string)?
+                .and_then(|text| Millis::from_rfc3339(&text)),
+            duration_ms: f.must("duration_ms", Node::count)?,
+            exit_code: f.may("exit_code", |it| it.whole(least, most))?,
+            signal: signal.and_then(|it| i32::try_from(it).ok()),
+            timed_out: f.may("timed_out", Node::boolean)?.unwrap_or_default(),
+        };
+        f.close();
+        Ok(step)
+    }
+
+    /// What an agent said of its steps; those past the bound of a job are left out.
+    pub fn of_agent(steps: &[proto::StepResult]) -> Vec<StepResult> {
+        let of_one = |said: &proto::StepResult| {
+            let name = &said.name[..said.name.floor_char_boundary(MAX_STEP_NAME)];
+            StepResult {
+                name: name.to_owned(),
+                started_at: said.started_at.and_then(Millis::from_proto),
+                duration_ms: said.duration_ms,
+                exit_code: said.exit_code.map(i64::from),
+                signal: said.signal,
+                timed_out: said.timed_out,
+            }
+        };
+        steps.iter().take(MAX_STEPS).map(of_one).collect()
+    }
+}
+
+/// The steps of a result.
+pub(crate) fn results(f: &mut Fields<'_>) -> Result<Vec<StepResult>, Invalid> {
+    let steps = f.may("steps", |it| it.each(MAX_STEPS, StepResult::read))?;
+    Ok(steps.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::read_text;
+
+    fn read(text: &str, strangers: Strangers) -> Result<StepSpec, String> {
+        let read = read_text(text.as_bytes(), |node| StepSpec::read(node, strangers));
+        read.map(|(step, _)| step).map_err(|it| it.to_string())
+    }
+
+    #[test]
+    fn a_step_is_a_script_or_an_object_and_is_written_as_it_was() {
+        for text in [
+            r#""make""#,
+            r#"{"run":"make","timeout_seconds":1.5}"#,
+            r#"{"run":"make","name":"build","timeout_seconds":60}"#,
+        ] {
+            let step = read(text, Strangers::Refused).unwrap();
+            assert_eq!(serde_json::to_string(&step).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_a_step_says_what_is_wrong() {
+        let refused = |text| read(text, Strangers::Refused).unwrap_err();
+        assert!(refused("7").contains("must be a string"));
+        assert!(refused("{}").starts_with("run: is missing"));
+        let zero = r#"{"run":"a","timeout_seconds":0}"#;
+        assert!(refused(zero).starts_with("timeout_seconds: must be from 0.1 to 604800"));
+        let text = r#"{"run":"a","timeout_seconds":"5m"}"#;
+        assert!(refused(text).starts_with("timeout_seconds: must be a number"));
+        let unknown = r#"{"run":"a","timeout":5}"#;
+        assert!(refused(unknown).contains("known here: run, name, timeout_seconds"));
+        assert!(read(unknown, Strangers::Ignored).is_ok());
+    }
+
+    #[test]
+    fn a_step_is_called_by_its_name_or_its_first_line() {
+        assert_eq!(label(None, "\n  make all\nmake test"), "make all");
+        assert_eq!(label(Some("build"), "make"), "build");
+        assert_eq!(label(None, &"é".repeat(500)).chars().count(), MAX_STEP_NAME);
+    }
+}
