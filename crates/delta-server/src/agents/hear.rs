@@ -27,15 +27,23 @@ use prost::Message as _;
 use super::execution;
 use super::leases::LastWord;
 use super::logs::{Chunk, LogOrder};
+use super::outgoing::MAX_WAITING;
+use super::register::MAX_LISTED;
 use super::registry::Status;
 use super::session::Session;
 use crate::holder;
 use crate::writer::{Receipt, Ticket, TicketKind};
 
+/// Answers that one frame may bring up, with what waits already: several times what an honest agent
+/// asks for, and a few megabytes.
+const MAX_ANSWERS: usize = 3 * MAX_WAITING;
+
 /// Why a message is not obeyed.
 pub(super) enum Refused {
     Missing(&'static str),
     Invalid(&'static str, &'static str),
+    /// In order, and not for this server.
+    NotHere(&'static str, &'static str),
     /// Not a lease of this agent's.
     Stale,
     /// Whether it is could not be found out: the store is away.
@@ -60,6 +68,14 @@ impl Session {
         }
         let mut commands = Commands::new();
         for bytes in received.messages {
+            // One frame may hold more than an honest agent ever says.
+            if self.outgoing.len() + commands.len() > MAX_ANSWERS {
+                let words = "too many messages at once";
+                self.end = Some(tonic::Status::resource_exhausted(words));
+            }
+            if self.end.is_some() {
+                break;
+            }
             match AgentMessage::decode(bytes) {
                 Ok(AgentMessage {
                     message: Some(said),
@@ -108,7 +124,7 @@ impl Session {
             }
             Said::CreateUpload(_) => {
                 let words = "uploads are asked for over HTTP: POST /api/v1/runner/uploads";
-                Err(Refused::Invalid("create_upload", words))
+                Err(Refused::NotHere("create_upload", words))
             }
         };
         if let Err(refused) = heard {
@@ -136,9 +152,15 @@ impl Session {
                     .say(Say::StaleLease(StaleLease { run_id, reason }));
             }
             Refused::Missing(field) => ("MISSING_FIELD", field, "is missing"),
-            Refused::Invalid(field, words) => ("INVALID", field, *words),
+            Refused::Invalid(field, words) | Refused::NotHere(field, words) => {
+                ("INVALID", field, *words)
+            }
         };
-        tracing::warn!(agent = %self.who.agent, kind, field, words, "a message is refused");
+        // A36: whoever goes on and on is sent away.
+        if !matches!(refused, Refused::NotHere(..)) {
+            self.offence(field);
+        }
+        tracing::debug!(agent = %self.who.agent, kind, field, words, "a message is refused");
         self.outgoing.say(Say::ProtocolError(ProtocolError {
             message_type: kind.to_owned(),
             run_id,
@@ -232,6 +254,12 @@ impl Session {
             Ok(AgentStatus::Draining) => Status::Draining,
             _ => Status::Idle,
         };
+        if said.leases.len() > MAX_LISTED {
+            return Err(Refused::Invalid("leases", "has too many entries"));
+        }
+        if said.active_runs.len() > MAX_LISTED {
+            return Err(Refused::Invalid("active_runs", "has too many entries"));
+        }
         self.note(|present| present.status = status);
         self.take_rest(status == Status::Draining);
         for renewal in &said.leases {
@@ -247,14 +275,14 @@ impl Session {
             Err(Refused::Stale) => {
                 self.app.metrics().stale.inc();
                 return self.outgoing.renewed(LeaseRenewalAck {
-                    run_id: said.run_id.clone(),
+                    run_id: cut(&said.run_id, 256),
                     stale: true,
                     reason: Reason::UnknownLease.as_str().to_owned(),
                     seq: said.seq,
                     ..Default::default()
                 });
             }
-            Err(refused) => return self.refuse("Heartbeat", said.run_id.clone(), &refused),
+            Err(refused) => return self.refuse("Heartbeat", cut(&said.run_id, 256), &refused),
         };
         let ticket = Ticket {
             kind: TicketKind::Renew,
@@ -267,7 +295,31 @@ impl Session {
             progress: progress(said),
             uploading: said.uploading,
         };
-        commands.push((ticket, self.receipt(), command));
+        let receipt = self.receipt();
+        if let Some(held) = self.leases.get_mut(proven.lease) {
+            if held.renewing {
+                held.renew_again = Some(Box::new(LastWord {
+                    ticket,
+                    receipt,
+                    command,
+                }));
+                return;
+            }
+            held.renewing = true;
+        }
+        commands.push((ticket, receipt, command));
+    }
+
+    /// A renewal was answered: the newest that came meanwhile is next.
+    pub fn renewal_answered(&mut self, lease: LeaseKey) {
+        let Some(held) = self.leases.get_mut(lease) else {
+            return;
+        };
+        held.renewing = false;
+        if let Some(next) = held.renew_again.take() {
+            held.renewing = true;
+            self.command(vec![(next.ticket, next.receipt, next.command)]);
+        }
     }
 
     /// Compares what the agent says it holds with what it holds (A63).
@@ -304,13 +356,13 @@ impl Session {
                 let receipt = self.receipt();
                 self.run_complete(proven, &complete, receipt, commands)
             }
-            Some(Payload::TestResult(_)) => Err(Refused::Invalid(
+            Some(Payload::TestResult(_)) => Err(Refused::NotHere(
                 "test_result",
                 "is not kept by this server",
             )),
             Some(Payload::Artifact(_)) => {
                 let words = "send it to where POST /api/v1/runner/uploads says";
-                Err(Refused::Invalid("artifact", words))
+                Err(Refused::NotHere("artifact", words))
             }
         }
     }
@@ -368,7 +420,9 @@ impl Session {
             }
         };
         let ticket = ticket(kind, lease);
-        if !self.writes_logs() {
+        // Its bytes may have come in an earlier session.
+        let has_log = self.writes_logs() || said.log_length.is_some_and(|length| length > 0);
+        if !has_log {
             commands.push((ticket, receipt, command));
             return Ok(());
         }

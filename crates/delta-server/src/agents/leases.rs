@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use delta_core::lease::Stale;
-use delta_core::{Command, LeaseKey, Millis, Text};
+use delta_core::{Cause, Command, LeaseKey, Millis, Span, Text};
 
 use crate::writer::{Receipt, Ticket};
 
@@ -30,11 +30,17 @@ pub struct Held {
     pub declared: u64,
     /// The agent's last word, kept back until its log is on disk.
     pub last_word: Option<Box<LastWord>>,
+    /// The agent was told to end it.
+    pub canceled: bool,
+    /// A renewal is on its way to the writer; the newest that came meanwhile waits for its answer,
+    /// so that no agent renews faster than it is answered (D15).
+    pub renewing: bool,
+    pub renew_again: Option<Box<LastWord>>,
     /// What to make of the agent's CANCELLED if nobody asked for it (A34).
     pub unless_canceled: Option<Box<Command>>,
 }
 
-/// The result of a lease, as it was received.
+/// A message about a lease, as it was received: its result, or a renewal.
 pub struct LastWord {
     pub ticket: Ticket,
     pub receipt: Receipt,
@@ -68,6 +74,15 @@ pub struct Found {
     pub runner: Text,
     pub accepted: bool,
     pub until: Millis,
+    /// It was asked to end.
+    pub cancel: Option<Asked>,
+}
+
+/// A cancel that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    pub cause: Cause,
+    pub remaining: Span,
 }
 
 /// A lease that this session did not hear of, found by what the agent says about it.
@@ -200,11 +215,15 @@ impl Leases {
 
     /// The lease was completed; the rest of its log may follow.
     pub fn ended(&mut self, lease: LeaseKey) {
+        let length = self.held.get(&lease).map_or(0, |held| held.declared);
+        self.end_with_log(lease, length, LOG_AFTER_END);
+    }
+
+    /// The lease is over; what its holder has of the log is taken for a while.
+    pub fn end_with_log(&mut self, lease: LeaseKey, log_length: u64, rest: Duration) {
         if let Some(held) = self.held.get_mut(&lease).filter(|it| it.ended.is_none()) {
-            held.ended = Some(Ended {
-                log_length: held.declared,
-                until: Instant::now() + LOG_AFTER_END,
-            });
+            let until = Instant::now() + rest;
+            held.ended = Some(Ended { log_length, until });
             let slot = held.slot;
             self.free(slot);
             self.note_ended(lease);
@@ -285,6 +304,9 @@ impl Held {
             ended: None,
             declared: 0,
             last_word: None,
+            canceled: false,
+            renewing: false,
+            renew_again: None,
             unless_canceled: None,
         }
     }
@@ -306,6 +328,7 @@ mod tests {
             runner: format!("a/{slot}").into(),
             accepted: true,
             until: Millis(1),
+            cancel: None,
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use delta_core::LeaseKey;
+use delta_wire::agent::MAX_FRAME_MESSAGES;
 use tokio::sync::mpsc;
 
 use crate::objects::{AppendError, Cursors, LogWatch, Objects};
@@ -65,7 +66,8 @@ pub struct Written {
 
 /// Starts the task that writes; it ends when the session drops its side.
 pub fn start(objects: Arc<Objects>) -> (mpsc::Sender<LogOrder>, mpsc::Receiver<Written>) {
-    let (orders, waiting) = mpsc::channel(MAX_WAITING_ORDERS);
+    // A session that has the most waiting may have read one more frame before it stops.
+    let (orders, waiting) = mpsc::channel(MAX_WAITING_ORDERS + MAX_FRAME_MESSAGES);
     let (written, answers) = mpsc::channel(64);
     let writer = LogWriter {
         objects,
@@ -178,9 +180,29 @@ impl LogWriter {
         Ok(progress)
     }
 
+    /// How far a log is, also one whose bytes came in an earlier session.
+    async fn known(&self, lease: LeaseKey) -> Option<Progress> {
+        if let Some(open) = self.open.get(&lease) {
+            return Some(open.progress);
+        }
+        let objects = self.objects.clone();
+        let found = tokio::task::spawn_blocking(move || objects.log_cursors(lease)).await;
+        match found {
+            Ok(Ok(found)) => found.as_ref().map(of),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, attempt = %lease.attempt, "a log could not be read");
+                None
+            }
+            Err(error) => {
+                tracing::error!(%error, "reading a log failed");
+                None
+            }
+        }
+    }
+
     /// A disk in trouble must not keep a result back: the log is short then, and says so (F44).
     async fn store(&mut self, lease: LeaseKey) -> Written {
-        let mut progress = self.open.get(&lease).map(|open| open.progress);
+        let mut progress = self.known(lease).await;
         if let Some(known) = progress.filter(|known| known.stored < known.received) {
             let objects = self.objects.clone();
             let stored =

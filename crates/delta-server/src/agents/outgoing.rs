@@ -20,6 +20,8 @@ use crate::writer::Delivery;
 const FRAME_BYTES: usize = 512 * 1024;
 /// Messages of one frame: what one batch of the writer brings.
 const FRAME_MESSAGES: usize = 512;
+/// Renewals of one frame: an agent that is well has one per slot.
+const FRAME_RENEWALS: usize = 2_048;
 /// Frames on their way to the connection: one being sent and one behind it.
 pub const FRAMES_AHEAD: usize = 2;
 /// Messages that wait to be sent while the agent does not read. It is not listened to beyond
@@ -66,7 +68,10 @@ impl Outgoing {
     pub fn frame(&mut self) -> Frame {
         let (mut messages, mut deliveries, mut bytes) = (Vec::new(), Vec::new(), 0);
         if !self.renewals.is_empty() {
-            let leases = std::mem::take(&mut self.renewals);
+            let rest = self
+                .renewals
+                .split_off(self.renewals.len().min(FRAME_RENEWALS));
+            let leases = std::mem::replace(&mut self.renewals, rest);
             messages.push(message(Say::HeartbeatAck(HeartbeatAck { leases })));
         }
         while messages.len() < FRAME_MESSAGES && bytes < FRAME_BYTES {

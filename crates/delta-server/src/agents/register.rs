@@ -19,11 +19,11 @@ use tonic::Status;
 
 use super::capabilities::{self, About};
 use super::execution;
-use super::leases::{Found, Leases, Past};
+use super::leases::{Asked, Found, Leases, Past};
 use super::noted;
 use super::outgoing::Outgoing;
 use super::past;
-use super::registry::Order;
+use super::registry::{Entry, Order};
 use super::session::{Session, Who};
 use crate::http::App;
 use crate::identity::Principal;
@@ -55,6 +55,11 @@ pub async fn register(
         .map_err(|_| {
             Status::unavailable("QUARANTINED: another program uses this agent's identity")
         })?;
+    let entry = Entry {
+        agents: app.agents.clone(),
+        agent: agent.clone(),
+        epoch: entered.epoch,
+    };
     let slots = row.slots.max(about.slots);
     let found = held(app, &principal.id, &agent, slots).await;
     let found = found.map_err(|why| Status::unavailable(why.to_string()))?;
@@ -83,6 +88,7 @@ pub async fn register(
     past.into_iter().for_each(|past| leases.remember(past));
     let offer = Offer::new(about.capabilities());
     let mut session = Session::new(app.clone(), who, leases, offer, outgoing);
+    session.entry = Some(entry);
     session.drain = row.drain;
     session.quarantined = entered.quarantined;
     let draining = session.drain.is_some();
@@ -255,18 +261,29 @@ pub async fn held(app: &App, who: &Text, agent: &Text, slots: u32) -> Result<Vec
     let runners: Vec<(u32, Text)> = (1..=slots)
         .map(|slot| (slot, format!("{agent}/{slot}").into()))
         .collect();
-    let who = who.clone();
+    let (who, now) = (who.clone(), app.writer.now());
     let found = app.writer.with_store(move |store| {
         store.begin()?;
-        let found = load(store, &who, &runners);
+        let found = load(store, now, &who, &runners);
         store.rollback();
         found
     });
     found.await
 }
 
+/// What is left to a holder that was asked to end.
+fn cancel(attempt: Option<&Attempt>, now: Millis) -> Option<Asked> {
+    let attempt = attempt?;
+    let asked = attempt.cancel.as_ref()?;
+    Some(Asked {
+        cause: asked.cause,
+        remaining: attempt.cancel_deadline().unwrap_or(now).since(now),
+    })
+}
+
 fn load(
     store: &mut dyn delta_store::Store,
+    now: Millis,
     who: &Text,
     runners: &[(u32, Text)],
 ) -> Result<Vec<Found>, StoreError> {
@@ -292,6 +309,7 @@ fn load(
             runner: runner.clone(),
             accepted: lease.state == LeaseState::Active,
             until: lease.expires_at,
+            cancel: cancel(attempt, now),
         });
     }
     Ok(found)

@@ -94,6 +94,19 @@ impl Drop for Place {
     }
 }
 
+/// Leaves when it is dropped: also when a registration breaks off halfway.
+pub struct Entry {
+    pub agents: Arc<Agents>,
+    pub agent: Text,
+    pub epoch: u64,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.agents.leave(&self.agent, self.epoch);
+    }
+}
+
 #[derive(Default)]
 struct Known {
     current: Option<Current>,
@@ -172,6 +185,19 @@ impl Agents {
             orders,
             quarantined,
         })
+    }
+
+    /// Whether two programs fight over this identity: neither gets work while they do.
+    pub fn is_quarantined(&self, id: &Text) -> bool {
+        let mut known = self.lock();
+        let Some(agent) = known.get_mut(id) else {
+            return false;
+        };
+        let quarantined = agent.is_quarantined();
+        if let Some(current) = &mut agent.current {
+            current.present.quarantined = quarantined;
+        }
+        quarantined
     }
 
     /// A session has ended; a newer one stays.
@@ -342,7 +368,8 @@ impl Known {
     }
 
     fn is_quarantined(&self) -> bool {
-        self.clashes.len() >= CLASHES
+        let recent = self.clashes.iter();
+        recent.filter(|at| at.elapsed() < CLASH_WINDOW).count() >= CLASHES
     }
 }
 

@@ -17,7 +17,7 @@ use tonic::{Status, Streaming};
 use super::leases::Leases;
 use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
-use super::registry::{OFFLINE_AFTER, Order};
+use super::registry::{Entry, OFFLINE_AFTER, Order};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
 use crate::writer::{Offer, Outbox, Receipt};
@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_secs(5);
 const RECHECK: Duration = Duration::from_secs(20);
 /// How often it is noted that the agent speaks: others need it to the second at most.
 const HEARD_EVERY: Duration = Duration::from_secs(1);
-/// Messages that cannot be read, per minute, before the stream is closed (A36).
+/// Messages that mean nothing, per minute, before the stream is closed (A36).
 const MAX_OFFENCES: u32 = 100;
 const OFFENCE_WINDOW: Duration = Duration::from_secs(60);
 /// An agent that rejected work is left alone this long, doubling up to the cap (A32).
@@ -54,6 +54,8 @@ pub struct Session {
     /// The agent itself wants no work.
     resting: bool,
     pub quarantined: bool,
+    /// Its place among the sessions of this server.
+    pub entry: Option<Entry>,
     /// Messages sent to the writer and not answered.
     pub in_flight: usize,
     /// Results of leases that this session does not know, until they are looked up.
@@ -98,6 +100,7 @@ impl Session {
             drain: None,
             resting: false,
             quarantined: false,
+            entry: None,
             in_flight: 0,
             unsure: Vec::new(),
             log: None,
@@ -120,6 +123,9 @@ impl Session {
         frames: mpsc::Sender<Result<Frame, Status>>,
     ) {
         self.begin();
+        if self.leases.live_count() > 0 {
+            Box::pin(self.cancel_again()).await;
+        }
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.reset();
@@ -152,7 +158,7 @@ impl Session {
             }
         }
         self.outbox.close();
-        self.app.agents.leave(&self.who.agent, self.who.epoch);
+        drop(self.entry.take());
         self.say_goodbye(&frames);
     }
 
@@ -183,6 +189,20 @@ impl Session {
             self.end = Some(Status::unavailable("the server is overloaded"));
         }
         self.ask_for_work();
+    }
+
+    /// A cancel that was asked for while the agent was away. Looked up after the session listens, so
+    /// that none falls between the two.
+    async fn cancel_again(&mut self) {
+        let (who, agent) = (self.who.principal.id.clone(), self.who.agent.clone());
+        let most = self.leases.live().map(|(_, held)| held.slot).max();
+        // A store that does not answer now tells by the heartbeat.
+        let found = super::held(&self.app, &who, &agent, most.unwrap_or(0)).await;
+        for it in found.unwrap_or_default() {
+            if let Some(cancel) = it.cancel {
+                self.tell_cancel(it.lease, cancel.cause, cancel.remaining);
+            }
+        }
     }
 
     fn may_read(&self) -> bool {
@@ -274,7 +294,7 @@ impl Session {
         self.leases.unpark();
     }
 
-    /// Something that cannot be read: counted, and too much of it ends the session (A36).
+    /// Something that cannot be read or lacks a field: counted, and too much of it ends the session (A36).
     pub fn offence(&mut self, what: &'static str) {
         self.app.metrics().unknown_fields.inc();
         if self.offences_since.elapsed() >= OFFENCE_WINDOW {
@@ -286,7 +306,7 @@ impl Session {
             tracing::warn!(agent = %self.who.agent, what, "a message is ignored");
         }
         if self.offences > MAX_OFFENCES {
-            let status = Status::resource_exhausted("too many messages that cannot be read");
+            let status = Status::resource_exhausted("too many messages that mean nothing");
             self.end = Some(status);
         }
     }
@@ -307,10 +327,14 @@ impl Session {
             LogOrder::Append(chunk) => chunk.data.len(),
             LogOrder::Store(_) => 0,
         };
-        // There is room for as many as the session reads.
-        if log.orders.try_send(order).is_ok() {
-            log.bytes += length;
-            log.count += 1;
+        // There is room for as many as the session reads: without it something is broken, and the
+        // agent sends again what is not answered.
+        match log.orders.try_send(order) {
+            Ok(()) => {
+                log.bytes += length;
+                log.count += 1;
+            }
+            Err(_) => self.end = Some(Status::unavailable("the log cannot be written")),
         }
     }
 
@@ -377,6 +401,10 @@ impl Session {
 
     async fn tick(&mut self) {
         self.leases.forget_ended();
+        self.quarantined = self.app.agents.is_quarantined(&self.who.agent);
+        if self.quarantined {
+            self.stop_asking();
+        }
         self.ask_for_work();
         if self.rechecked.elapsed() >= RECHECK {
             self.rechecked = Instant::now();

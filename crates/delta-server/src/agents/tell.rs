@@ -1,7 +1,9 @@
 //! What the writer answered, and what happened to leases, in the words of the protocol.
 
+use std::time::Duration;
+
 use delta_core::lease::Stale;
-use delta_core::{LeaseKey, Refusal, Reply, Span};
+use delta_core::{Cause, LeaseKey, Refusal, Reply, Span};
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
     AssignWork, CancelWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, StaleLease,
@@ -24,6 +26,9 @@ impl Session {
                     match answer {
                         Ok(answer) => self.answered(ticket, answer),
                         Err(why) => self.not_done(ticket, &why),
+                    }
+                    if ticket.kind == TicketKind::Renew {
+                        self.renewal_answered(ticket.lease);
                     }
                 }
                 Delivered::Lease {
@@ -206,14 +211,14 @@ impl Session {
         match news {
             News::CancelAsked(cause) => {
                 let deadline = self.app.writer.shared().settings.cancel_deadline;
-                self.outgoing.say(Say::CancelWork(CancelWork {
-                    run_id: execution::name(lease),
-                    reason: cause.name().to_owned(),
-                    deadline_ms: millis(deadline),
-                }));
+                self.tell_cancel(lease, *cause, deadline);
             }
             News::Expired | News::Revoked => {
-                self.leases.over(lease);
+                // After a forced cancel the rest of the log is still welcome (A42).
+                match self.leases.get(lease).is_some_and(|held| held.canceled) {
+                    true => self.leases.end_with_log(lease, u64::MAX, self.late_log()),
+                    false => self.leases.over(lease),
+                }
                 self.say_stale(
                     lease,
                     match news {
@@ -223,6 +228,21 @@ impl Session {
                 );
             }
         }
+    }
+
+    fn late_log(&self) -> Duration {
+        Duration::from_millis(millis(self.app.writer.shared().settings.late_log))
+    }
+
+    pub fn tell_cancel(&mut self, lease: LeaseKey, cause: Cause, deadline: Span) {
+        if let Some(held) = self.leases.get_mut(lease) {
+            held.canceled = true;
+        }
+        self.outgoing.say(Say::CancelWork(CancelWork {
+            run_id: execution::name(lease),
+            reason: cause.name().to_owned(),
+            deadline_ms: millis(deadline),
+        }));
     }
 
     pub fn tell_log(&mut self, written: &Written) {

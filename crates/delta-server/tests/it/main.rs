@@ -10,6 +10,7 @@ mod cancel;
 mod certificates;
 mod enrolment;
 mod events;
+mod excess;
 mod floods;
 mod flows;
 mod granting;
