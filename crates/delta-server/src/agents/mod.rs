@@ -31,3 +31,4 @@ pub use noted::Noted;
 pub use noting::Noting;
 pub use register::held;
 pub use registry::{Agents, OFFLINE_AFTER, Order};
+pub use session::RECHECK;

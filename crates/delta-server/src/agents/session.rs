@@ -17,16 +17,16 @@ use tonic::{Status, Streaming};
 use super::leases::Leases;
 use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
-use super::registry::{OFFLINE_AFTER, Order};
+use super::registry::{OFFLINE_AFTER, Order, Place};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
 use crate::writer::{Offer, Outbox, Receipt};
 
 /// How often a session looks at itself: credentials, slots that did not get parked, presence.
 const TICK: Duration = Duration::from_secs(5);
-/// How often the credential is looked at again, so that a revocation ends the stream within a
-/// minute (D14).
-const RECHECK: Duration = Duration::from_secs(20);
+/// How often the credential and the agent's row are looked at again, so that a revocation ends the
+/// stream within a minute (D14), and what another server was told reaches the agent.
+pub const RECHECK: Duration = Duration::from_secs(20);
 /// How often it is noted that the agent speaks: others need it to the second at most.
 const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Messages that cannot be read, per minute, before the stream is closed (A36).
@@ -118,15 +118,16 @@ impl Session {
         mut stream: Streaming<Received>,
         mut orders: mpsc::Receiver<Order>,
         frames: mpsc::Sender<Result<Frame, Status>>,
+        _place: Option<Place>,
     ) {
         self.begin();
-        let mut ticks = interval(TICK);
+        let mut ticks = interval(TICK.min(self.app.recheck));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.reset();
         let (stop, outbox) = (self.app.stop.clone(), self.outbox.clone());
         while self.end.is_none() {
             if !self.unsure.is_empty() {
-                // Rare, so not part of what every session takes in memory.
+                // As rare.
                 Box::pin(self.look_up()).await;
             }
             let may_read = self.may_read();
@@ -147,7 +148,12 @@ impl Session {
                     }
                 },
                 order = orders.recv() => self.obey(order),
-                _ = ticks.tick() => self.tick().await,
+                _ = ticks.tick() => {
+                    if self.tick() {
+                        // Rare, so not part of what every session takes in memory.
+                        Box::pin(self.recheck()).await;
+                    }
+                }
                 () = stop.cancelled() => self.end = Some(Status::unavailable("the server stops")),
             }
         }
@@ -375,13 +381,15 @@ impl Session {
         }
     }
 
-    async fn tick(&mut self) {
+    /// True when it is time to look again at who this is.
+    fn tick(&mut self) -> bool {
         self.leases.forget_ended();
         self.ask_for_work();
-        if self.rechecked.elapsed() >= RECHECK {
+        let due = self.rechecked.elapsed() >= self.app.recheck;
+        if due {
             self.rechecked = Instant::now();
-            self.recheck().await;
         }
+        due
     }
 
     /// Looks again at who this is. A store that does not answer ends nobody.
