@@ -10,9 +10,9 @@ use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
-    AgentMessage, AgentStatus, AssignWork, Capabilities, Heartbeat, LeaseRenewal,
-    LogChunk, RegisterRequest, RegisterResponse, ResultStream, RunComplete, RunStatus,
-    ServerMessage, WorkAccepted,
+    AgentMessage, AgentStatus, AssignWork, Capabilities, Heartbeat, LeaseRenewal, LogChunk,
+    RegisterRequest, RegisterResponse, ResultStream, RunComplete, RunStatus, ServerMessage,
+    WorkAccepted,
 };
 use prost::Message as _;
 use serde_json::json;

@@ -75,7 +75,10 @@ async fn work_that_is_not_accepted_in_time_goes_back_to_the_queue() {
     stale(&mut agent, &work.run_id).await;
     agent.accepts(&again).await;
     let attempt = attempt(&bench, &work).await;
-    assert_eq!((&attempt["losses"], &attempt["dispatches"]), (&json!(0), &json!(1)));
+    assert_eq!(
+        (&attempt["losses"], &attempt["dispatches"]),
+        (&json!(0), &json!(1))
+    );
 }
 
 #[tokio::test]
@@ -94,7 +97,11 @@ async fn work_that_is_rejected_after_it_was_accepted_has_failed() {
     taken(&mut agent).await;
     let attempt = attempt(&bench, &work).await;
     let ended = (&attempt["state"], &attempt["cause"], &attempt["summary"]);
-    let expected = (json!("FAILED"), json!("agent_error"), json!("rejected: resource_exhausted"));
+    let expected = (
+        json!("FAILED"),
+        json!("agent_error"),
+        json!("rejected: resource_exhausted"),
+    );
     assert_eq!(ended, (&expected.0, &expected.1, &expected.2));
 }
 

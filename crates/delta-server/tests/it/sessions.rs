@@ -191,6 +191,37 @@ async fn an_id_belongs_to_whoever_registered_it() {
 }
 
 #[tokio::test]
+async fn two_programs_with_one_identity_are_told_to_stay_away() {
+    // A26, F50
+    let bench = Bench::patient().await;
+    let mut newest = Agent::new(&bench).await;
+    let (id, secret) = (newest.id.clone(), newest.registered.resume_secret.clone());
+    let back = |instance: &str| RegisterRequest {
+        agent_id: id.clone(),
+        resume_secret: secret.clone(),
+        instance: instance.into(),
+        ..request()
+    };
+    for instance in ["i2", "i1", "i2"] {
+        newest = Agent::register(&bench, back(instance)).await.unwrap();
+    }
+    let refused = Agent::register(&bench, back("i1")).await.err().unwrap();
+    // They come back later, as from any server that is away.
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(refused.message().contains("QUARANTINED"), "{refused}");
+    // Who has the session keeps it.
+    newest.say([newest.heartbeat(&[], None)]).await;
+    bench.run_with(1).await;
+    newest.work().await;
+    let newest = Agent::register(&bench, back("i2")).await.unwrap();
+    bench
+        .agent_until(&newest.id, "it is shown", |view| {
+            view["status"] == "QUARANTINED"
+        })
+        .await;
+}
+
+#[tokio::test]
 async fn work_goes_on_in_the_next_session() {
     // EP-29, A31, F29
     let bench = Bench::patient().await;
