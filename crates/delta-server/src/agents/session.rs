@@ -16,8 +16,9 @@ use tonic::{Status, Streaming};
 
 use super::leases::Leases;
 use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written};
+use super::orders::{Order, Orders};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
-use super::registry::{OFFLINE_AFTER, Order, Place};
+use super::registry::{OFFLINE_AFTER, Place};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
 use crate::writer::{Offer, Outbox, Receipt};
@@ -116,8 +117,8 @@ impl Session {
     pub async fn run(
         mut self,
         mut stream: Streaming<Received>,
-        mut orders: mpsc::Receiver<Order>,
-        frames: mpsc::Sender<Result<Frame, Status>>,
+        orders: Orders,
+        frames: mpsc::Sender<Result<Box<Frame>, Status>>,
         _place: Option<Place>,
     ) {
         self.begin();
@@ -134,7 +135,7 @@ impl Session {
             tokio::select! {
                 () = outbox.arrived() => self.told(),
                 permit = frames.reserve(), if !self.outgoing.is_empty() => match permit {
-                    Ok(permit) => permit.send(Ok(self.outgoing.frame())),
+                    Ok(permit) => permit.send(Ok(Box::new(self.outgoing.frame()))),
                     Err(_) => break,
                 },
                 Some(written) = next_written(&mut self.log) => self.log_written(written),
@@ -147,7 +148,7 @@ impl Session {
                         self.end = Some(status);
                     }
                 },
-                order = orders.recv() => self.obey(order),
+                order = orders.next() => self.obey(order),
                 _ = ticks.tick() => {
                     if self.tick() {
                         // Rare, so not part of what every session takes in memory.
@@ -163,9 +164,12 @@ impl Session {
     }
 
     /// What was said before is still sent where there is room, then the reason.
-    fn say_goodbye(mut self, frames: &mpsc::Sender<Result<Frame, Status>>) {
+    fn say_goodbye(mut self, frames: &mpsc::Sender<Result<Box<Frame>, Status>>) {
         while !self.outgoing.is_empty() {
-            if frames.try_send(Ok(self.outgoing.frame())).is_err() {
+            if frames
+                .try_send(Ok(Box::new(self.outgoing.frame())))
+                .is_err()
+            {
                 return;
             }
         }
@@ -337,9 +341,9 @@ impl Session {
         }
     }
 
-    fn obey(&mut self, order: Option<Order>) {
+    fn obey(&mut self, order: Order) {
         match order {
-            Some(Order::Drain(id)) => {
+            Order::Drain(id) => {
                 if self.drain.as_ref() != Some(&id) {
                     let drain_id = id.to_string();
                     self.outgoing.say(Say::Drain(Drain { drain_id }));
@@ -347,18 +351,18 @@ impl Session {
                 }
                 self.stop_asking();
             }
-            Some(Order::Undrain(id)) => {
+            Order::Undrain(id) => {
                 if self.drain.take().is_some() {
                     let drain_id = id.to_string();
                     self.outgoing.say(Say::Undrain(Undrain { drain_id }));
                 }
                 self.ask_for_work();
             }
-            Some(Order::Superseded) | None => {
+            Order::Superseded => {
                 let words = "SUPERSEDED: another session of this agent has begun";
                 self.end = Some(Status::aborted(words));
             }
-            Some(Order::Revoked) => {
+            Order::Revoked => {
                 let words = "the agent or its credential was revoked";
                 self.end = Some(Status::unauthenticated(words));
             }
@@ -397,7 +401,7 @@ impl Session {
         let now = self.app.writer.now();
         match self.app.identity.recheck(&self.who.principal, now).await {
             Ok(Standing::Good) | Err(_) => {}
-            Ok(Standing::Revoked) => return self.obey(Some(Order::Revoked)),
+            Ok(Standing::Revoked) => return self.obey(Order::Revoked),
             Ok(Standing::Expired) => {
                 let words = "the credential has expired; show a fresh one";
                 self.end = Some(Status::unauthenticated(words));
@@ -412,12 +416,12 @@ impl Session {
         let (agent, epoch) = (self.who.agent.clone(), self.who.epoch);
         let row = self.app.read(move |reader| reader.agent(&agent)).await;
         match row {
-            Ok(Some(row)) if row.revoked_at.is_some() => self.obey(Some(Order::Revoked)),
-            Ok(Some(row)) if row.session > epoch => self.obey(Some(Order::Superseded)),
+            Ok(Some(row)) if row.revoked_at.is_some() => self.obey(Order::Revoked),
+            Ok(Some(row)) if row.session > epoch => self.obey(Order::Superseded),
             Ok(Some(row)) => match (&self.drain, row.drain) {
-                (None, Some(id)) => self.obey(Some(Order::Drain(id))),
-                (Some(id), None) => self.obey(Some(Order::Undrain(id.clone()))),
-                (Some(old), Some(id)) if *old != id => self.obey(Some(Order::Drain(id))),
+                (None, Some(id)) => self.obey(Order::Drain(id)),
+                (Some(id), None) => self.obey(Order::Undrain(id.clone())),
+                (Some(old), Some(id)) if *old != id => self.obey(Order::Drain(id)),
                 _ => {}
             },
             Ok(None) | Err(_) => {}
