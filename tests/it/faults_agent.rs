@@ -18,6 +18,8 @@ pub fn agent_at(server: &Server, addr: SocketAddr, name: &str) -> Process {
     let file = server.folder().join(format!("{name}.token"));
     std::fs::write(&file, server.token("runner")).unwrap();
     delta_ci()
+        // How each lease ended is told, too.
+        .env("RUST_LOG", "warn,delta_agent=info")
         .args([
             "agent",
             "--server",

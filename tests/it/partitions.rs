@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use delta_testkit::proxy::{Direction, Proxy};
+use delta_testkit::proxy::{Direction, Proxy, Then, Trap, When};
 use delta_testkit::rng::fresh_seed;
 use serde_json::json;
 
@@ -181,4 +181,53 @@ fn a_network_that_is_gone_for_longer_than_a_lease_leaves_one_winner() {
     let next = person.create(&run_of("true"));
     assert_eq!(person.until_over(&next)["outcome"], "SUCCESS");
     server.check();
+}
+
+/// The answer to the result of a job's only lease, as it passes: CompleteAck in ServerMessage.
+fn answer_to_result(person: &Person, job: &str) -> Vec<u8> {
+    let epoch = &person.attempt(job)["leases"][0]["epoch"];
+    let (run, n) = job["job_".len()..].split_once('_').unwrap();
+    let run_id = format!("exec_{run}_{n}_1_{epoch}");
+    let length = u8::try_from(run_id.len()).unwrap();
+    let mut bytes = vec![13 << 3 | 2, length + 4, 1 << 3 | 2, length];
+    bytes.extend_from_slice(run_id.as_bytes());
+    bytes.extend([2 << 3, 1]);
+    bytes
+}
+
+// A18, F5: the connection breaks between the result and its answer, and the server may be killed
+// then; the same result is answered the same, and the agent has nothing to keep.
+#[test]
+fn a_result_whose_answer_was_lost_is_answered_again() {
+    for killed in [false, true] {
+        let mut server = Server::start(Options::patient());
+        let person = server.person();
+        let proxy = Proxy::start(server.addr(), fresh_seed()).unwrap();
+        let agent = agent_at(&server, proxy.addr(), "cut-off");
+        let (mark, go) = (server.folder().join("mark"), server.folder().join("go"));
+        let (mark_at, go_at) = (mark.display(), go.display());
+        let step = format!("echo $$ > {mark_at}; until [ -e {go_at} ]; do sleep 0.02; done");
+        let run = person.create(&run_of(&step));
+        pid_in(&mark);
+        let answer = When::Pattern(answer_to_result(&person, &only_job(&person, &run)));
+        proxy.trap(Trap::once(Direction::ToClient, answer, Then::DropAndReset));
+        proxy.refuse_connections();
+        std::fs::write(&go, "").unwrap();
+        assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
+        until("the answer was lost", || proxy.armed(), |traps| *traps == 0);
+        let events = person.events(&run).len();
+        if killed {
+            server.kill9();
+            server.start_again();
+        }
+        proxy.accept_connections();
+        agent
+            .wait_for_line("end=Settled", Duration::from_secs(30))
+            .unwrap();
+        let attempts = server.folder().join("cut-off/state/attempts");
+        let left = || std::fs::read_dir(&attempts).unwrap().count();
+        until("the agent has forgotten it", left, |left| *left == 0);
+        assert_eq!(person.events(&run).len(), events, "nothing more happened");
+        server.check();
+    }
 }

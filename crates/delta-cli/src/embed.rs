@@ -97,6 +97,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         startup_grace: wanted.startup_grace,
         retention: wanted.retention,
         duties: wanted.duties == Duties::On,
+        recheck: delta_server::RECHECK,
         limits,
     };
     delta_server::start(config)

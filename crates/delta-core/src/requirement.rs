@@ -103,9 +103,10 @@ pub fn normalise(requirements: &[Requirement]) -> Text {
     sorted.into_iter().collect::<Vec<_>>().join(" ").into()
 }
 
-/// What an agent offers: tags with values, `linux` being short for any value.
+/// What an agent offers: tags with values, `linux` being short for any value. Sorted, and no larger
+/// than it must be: there is one of each agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Capabilities(BTreeMap<String, BTreeSet<String>>);
+pub struct Capabilities(Box<[(String, Box<[String]>)]>);
 
 impl Capabilities {
     /// Reads `linux`, `arch=amd64`, `python=3.11` …; what is no tag at all is left out, since an
@@ -123,11 +124,20 @@ impl Capabilities {
                 Ok(Requirement::AtLeast(..)) | Err(_) => {}
             }
         }
-        Capabilities(tags)
+        let tags = tags.into_iter();
+        Capabilities(
+            tags.map(|(name, it)| (name, it.into_iter().collect()))
+                .collect(),
+        )
+    }
+
+    fn values(&self, name: &str) -> Option<&[String]> {
+        let found = self.0.binary_search_by(|(it, _)| it.as_str().cmp(name));
+        found.ok().map(|at| &*self.0[at].1)
     }
 
     pub fn meets(&self, requirement: &Requirement) -> bool {
-        let Some(values) = self.0.get(requirement.name()) else {
+        let Some(values) = self.values(requirement.name()) else {
             return false;
         };
         match requirement {
@@ -161,7 +171,7 @@ impl Capabilities {
     /// One text for equal offers, so that fitness can be remembered by it.
     pub fn key(&self) -> Text {
         let mut words = Vec::new();
-        for (name, values) in &self.0 {
+        for (name, values) in &*self.0 {
             words.push(name.clone());
             words.extend(values.iter().map(|value| format!("{name}={value}")));
         }

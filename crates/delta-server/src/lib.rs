@@ -37,6 +37,7 @@ use delta_store::{Store, StoreError};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+pub use agents::RECHECK;
 pub use delta_store::read::Role;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
@@ -72,6 +73,8 @@ pub struct Config {
     pub retention: Option<Span>,
     /// Whether this server sweeps: a short-lived one beside another need not.
     pub duties: bool,
+    /// How often a session looks whether another server was told something about its agent.
+    pub recheck: Duration,
     pub limits: Limits,
 }
 
@@ -124,6 +127,7 @@ impl Config {
             startup_grace: Span::ZERO,
             retention: None,
             duties: true,
+            recheck: agents::RECHECK,
             limits: Limits::recommended(),
         }
     }
@@ -209,7 +213,15 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         tracing::warn!(clamped, "the clock went back while the server was away");
     }
     let identity = Identity::new(reader.clone(), trust, oidc);
-    let app = App::new(writer.clone(), reader, identity, objects, stop.clone());
+    let recheck = config.recheck;
+    let app = App::new(
+        writer.clone(),
+        reader,
+        identity,
+        objects,
+        recheck,
+        stop.clone(),
+    );
     let admin = listen::admin(&config.data)?;
     let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
     let router = http::router(app.clone());

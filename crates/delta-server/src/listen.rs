@@ -23,11 +23,13 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket, UnixListener};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
+use self::opening::Opened;
 use self::tls::Terminator;
 use crate::identity::Principal;
 use crate::identity::peer::{ClientTrust, Peer};
@@ -225,27 +227,13 @@ async fn accept_tcp(tcp: Tcp, serving: &Serving) {
         };
         // Messages are small and answered at once: waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
-        let Some(mut connection) = serving.connection(None) else {
+        let Some(connection) = serving.connection(None) else {
             continue;
         };
-        let tls = tcp.tls.as_ref().map(|tls| tls.acceptor());
-        tokio::spawn(async move {
-            let Some(tls) = tls else {
-                return connection.serve(stream).await;
-            };
-            let handshake = tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream));
-            match connection.unless_stopped(handshake).await {
-                Some(Ok(Ok(stream))) => {
-                    let shown = stream.get_ref().1.peer_certificates();
-                    // The handshake has refused what cannot be read.
-                    connection.peer = shown.and_then(|chain| Peer::of(chain).ok()).map(Arc::new);
-                    connection.serve(stream).await;
-                }
-                Some(Ok(Err(error))) => tracing::debug!(%error, "a TLS handshake failed"),
-                Some(Err(_)) => tracing::debug!("a TLS handshake took too long"),
-                None => {}
-            }
-        });
+        match tcp.tls.as_ref().map(|tls| tls.acceptor()) {
+            Some(tls) => drop(tokio::spawn(connection.serve_tls(tls, stream))),
+            None => drop(tokio::spawn(connection.serve(stream))),
+        }
     }
 }
 
@@ -280,7 +268,7 @@ struct Connection {
     watcher: Watcher,
     stop: CancellationToken,
     patience: Patience,
-    _room: Option<OwnedSemaphorePermit>,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Serving {
@@ -301,7 +289,7 @@ impl Serving {
             watcher: self.graceful.watcher(),
             stop: self.stop.clone(),
             patience: self.patience,
-            _room: room,
+            room,
         })
     }
 }
@@ -315,18 +303,45 @@ impl Connection {
         }
     }
 
+    async fn serve_tls(mut self, tls: TlsAcceptor, stream: TcpStream) {
+        // Boxed, as all that is there for the beginning of a connection only: an idle one is
+        // held for hours, and there are thousands.
+        let handshake = Box::pin(tokio::time::timeout(HANDSHAKE_TIME, tls.accept(stream)));
+        match self.unless_stopped(handshake).await {
+            Some(Ok(Ok(stream))) => {
+                let shown = stream.get_ref().1.peer_certificates();
+                // The handshake has refused what cannot be read.
+                self.peer = shown.and_then(|chain| Peer::of(chain).ok()).map(Arc::new);
+                Box::pin(self.serve(stream)).await;
+            }
+            Some(Ok(Err(error))) => tracing::debug!(%error, "a TLS handshake failed"),
+            Some(Err(_)) => tracing::debug!("a TLS handshake took too long"),
+            None => {}
+        }
+    }
+
     async fn serve<S>(self, stream: S)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // What tells HTTP/1 from HTTP/2 has no timer of its own.
         let opened = tokio::time::timeout(self.patience.head, opening::read(stream));
+        let opened = Box::pin(opened);
         let stream = match self.unless_stopped(opened).await {
             Some(Ok(Ok(stream))) => stream,
             Some(Ok(Err(error))) => return tracing::debug!(%error, "a connection said nothing"),
             Some(Err(_)) => return tracing::debug!("a connection said nothing for too long"),
             None => return,
         };
+        self.speak(stream).await;
+    }
+
+    /// Speaks HTTP to the end. Boxed, and made outside of any async function, so that a connection
+    /// takes the memory of what it is now and of nothing that it was before.
+    fn speak<S>(self, stream: Opened<S>) -> impl Future<Output = ()> + Send
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let (router, who, peer) = (self.router, self.who, self.peer);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
@@ -338,30 +353,41 @@ impl Connection {
             }
             router.clone().call(request)
         });
-        let mut builder = auto::Builder::new(TokioExecutor::new());
-        builder
-            .http1()
-            .timer(TokioTimer::new())
-            .header_read_timeout(self.patience.head)
-            .max_buf_size(HEAD_BYTES);
-        builder
-            .http2()
-            .timer(TokioTimer::new())
-            .keep_alive_interval(self.patience.ping_every)
-            .keep_alive_timeout(self.patience.ping)
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(HEAD_LIST_BYTES)
-            .max_pending_accept_reset_streams(MAX_RESETS)
-            .max_local_error_reset_streams(MAX_REFUSED)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_frame_size(MAX_HTTP2_FRAME)
-            .max_send_buf_size(SEND_BUFFER);
+        let builder = protocols(self.patience);
         let served = builder.serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = self.watcher.watch(served.into_owned()).await {
-            tracing::debug!(error, "a connection ended early");
+        let served = Box::pin(self.watcher.watch(served.into_owned()));
+        let room = self.room;
+        async move {
+            if let Err(error) = served.await {
+                tracing::debug!(error, "a connection ended early");
+            }
+            drop(room);
         }
     }
+}
+
+/// HTTP/1 and HTTP/2, with their limits.
+fn protocols(patience: Patience) -> auto::Builder<TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(patience.head)
+        .max_buf_size(HEAD_BYTES);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(patience.ping_every)
+        .keep_alive_timeout(patience.ping)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(HEAD_LIST_BYTES)
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .max_local_error_reset_streams(MAX_REFUSED)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_HTTP2_FRAME)
+        .max_send_buf_size(SEND_BUFFER);
+    builder
 }
 
 #[cfg(test)]

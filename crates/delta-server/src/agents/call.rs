@@ -101,10 +101,7 @@ async fn open(
     let (mut session, orders) = register(&app, principal, request).await?;
     session.hear(rest);
     let (frames, taken) = mpsc::channel(FRAMES_AHEAD);
-    tokio::spawn(async move {
-        session.run(stream, orders, frames).await;
-        drop(place);
-    });
+    tokio::spawn(session.run(stream, orders, frames, place));
     Ok(tonic::Response::new(Frames(taken)))
 }
 

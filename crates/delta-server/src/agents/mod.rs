@@ -7,7 +7,8 @@
 //! Reading order: [`call`] (one call comes in), [`register`] (who is it), [`session`] (its loop),
 //! [`hear`] (what it says), [`past`] (of leases that are over), [`tell`] (what it is told),
 //! [`leases`] (what it holds), [`logs`].
-//! Beside them: [`noted`] and [`noting`] (what outlives a session), [`asked`] (health, reflection).
+//! Beside them: [`orders`] (of operators), [`noted`] and [`noting`] (what outlives a session),
+//! [`asked`] (health, reflection).
 
 mod asked;
 mod call;
@@ -18,6 +19,7 @@ mod leases;
 mod logs;
 mod noted;
 mod noting;
+mod orders;
 mod outgoing;
 mod past;
 mod register;
@@ -29,5 +31,7 @@ pub use call::{not_spoken, routes};
 pub use leases::Found;
 pub use noted::Noted;
 pub use noting::Noting;
+pub use orders::Order;
 pub use register::{AGENT_PREFIX, held};
-pub use registry::{Agents, OFFLINE_AFTER, Order};
+pub use registry::{Agents, OFFLINE_AFTER};
+pub use session::RECHECK;

@@ -28,7 +28,10 @@ pub const FRAMES_AHEAD: usize = 2;
 /// that, since every message of it has an answer.
 pub const MAX_WAITING: usize = 8_192;
 
-/// A frame for the connection.
+/// Messages that wait at a time where little is said: no room is kept for them.
+const FEW: usize = 4;
+
+/// A frame for the connection, boxed on its way: room for many is kept there.
 pub struct Frame {
     pub frame: ServerFrame,
     pub deliveries: Vec<Delivery>,
@@ -83,6 +86,10 @@ impl Outgoing {
             messages.push(said);
             deliveries.extend(delivery);
         }
+        if self.waiting.is_empty() && self.waiting.capacity() <= FEW {
+            // Most sessions have nothing to say for most of the time.
+            self.waiting = VecDeque::new();
+        }
         Frame {
             frame: ServerFrame { messages },
             deliveries,
@@ -95,7 +102,7 @@ fn message(say: Say) -> ServerMessage {
 }
 
 /// The frames as the connection takes them.
-pub struct Frames(pub mpsc::Receiver<Result<Frame, Status>>);
+pub struct Frames(pub mpsc::Receiver<Result<Box<Frame>, Status>>);
 
 impl Stream for Frames {
     type Item = Result<ServerFrame, Status>;

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use delta_core::lease::Stale;
 use delta_core::{Attempt, Digest, LeaseState, Millis, Text, Want, World};
 use delta_store::StoreError;
 use delta_store::agents::AgentRow;
@@ -14,16 +15,16 @@ use delta_wire::agent::proto::{
 use delta_wire::agent::{MAX_FRAME_BYTES, PROTOCOL_MAJOR, PROTOCOL_VERSION};
 use delta_wire::api::tokens::{MAX_AGENT_ID, is_agent_id};
 use delta_wire::runner::Reason;
-use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::capabilities::{self, About};
 use super::execution;
 use super::leases::{Asked, Found, Leases, Past};
 use super::noted;
+use super::orders::Orders;
 use super::outgoing::Outgoing;
 use super::past;
-use super::registry::{Entry, Order};
+use super::registry::Entry;
 use super::session::{Session, Who};
 use crate::http::App;
 use crate::identity::Principal;
@@ -42,7 +43,7 @@ pub async fn register(
     app: &App,
     principal: Principal,
     request: RegisterRequest,
-) -> Result<(Session, mpsc::Receiver<Order>), Status> {
+) -> Result<(Session, Orders), Status> {
     check(&request)?;
     let about = capabilities::about(&request, &principal.scope);
     let (row, secret) = identify(app, &principal, &request, &about).await?;
@@ -85,7 +86,11 @@ pub async fn register(
         epoch: entered.epoch,
     };
     let mut leases = Leases::new(agent, about.slots, found);
-    past.into_iter().for_each(|past| leases.remember(past));
+    // Only what ended by the agent's own word is its business still (A18, I25); of the rest it is
+    // told whenever it speaks of it (A63).
+    let own = past.into_iter();
+    let own = own.filter(|past| past.why == Stale::AlreadyFinal);
+    own.for_each(|past| leases.remember(past));
     let offer = Offer::new(about.capabilities());
     let mut session = Session::new(app.clone(), who, leases, offer, outgoing);
     session.entry = Some(entry);

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use delta_core::why::SeenAgent;
 use delta_core::{Millis, Text};
 use delta_store::agents::AgentSeen;
-use tokio::sync::mpsc;
 
 use super::capabilities::About;
 use super::noted;
+use super::orders::{Order, Orders};
 
 /// An agent that was not heard of for this long is offline: three heartbeats (EP-49).
 pub const OFFLINE_AFTER: Duration = Duration::from_secs(90);
@@ -30,17 +30,6 @@ const MAX_REMEMBERED: usize = 50_000;
 /// Sessions that one credential may have at a time, registered or about to be: a whole fleet may
 /// share one token, and a flood with one token leaves most connections to others (T22).
 const MAX_SESSIONS: usize = 16_384;
-
-/// What a session is told from outside.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    Drain(Text),
-    Undrain(Text),
-    /// Another session of the same agent has begun.
-    Superseded,
-    /// The agent or its credential was revoked.
-    Revoked,
-}
 
 /// What an agent says it is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +106,7 @@ struct Known {
 
 struct Current {
     instance: String,
-    orders: mpsc::Sender<Order>,
+    orders: Orders,
     present: Present,
     heard: Instant,
 }
@@ -129,7 +118,7 @@ pub struct Quarantined;
 /// A session's entry.
 pub struct Entered {
     pub epoch: u64,
-    pub orders: mpsc::Receiver<Order>,
+    pub orders: Orders,
     pub quarantined: bool,
 }
 
@@ -159,7 +148,7 @@ impl Agents {
         }
         let epoch = newest.max(agent.newest).max(now.0.unsigned_abs()) + 1;
         agent.newest = epoch;
-        let (sender, orders) = mpsc::channel(8);
+        let orders = Orders::default();
         let present = Present {
             status: Status::Idle,
             about,
@@ -173,7 +162,7 @@ impl Agents {
         };
         let current = Current {
             instance: instance.to_owned(),
-            orders: sender,
+            orders: orders.clone(),
             present,
             heard: Instant::now(),
         };
@@ -241,8 +230,7 @@ impl Agents {
     pub fn order(&self, agent: &Text, order: Order) -> bool {
         let known = self.lock();
         let current = known.get(agent).and_then(|it| it.current.as_ref());
-        // A full channel is a session that is ending.
-        current.is_some_and(|it| it.orders.try_send(order).is_ok())
+        current.is_some_and(|it| it.orders.give(order))
     }
 
     /// An agent with a session here, silent or not.
@@ -342,7 +330,8 @@ impl Current {
 
 impl Known {
     fn supersede(&mut self, old: &Current) {
-        let _ = old.orders.try_send(Order::Superseded);
+        // A session without room for it is ending anyway.
+        let _ = old.orders.give(Order::Superseded);
         self.superseded
             .retain(|(instance, _)| *instance != old.instance);
         if self.superseded.len() >= MAX_SUPERSEDED {
@@ -389,7 +378,7 @@ mod tests {
         for n in 0..20 {
             let next = enter(&agents, &format!("p{}", n + 2)).unwrap();
             assert!(next.epoch > first.epoch && !next.quarantined);
-            assert_eq!(first.orders.try_recv(), Ok(Order::Superseded));
+            assert_eq!(first.orders.take(), Some(Order::Superseded));
             assert!(!agents.note(&"a".into(), first.epoch, |_| {}));
             first = next;
         }

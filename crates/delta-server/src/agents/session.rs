@@ -16,17 +16,18 @@ use tonic::{Status, Streaming};
 
 use super::leases::Leases;
 use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written};
+use super::orders::{Order, Orders};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
-use super::registry::{Entry, OFFLINE_AFTER, Order};
+use super::registry::{Entry, OFFLINE_AFTER, Place};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
 use crate::writer::{Offer, Outbox, Receipt};
 
 /// How often a session looks at itself: credentials, slots that did not get parked, presence.
 const TICK: Duration = Duration::from_secs(5);
-/// How often the credential is looked at again, so that a revocation ends the stream within a
-/// minute (D14).
-const RECHECK: Duration = Duration::from_secs(20);
+/// How often the credential and the agent's row are looked at again, so that a revocation ends the
+/// stream within a minute (D14), and what another server was told reaches the agent.
+pub const RECHECK: Duration = Duration::from_secs(20);
 /// How often it is noted that the agent speaks: others need it to the second at most.
 const HEARD_EVERY: Duration = Duration::from_secs(1);
 /// Messages that mean nothing, per minute, before the stream is closed (A36).
@@ -119,27 +120,28 @@ impl Session {
     pub async fn run(
         mut self,
         mut stream: Streaming<Received>,
-        mut orders: mpsc::Receiver<Order>,
-        frames: mpsc::Sender<Result<Frame, Status>>,
+        orders: Orders,
+        frames: mpsc::Sender<Result<Box<Frame>, Status>>,
+        _place: Option<Place>,
     ) {
         self.begin();
         if self.leases.live_count() > 0 {
             Box::pin(self.cancel_again()).await;
         }
-        let mut ticks = interval(TICK);
+        let mut ticks = interval(TICK.min(self.app.recheck));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ticks.reset();
         let (stop, outbox) = (self.app.stop.clone(), self.outbox.clone());
         while self.end.is_none() {
             if !self.unsure.is_empty() {
-                // Rare, so not part of what every session takes in memory.
+                // As rare.
                 Box::pin(self.look_up()).await;
             }
             let may_read = self.may_read();
             tokio::select! {
                 () = outbox.arrived() => self.told(),
                 permit = frames.reserve(), if !self.outgoing.is_empty() => match permit {
-                    Ok(permit) => permit.send(Ok(self.outgoing.frame())),
+                    Ok(permit) => permit.send(Ok(Box::new(self.outgoing.frame()))),
                     Err(_) => break,
                 },
                 Some(written) = next_written(&mut self.log) => self.log_written(written),
@@ -152,8 +154,13 @@ impl Session {
                         self.end = Some(status);
                     }
                 },
-                order = orders.recv() => self.obey(order),
-                _ = ticks.tick() => self.tick().await,
+                order = orders.next() => self.obey(order),
+                _ = ticks.tick() => {
+                    if self.tick() {
+                        // Rare, so not part of what every session takes in memory.
+                        Box::pin(self.recheck()).await;
+                    }
+                }
                 () = stop.cancelled() => self.end = Some(Status::unavailable("the server stops")),
             }
         }
@@ -163,9 +170,12 @@ impl Session {
     }
 
     /// What was said before is still sent where there is room, then the reason.
-    fn say_goodbye(mut self, frames: &mpsc::Sender<Result<Frame, Status>>) {
+    fn say_goodbye(mut self, frames: &mpsc::Sender<Result<Box<Frame>, Status>>) {
         while !self.outgoing.is_empty() {
-            if frames.try_send(Ok(self.outgoing.frame())).is_err() {
+            if frames
+                .try_send(Ok(Box::new(self.outgoing.frame())))
+                .is_err()
+            {
                 return;
             }
         }
@@ -355,9 +365,9 @@ impl Session {
         }
     }
 
-    fn obey(&mut self, order: Option<Order>) {
+    fn obey(&mut self, order: Order) {
         match order {
-            Some(Order::Drain(id)) => {
+            Order::Drain(id) => {
                 if self.drain.as_ref() != Some(&id) {
                     let drain_id = id.to_string();
                     self.outgoing.say(Say::Drain(Drain { drain_id }));
@@ -365,18 +375,18 @@ impl Session {
                 }
                 self.stop_asking();
             }
-            Some(Order::Undrain(id)) => {
+            Order::Undrain(id) => {
                 if self.drain.take().is_some() {
                     let drain_id = id.to_string();
                     self.outgoing.say(Say::Undrain(Undrain { drain_id }));
                 }
                 self.ask_for_work();
             }
-            Some(Order::Superseded) | None => {
+            Order::Superseded => {
                 let words = "SUPERSEDED: another session of this agent has begun";
                 self.end = Some(Status::aborted(words));
             }
-            Some(Order::Revoked) => {
+            Order::Revoked => {
                 let words = "the agent or its credential was revoked";
                 self.end = Some(Status::unauthenticated(words));
             }
@@ -399,17 +409,19 @@ impl Session {
         }
     }
 
-    async fn tick(&mut self) {
+    /// True when it is time to look again at who this is.
+    fn tick(&mut self) -> bool {
         self.leases.forget_ended();
         self.quarantined = self.app.agents.is_quarantined(&self.who.agent);
         if self.quarantined {
             self.stop_asking();
         }
         self.ask_for_work();
-        if self.rechecked.elapsed() >= RECHECK {
+        let due = self.rechecked.elapsed() >= self.app.recheck;
+        if due {
             self.rechecked = Instant::now();
-            self.recheck().await;
         }
+        due
     }
 
     /// Looks again at who this is. A store that does not answer ends nobody.
@@ -417,7 +429,7 @@ impl Session {
         let now = self.app.writer.now();
         match self.app.identity.recheck(&self.who.principal, now).await {
             Ok(Standing::Good) | Err(_) => {}
-            Ok(Standing::Revoked) => return self.obey(Some(Order::Revoked)),
+            Ok(Standing::Revoked) => return self.obey(Order::Revoked),
             Ok(Standing::Expired) => {
                 let words = "the credential has expired; show a fresh one";
                 self.end = Some(Status::unauthenticated(words));
@@ -432,12 +444,12 @@ impl Session {
         let (agent, epoch) = (self.who.agent.clone(), self.who.epoch);
         let row = self.app.read(move |reader| reader.agent(&agent)).await;
         match row {
-            Ok(Some(row)) if row.revoked_at.is_some() => self.obey(Some(Order::Revoked)),
-            Ok(Some(row)) if row.session > epoch => self.obey(Some(Order::Superseded)),
+            Ok(Some(row)) if row.revoked_at.is_some() => self.obey(Order::Revoked),
+            Ok(Some(row)) if row.session > epoch => self.obey(Order::Superseded),
             Ok(Some(row)) => match (&self.drain, row.drain) {
-                (None, Some(id)) => self.obey(Some(Order::Drain(id))),
-                (Some(id), None) => self.obey(Some(Order::Undrain(id.clone()))),
-                (Some(old), Some(id)) if *old != id => self.obey(Some(Order::Drain(id))),
+                (None, Some(id)) => self.obey(Order::Drain(id)),
+                (Some(id), None) => self.obey(Order::Undrain(id.clone())),
+                (Some(old), Some(id)) if *old != id => self.obey(Order::Drain(id)),
                 _ => {}
             },
             Ok(None) | Err(_) => {}

@@ -27,6 +27,7 @@ mod vigil;
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::HeaderMap;
@@ -62,6 +63,8 @@ pub struct Parts {
     pub presence: Presence,
     pub agents: Arc<Agents>,
     pub objects: Arc<Objects>,
+    /// How often a session looks at its agent's row again.
+    pub recheck: Duration,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     pub ids: Mutex<ContextV7>,
@@ -81,6 +84,7 @@ impl App {
         reader: Arc<dyn Reader>,
         identity: Identity,
         objects: Arc<Objects>,
+        recheck: Duration,
         stop: CancellationToken,
     ) -> App {
         let (_, openapi) = routes().split_for_parts();
@@ -91,6 +95,7 @@ impl App {
             presence: Presence::default(),
             agents: Arc::default(),
             objects,
+            recheck,
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: described::complete(openapi).to_json().unwrap_or_default(),

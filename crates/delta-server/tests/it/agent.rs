@@ -5,13 +5,14 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use delta_wire::agent::dial::{self, Dialed};
+use delta_wire::agent::frame::RawFrame;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
-    AgentFrame, AgentMessage, AgentStatus, AssignWork, Capabilities, Heartbeat, LeaseRenewal,
-    LogChunk, RegisterRequest, RegisterResponse, ResultStream, RunComplete, RunStatus,
-    ServerMessage, WorkAccepted,
+    AgentMessage, AgentStatus, AssignWork, Capabilities, Heartbeat, LeaseRenewal, LogChunk,
+    RegisterRequest, RegisterResponse, ResultStream, RunComplete, RunStatus, ServerMessage,
+    WorkAccepted,
 };
 use prost::Message as _;
 use serde_json::json;
@@ -22,7 +23,7 @@ use tonic::Status;
 use crate::bench::{Bench, PATIENCE, text};
 
 pub struct Agent {
-    frames: mpsc::Sender<AgentFrame>,
+    frames: mpsc::Sender<RawFrame>,
     dialed: Dialed,
     heard: VecDeque<Say>,
     /// Every message, in the order of saying and hearing.
@@ -48,12 +49,13 @@ pub fn request() -> RegisterRequest {
     }
 }
 
-pub fn frame(said: impl IntoIterator<Item = Said>) -> AgentFrame {
+pub fn frame(said: impl IntoIterator<Item = Said>) -> RawFrame {
     let message = |said| AgentMessage {
         message: Some(said),
     };
-    AgentFrame {
-        messages: said.into_iter().map(message).collect(),
+    let messages = said.into_iter().map(message);
+    RawFrame {
+        messages: messages.map(|it| it.encode_to_vec().into()).collect(),
     }
 }
 
@@ -96,7 +98,7 @@ impl Agent {
         bench: &Bench,
         token: &str,
         first: Said,
-    ) -> Result<(mpsc::Sender<AgentFrame>, Dialed), Status> {
+    ) -> Result<(mpsc::Sender<RawFrame>, Dialed), Status> {
         let (frames, sent) = mpsc::channel(64);
         frames.send(frame([first])).await.unwrap();
         let address = bench.base.trim_start_matches("http://");
@@ -113,7 +115,7 @@ impl Agent {
         self.frames.send(frame(said)).await.unwrap();
     }
 
-    pub async fn send(&self, frame: AgentFrame) {
+    pub async fn send(&self, frame: RawFrame) {
         self.frames.send(frame).await.unwrap();
     }
 

@@ -8,6 +8,7 @@ mod audit;
 mod bench;
 mod cancel;
 mod certificates;
+mod endings;
 mod enrolment;
 mod events;
 mod excess;

@@ -1,10 +1,17 @@
 //! Several servers on one PostgreSQL: any message to any of them (D3, D6).
 
+use std::time::Duration;
+
 use delta_core::{Settings, Span};
 use delta_server::{Config, StoreChoice};
 use delta_testkit::postgres::{PgDatabase, fresh_database};
+use delta_wire::agent::proto::agent_message::Message as Said;
+use delta_wire::agent::proto::server_message::Message as Say;
+use delta_wire::agent::proto::{DrainComplete, RegisterRequest};
 use serde_json::json;
+use tonic::Code;
 
+use crate::agent::{Agent, request};
 use crate::bench::{Bench, Lease, PATIENCE, config, job, patient_settings};
 use crate::uploads::{complete_with, log_url, put, put_artifact};
 
@@ -27,6 +34,7 @@ impl Shared {
         Config {
             store: StoreChoice::Postgres(self.database.url.clone()),
             objects: Some(self.objects.path().to_owned()),
+            recheck: Duration::from_millis(100),
             ..config(data, settings)
         }
     }
@@ -92,6 +100,62 @@ async fn work_queued_at_one_server_wakes_a_slot_parked_at_the_other() {
         one.create_one().await;
     });
     granted.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_order_at_one_server_reaches_an_agent_at_the_other() {
+    // EP-24, EP-25, A50, D14
+    let (one, two, _shared) = pair(patient_settings()).await;
+    let mut agent = Agent::new(&one).await;
+    two.order(&agent.id, "drain").await.expect(200);
+    let drain_id = agent.hears(|say| match say {
+        Say::Drain(drain) => Some(drain.drain_id.clone()),
+        _ => None,
+    });
+    let drain_id = drain_id.await;
+    two.run_with(1).await;
+    agent
+        .say([Said::DrainComplete(DrainComplete { drain_id })])
+        .await;
+    two.agent_until(&agent.id, "the drain's end is known here", |view| {
+        view["status"] == "DRAINING" && view["drain"]["drained_at"].is_string()
+    })
+    .await;
+    two.order(&agent.id, "undrain").await.expect(200);
+    agent
+        .hears(|say| matches!(say, Say::Undrain(_)).then_some(()))
+        .await;
+    agent.work().await;
+    assert!(two.revoke(&two.admin, &agent.id).await.status.is_success());
+    assert_eq!(agent.ends().await.unwrap().code(), Code::Unauthenticated);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_newest_session_wins_whichever_server_it_is_at() {
+    // A26, F50
+    let (one, two, _shared) = pair(patient_settings()).await;
+    let mut older = Agent::new(&one).await;
+    let again = RegisterRequest {
+        agent_id: older.id.clone(),
+        resume_secret: older.registered.resume_secret.clone(),
+        instance: "i2".into(),
+        ..request()
+    };
+    let mut newer = Agent::register(&two, again).await.unwrap();
+    assert!(newer.registered.session_epoch > older.registered.session_epoch);
+    let ended = older.ends().await.unwrap();
+    assert_eq!(ended.code(), Code::Aborted);
+    assert!(ended.message().contains("SUPERSEDED"), "{ended}");
+    one.run_with(1).await;
+    let work = newer.work().await;
+    newer.accepts(&work).await;
+    for bench in [&one, &two] {
+        bench
+            .agent_until(&newer.id, "the newer session is shown", |view| {
+                view["session_epoch"] == newer.registered.session_epoch
+            })
+            .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,5 +1,6 @@
 //! A last word whose answer got lost, said again on another session (A18, F5).
 
+use delta_core::{Settings, Span};
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
     AssignWork, CompleteAck, HeldLease, RegisterRequest, RunStatus, StaleLease,
@@ -237,4 +238,39 @@ async fn somebody_else_s_lease_is_answered_like_one_that_never_was() {
     assert_eq!(events(&bench, &run).await, before);
     let view: Value = bench.show(&run).await;
     assert_eq!(view["outcome"], "SUCCESS");
+}
+
+#[tokio::test]
+async fn a_lease_that_was_lost_meanwhile_is_said_to_be() {
+    // A37, RP-44: as over HTTP, and not the same for one that expired and one with a successor.
+    let settings = Settings {
+        lease_ttl: Span(600),
+        heartbeat_interval: Span(200),
+        ..patient_settings()
+    };
+    let bench = Bench::memory(settings).await;
+    let (agent, work, _) = at_work(&bench).await;
+    let again = back(&agent, &[&work]);
+    drop(agent);
+    let path = format!("/jobs/{}", work.job_id);
+    bench.until(&path, "/state", "QUEUED").await;
+    // It is to take nothing itself.
+    bench.order(&again.agent_id, "drain").await.expect(200);
+    for reason in ["LEASE_EXPIRED", "LEASE_SUPERSEDED"] {
+        let mut agent = Agent::register(&bench, again.clone()).await.unwrap();
+        let point = &agent.registered.resume[0];
+        assert_eq!((point.live, point.reason.as_str()), (false, reason));
+        let done = agent.completed(&work, RunStatus::Success);
+        // A63: to list it is answered, too.
+        let listed = agent.heartbeat(&[&work], None);
+        for (said, why) in [(done, reason), (listed, "UNKNOWN_LEASE")] {
+            agent.say([said]).await;
+            let told = agent.stale().await;
+            assert_eq!((&told.run_id, told.reason.as_str()), (&work.run_id, why));
+        }
+        if reason == "LEASE_EXPIRED" {
+            Agent::new(&bench).await.work().await;
+        }
+    }
+    assert_ne!(bench.job_state(&work.job_id).await, "SUCCEEDED");
 }

@@ -33,6 +33,7 @@ async fn a_job_runs_from_registration_to_completion_and_the_next_follows() {
     let work = agent.work().await;
     assert_eq!(work.job_id, jobs[0]);
     assert_eq!((work.attempt, work.job_spec.contains("steps")), (1, true));
+    assert_eq!(work.timeout_seconds, 1800, "EP-50");
     assert!(agent.hears_no_work(A_WHILE).await, "one slot, one lease");
     agent.accepts(&work).await;
     agent.say([agent.heartbeat(&[&work], Some(1))]).await;
@@ -190,6 +191,37 @@ async fn an_id_belongs_to_whoever_registered_it() {
 }
 
 #[tokio::test]
+async fn two_programs_with_one_identity_are_told_to_stay_away() {
+    // A26, F50
+    let bench = Bench::patient().await;
+    let mut newest = Agent::new(&bench).await;
+    let (id, secret) = (newest.id.clone(), newest.registered.resume_secret.clone());
+    let back = |instance: &str| RegisterRequest {
+        agent_id: id.clone(),
+        resume_secret: secret.clone(),
+        instance: instance.into(),
+        ..request()
+    };
+    for instance in ["i2", "i1", "i2"] {
+        newest = Agent::register(&bench, back(instance)).await.unwrap();
+    }
+    let refused = Agent::register(&bench, back("i1")).await.err().unwrap();
+    // They come back later, as from any server that is away.
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(refused.message().contains("QUARANTINED"), "{refused}");
+    // Who has the session keeps it.
+    newest.say([newest.heartbeat(&[], None)]).await;
+    bench.run_with(1).await;
+    newest.work().await;
+    let newest = Agent::register(&bench, back("i2")).await.unwrap();
+    bench
+        .agent_until(&newest.id, "it is shown", |view| {
+            view["status"] == "QUARANTINED"
+        })
+        .await;
+}
+
+#[tokio::test]
 async fn work_goes_on_in_the_next_session() {
     // EP-29, A31, F29
     let bench = Bench::patient().await;
@@ -318,24 +350,38 @@ async fn a_stop_that_nobody_asked_for_is_the_agent_s_own() {
 
 #[tokio::test]
 async fn messages_that_cannot_be_read_cost_nothing_until_they_are_many() {
-    // EP-37, EP-38, A36
-    let bench = Bench::patient().await;
-    let mut agent = Agent::new(&bench).await;
-    let unknown = delta_wire::agent::proto::AgentFrame {
-        messages: vec![Default::default(); 50],
-    };
-    agent.send(unknown.clone()).await;
-    bench.run_with(1).await;
-    let work = agent.work().await;
-    agent.accepts(&work).await;
-    agent.send(unknown.clone()).await;
-    agent.send(unknown).await;
-    assert_eq!(agent.ends().await.unwrap().code(), Code::ResourceExhausted);
+    // EP-37, EP-38, A36, A71: of a kind that is not known, garbled, and in a garbled frame.
+    for bytes in [&b""[..], b"\xff\xff\xff"] {
+        let bench = Bench::patient().await;
+        let mut agent = Agent::new(&bench).await;
+        let unreadable = |times| delta_wire::agent::frame::RawFrame {
+            messages: vec![bytes::Bytes::from_static(bytes); times],
+        };
+        agent.send(unreadable(50)).await;
+        bench.run_with(1).await;
+        let work = agent.work().await;
+        // What shares a frame with it is heard.
+        let mut mixed = unreadable(1);
+        mixed
+            .messages
+            .extend(crate::agent::frame([agent.accepted(&work)]).messages);
+        agent.send(mixed).await;
+        agent
+            .hears(|say| matches!(say, Say::WorkAck(ack) if ack.accepted).then_some(()))
+            .await;
+        let counted = bench.get("/metrics").await.text;
+        assert!(
+            counted.contains("delta_unknown_fields_total 51"),
+            "{counted}"
+        );
+        agent.send(unreadable(50)).await;
+        assert_eq!(agent.ends().await.unwrap().code(), Code::ResourceExhausted);
+    }
 }
 
 #[tokio::test]
 async fn a_field_that_is_missing_is_named_and_nothing_changes() {
-    // EP-10, EP-39, RP-4
+    // EP-6, EP-10, EP-39, RP-4
     let bench = Bench::patient().await;
     let mut agent = Agent::new(&bench).await;
     let (_, jobs) = bench.run_with(1).await;

@@ -15,7 +15,6 @@ use tonic::metadata::MetadataValue;
 use tonic::{Request, Status, Streaming};
 
 use super::frame::{FrameCodec, Received};
-use super::proto::AgentFrame;
 use super::{MAX_FRAME_BYTES, SESSION_PATH};
 
 /// A connection that says nothing is asked whether it is there this often, and given up when it
@@ -36,14 +35,15 @@ pub struct Dialed {
 
 /// Opens a session on `io`. `frames` must hold the registration already: the server answers
 /// nothing before it has it.
-pub async fn open<I>(
+pub async fn open<I, F>(
     io: I,
     origin: Uri,
     token: Option<&str>,
-    frames: mpsc::Receiver<AgentFrame>,
+    frames: mpsc::Receiver<F>,
 ) -> Result<Dialed, Status>
 where
     I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    F: prost::Message + 'static,
 {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder
@@ -74,7 +74,7 @@ where
         tonic::client::Grpc::with_origin(service, origin).max_decoding_message_size(MAX_READ_BYTES);
     let path = PathAndQuery::from_static(SESSION_PATH);
     let opened = grpc
-        .streaming(request, path, FrameCodec::<AgentFrame>::default())
+        .streaming(request, path, FrameCodec::<F>::default())
         .await;
     match opened {
         Ok(response) => Ok(Dialed {

@@ -66,7 +66,7 @@ impl<F: Message + 'static> Codec for FrameCodec<F> {
 }
 
 /// Buffers of one stream: small at first, because most agents are idle most of the time.
-const BUFFER: usize = 2 * 1024;
+const BUFFER: usize = 512;
 /// Encoded bytes are handed to the connection from here on.
 const YIELD_AT: usize = 32 * 1024;
 
