@@ -18,6 +18,7 @@ mod logs;
 mod noted;
 mod noting;
 mod outgoing;
+mod rebind;
 mod register;
 mod registry;
 mod session;
