@@ -15,6 +15,11 @@ fn agent(server: &Server, name: &str) -> Process {
 
 /// The same by way of another address.
 pub fn agent_at(server: &Server, addr: SocketAddr, name: &str) -> Process {
+    agent_with(server, addr, name, &[])
+}
+
+/// The same with further arguments.
+pub fn agent_with(server: &Server, addr: SocketAddr, name: &str, more: &[&str]) -> Process {
     let file = server.folder().join(format!("{name}.token"));
     std::fs::write(&file, server.token("runner")).unwrap();
     delta_ci()
@@ -31,6 +36,7 @@ pub fn agent_at(server: &Server, addr: SocketAddr, name: &str) -> Process {
         .arg(&file)
         .arg("--work-dir")
         .arg(server.folder().join(name))
+        .args(more)
         .spawn()
         .unwrap()
 }

@@ -50,7 +50,7 @@ fn weather(proxy: &Proxy, rng: &mut Rng) {
 }
 
 /// A job's step and what it prints.
-fn step(number: u32) -> (String, String) {
+pub fn step(number: u32) -> (String, String) {
     let step = format!(
         ": job {number}\n\
          i=0; while [ $i -lt 20 ]; do echo \"job {number} line $i\"; i=$((i+1)); sleep 0.01; done"

@@ -30,7 +30,7 @@ enum Work {
 
 const LONG: (&str, &str) = ("DELTA_STORM", "1");
 
-const STORMS: [Storm; 11] = [
+const STORMS: [Storm; 12] = [
     Storm {
         name: "sim",
         what: "a million seeds of the simulated world",
@@ -106,6 +106,15 @@ const STORMS: [Storm; 11] = [
         work: Work::Tests {
             package: "delta-e2e",
             filter: "agents_behind_a_bad_network",
+        },
+        env: &[LONG, ("DELTA_STORM_JOBS", "200")],
+    },
+    Storm {
+        name: "frames",
+        what: "two hundred jobs for each of five seeds, with whole frames lost, doubled, overtaken",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "agents_behind_a_shuffled_stream",
         },
         env: &[LONG, ("DELTA_STORM_JOBS", "200")],
     },

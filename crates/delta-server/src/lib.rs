@@ -363,6 +363,13 @@ impl Server {
         made.map_err(|error| TokenError(error.body.message))
     }
 
+    /// Whether whoever shows this token comes in, with this role.
+    pub async fn takes_token(&self, token: &str, role: Role) -> Result<bool, TokenError> {
+        let found = self.app.identity.whose(token, self.writer.now()).await;
+        let found = found.map_err(|error| TokenError(error.to_string()))?;
+        Ok(found.is_some_and(|who| who.may(role)))
+    }
+
     /// Waits until this server cannot go on, because its writer is gone; for ever while all is
     /// well. Requests are answered with 503 from then on: end the process, and let whoever
     /// supervises it start another.

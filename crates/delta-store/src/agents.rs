@@ -10,7 +10,7 @@ use crate::StoreError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentRow {
     pub id: Text,
-    /// The credential it registered with first.
+    /// The credential it comes with.
     pub principal: Text,
     /// Hash of the secret that tells agents with one credential apart; none for an agent that
     /// cannot keep one.
@@ -54,6 +54,9 @@ pub trait Agents {
 
     /// Begins a drain or takes it back; false when there is no such agent.
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError>;
+
+    /// Binds an agent to another credential; false when it is bound to another than `from`.
+    fn rebind_agent(&self, id: &str, from: &str, to: &str) -> Result<bool, StoreError>;
 
     /// Shuts an agent out for good; false when there is no such agent.
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError>;

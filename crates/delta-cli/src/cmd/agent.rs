@@ -1,4 +1,4 @@
-//! `delta-ci agent`: asks a server for jobs over the Runner Protocol and executes them here.
+//! `delta-ci agent`: takes jobs from a server over the Execution Protocol and executes them here.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,16 +1,19 @@
 //! `delta-ci up`: a server and an agent on this machine, on loopback, with a token of their own.
 
+use std::fs::DirBuilder;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use delta_agent::TokenSource;
 use delta_agent::attempt::Abandoned;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
 use delta_agent::workspace::Source;
-use delta_agent::{Secret, TokenSource};
 use delta_core::{Settings, Span};
 use delta_server::{Role, Server};
 use delta_wire::api::TokenView;
@@ -36,8 +39,12 @@ In another terminal, in the same folder:
   delta-ci runs
   delta-ci token create --role user > user.token";
 
-/// The name of the agent's token: made at the start, revoked at the end.
+/// The name of the agent's token. There is one per data folder: the agent's id and the leases of
+/// its jobs are bound to it, and both must outlive this process.
 const TOKEN_NAME: &str = "delta-ci up";
+
+/// Where it is kept, in the agent's private folder.
+const TOKEN_FILE: &str = "token";
 
 /// How long running jobs may go on once it is told to stop.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
@@ -112,10 +119,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         }
         Err(failure) => Err(failure),
     };
-    // A token that outlives us would open the server to whoever finds it in our memory's image.
-    let revoked = revoke_own_tokens(&args.data).await;
     server.shutdown().await;
-    done.and_then(|exit| revoked.map(|()| exit))
+    done
 }
 
 async fn start_agent(
@@ -126,23 +131,20 @@ async fn start_agent(
     labels: Vec<String>,
     terminal: &Terminal,
 ) -> Result<Worker, Failure> {
-    // Those of a former `up` that was killed.
-    revoke_own_tokens(data).await?;
-    let token = server.create_token(Role::Runner, TOKEN_NAME).await;
-    let token = token.map_err(|error| {
-        Failure::new(Exit::Internal, "no token could be made for the agent").caused_by(&error)
-    })?;
+    let work_folder = data.join("agent");
+    let state_folder = work_folder.join("state");
+    let token = own_token(server, data, &state_folder).await?;
     let wanted = worker::Wanted {
         server: url.to_owned(),
-        token: Some(TokenSource::Memory(Secret::new(token))),
+        token: Some(token),
         tls: TlsFiles::default(),
         name: worker::machine_name(),
         slots,
         labels,
         zones: Vec::new(),
         detect_runtimes: true,
-        work_folder: data.join("agent"),
-        state_folder: None,
+        work_folder,
+        state_folder: Some(state_folder),
         sandbox: Sandbox::Host,
         abandoned: Abandoned::GoesOn,
         once: false,
@@ -151,6 +153,40 @@ async fn start_agent(
         stop_grace: STOP_GRACE,
     };
     Worker::start(wanted, Arc::new(Brief::new(terminal)))
+}
+
+/// The credential of every start in this folder; a new one only when it is gone or not taken.
+async fn own_token(server: &Server, data: &Path, state: &Path) -> Result<TokenSource, Failure> {
+    let source = TokenSource::File(state.join(TOKEN_FILE));
+    let no_token = |error: &(dyn std::error::Error + 'static)| {
+        Failure::new(Exit::Internal, "no token could be made for the agent").caused_by(error)
+    };
+    if let Ok(kept) = source.read() {
+        let taken = server.takes_token(kept.expose(), Role::Runner).await;
+        if taken.map_err(|error| no_token(&error))? {
+            return Ok(source);
+        }
+    }
+    // Nobody has those of former starts any more. The agent keeps its id: it has a secret of its
+    // own to prove it with.
+    revoke_own_tokens(data).await?;
+    let token = server.create_token(Role::Runner, TOKEN_NAME).await;
+    let token = token.map_err(|error| no_token(&error))?;
+    keep_token(state, &token).map_err(|error| no_token(&error))?;
+    Ok(source)
+}
+
+/// Writes it for its owner alone, whole or not at all.
+fn keep_token(state: &Path, token: &str) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(state)?;
+    let mut file = tempfile::Builder::new().tempfile_in(state)?;
+    writeln!(file, "{token}")?;
+    file.as_file().sync_all()?;
+    file.persist(state.join(TOKEN_FILE))?;
+    Ok(())
 }
 
 fn announce(url: &str, data: &Path, slots: u32, terminal: &Terminal) {

@@ -1,6 +1,7 @@
 //! Commands beside a running server: cancel, follow, an agent of its own.
 
 use delta_testkit::process::Spawn;
+use delta_testkit::wait::eventually;
 
 use crate::support::{PATIENCE, Place, binary};
 
@@ -37,6 +38,43 @@ fn an_agent_executes_what_the_server_has() {
         "{}",
         agent.stderr()
     );
+}
+
+#[test]
+fn an_agent_says_of_each_outage_that_it_began_and_that_it_is_over() {
+    // EP-33
+    let place = Place::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    let mut server = place.server_at(&address, &[]);
+    let made = place
+        .say("token create --role runner --data data")
+        .expect(0);
+    place.write("token", &made.stdout);
+    let agent = Spawn::new(binary())
+        .args(["agent", "--server", &server.url, "--token-file", "token"])
+        .current_dir(place.path())
+        .spawn()
+        .unwrap();
+    let (run, _) = server.submit(&["true"]);
+    assert_eq!(server.outcome(&run), "SUCCESS");
+    let says = |what: &str, times: usize| {
+        eventually(PATIENCE, what, || {
+            let said = agent.stderr();
+            match said.matches(what).count() >= times {
+                true => Ok(()),
+                false => Err(said),
+            }
+        });
+    };
+    for outage in 1..=2 {
+        server.process.kill9().unwrap();
+        server.process.wait(PATIENCE).unwrap();
+        says("there is no line to the server", outage);
+        server = place.server_at(&address, &[]);
+        says("the line to the server is back", outage);
+    }
 }
 
 #[test]

@@ -13,3 +13,4 @@ mod runner_py;
 mod server;
 mod support;
 mod tokens;
+mod up;

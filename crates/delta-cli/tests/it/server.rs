@@ -1,8 +1,6 @@
 //! `delta-ci server` and `up`: starting, refusing to start, stopping.
 
-use delta_testkit::process::Spawn;
-
-use crate::support::{PATIENCE, Place, binary};
+use crate::support::{PATIENCE, Place};
 
 #[test]
 fn timings_that_cannot_work_are_refused_with_the_flag() {
@@ -74,29 +72,4 @@ fn a_server_stops_when_it_is_told_to() {
     assert_eq!(status.code(), Some(0));
     // The folder is free again, and nothing of it is lost.
     place.say("runs --data data").expect(0);
-}
-
-#[test]
-fn up_serves_works_and_cleans_up_its_token() {
-    let place = Place::new();
-    let up = Spawn::new(binary())
-        .args(["up", "--listen", "127.0.0.1:0", "--slots", "2"])
-        .args(["--retention", "30d", "--startup-grace", "1s"])
-        .current_dir(place.path())
-        .spawn()
-        .unwrap();
-    up.wait_for_line("listening on http://127.0.0.1:", PATIENCE)
-        .unwrap();
-    up.wait_for_line("Ctrl-C stops both", PATIENCE).unwrap();
-    let listed = place.say("token list").expect(0);
-    assert!(listed.stdout.contains("delta-ci up"), "{}", listed.stdout);
-    up.terminate().unwrap();
-    assert_eq!(
-        up.wait(PATIENCE).unwrap().code(),
-        Some(0),
-        "{}",
-        up.stderr()
-    );
-    let listed = place.say("token list").expect(0);
-    assert!(listed.stdout.contains("revoked"), "{}", listed.stdout);
 }

@@ -22,6 +22,7 @@ mod noting;
 mod orders;
 mod outgoing;
 mod past;
+mod rebind;
 mod register;
 mod registry;
 mod session;

@@ -24,6 +24,7 @@ use super::noted;
 use super::orders::Orders;
 use super::outgoing::Outgoing;
 use super::past;
+use super::rebind::rebind;
 use super::registry::Entry;
 use super::session::{Session, Who};
 use crate::http::App;
@@ -177,7 +178,8 @@ async fn identify(
     let known = app.read(move |reader| reader.agent(&id)).await;
     let known = known.map_err(unavailable)?;
     if let Some(row) = known {
-        return admit(app, principal, request, row).map(|row| (row, None));
+        let admitted = admit(app, principal, request, row).await;
+        return admitted.map(|row| (row, None));
     }
     if bound.is_none() && !request.agent_id.is_empty() {
         // An id that nobody gave out, or that was deleted: the agent gets one of ours.
@@ -210,19 +212,27 @@ async fn identify(
     Ok((row, secret))
 }
 
-fn admit(
+async fn admit(
     app: &App,
     principal: &Principal,
     request: &RegisterRequest,
     row: AgentRow,
 ) -> Result<AgentRow, Status> {
-    if row.principal != principal.id || !knows_secret(&row, &request.resume_secret) {
-        return Err(impostor(app, principal, &row.id));
+    let id = row.id.clone();
+    if !knows_secret(&row, &request.resume_secret) {
+        return Err(impostor(app, principal, &id));
     }
-    if row.revoked_at.is_some() {
+    if row.principal == principal.id && row.revoked_at.is_some() {
         return Err(Status::permission_denied("this agent was revoked"));
     }
-    Ok(row)
+    if row.principal == principal.id {
+        return Ok(row);
+    }
+    let rebound = match row.revoked_at {
+        None => rebind(app, principal, row).await?,
+        Some(_) => None,
+    };
+    rebound.ok_or_else(|| impostor(app, principal, &id))
 }
 
 fn knows_secret(row: &AgentRow, shown: &str) -> bool {
@@ -249,7 +259,10 @@ fn drained(app: &App, row: &AgentRow) -> Option<(String, Millis)> {
 fn impostor(app: &App, principal: &Principal, agent: &str) -> Status {
     app.metrics().unauthenticated.inc();
     tracing::warn!(target: "audit", action = "agent.impostor", by = %principal.id, what = agent);
-    Status::permission_denied("this agent_id belongs to somebody else")
+    Status::permission_denied(
+        "the credential is not the one that this agent_id was made with; show that one, or let the \
+         agent register anew: with another --state-dir, or without the file agent.json in it",
+    )
 }
 
 fn fresh_id() -> Text {
@@ -367,6 +380,6 @@ fn config(app: &App) -> AgentConfig {
     }
 }
 
-fn unavailable(error: crate::http::ApiError) -> Status {
+pub fn unavailable(error: crate::http::ApiError) -> Status {
     Status::unavailable(error.body.message)
 }

@@ -236,6 +236,10 @@ impl Agents for TestReader {
         self.there()?.drain_agent(id, drain)
     }
 
+    fn rebind_agent(&self, id: &str, from: &str, to: &str) -> Result<bool, StoreError> {
+        self.there()?.rebind_agent(id, from, to)
+    }
+
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
         self.there()?.revoke_agent(id, at)
     }

@@ -278,9 +278,21 @@ impl Bench {
     }
 
     pub async fn token(&self, role: &str) -> String {
+        self.token_with_id(role).await.0
+    }
+
+    /// A token, and what revokes it.
+    pub async fn token_with_id(&self, role: &str) -> (String, String) {
         let body = json!({ "role": role, "name": "another" });
         let made = self.post(&self.admin, "/api/v1/tokens", body).await;
-        text(&made.expect(201)["token"])
+        let made = made.expect(201);
+        (text(&made["token"]), text(&made["view"]["token_id"]))
+    }
+
+    pub async fn revoke_token(&self, id: &str) {
+        let url = format!("{}/api/v1/tokens/{id}", self.base);
+        let revoked = self.client.delete(&url).bearer_auth(&self.admin).send();
+        assert_eq!(revoked.await.unwrap().status().as_u16(), 204);
     }
 
     pub async fn log(&self, job: &str) -> Vec<u8> {

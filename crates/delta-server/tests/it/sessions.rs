@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::server_message::Message as Say;
-use delta_wire::agent::proto::{Capabilities, RegisterRequest, RunStatus, WorkRejected};
+use delta_wire::agent::proto::{Capabilities, HeldLease, RegisterRequest, RunStatus, WorkRejected};
 use tonic::Code;
 
 use crate::agent::{Agent, request};
@@ -219,6 +219,46 @@ async fn two_programs_with_one_identity_are_told_to_stay_away() {
             view["status"] == "QUARANTINED"
         })
         .await;
+}
+
+#[tokio::test]
+async fn an_agent_whose_token_was_replaced_is_still_the_same() {
+    // A26, T3: by its secret, and only once nobody can come with the old token any more.
+    let mut bench = Bench::patient().await;
+    let (old, old_id) = bench.token_with_id("runner").await;
+    bench.runner = old;
+    let mut agent = Agent::new(&bench).await;
+    let (_, jobs) = bench.run_with(1).await;
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    let held = HeldLease {
+        run_id: work.run_id.clone(),
+        lease: work.lease.clone(),
+    };
+    let back = |secret: &str| RegisterRequest {
+        agent_id: agent.id.clone(),
+        resume_secret: secret.into(),
+        leases: vec![held.clone()],
+        ..request()
+    };
+    let secret = agent.registered.resume_secret.clone();
+    bench.runner = bench.token("runner").await;
+    let early = Agent::register(&bench, back(&secret)).await.err().unwrap();
+    assert_eq!(early.code(), Code::PermissionDenied);
+    assert!(early.message().contains("agent.json"), "{early}");
+    bench.revoke_token(&old_id).await;
+    for wrong in ["", "resume_x"] {
+        let impostor = Agent::register(&bench, back(wrong)).await.err().unwrap();
+        assert_eq!(impostor.code(), Code::PermissionDenied);
+    }
+    let again = Agent::register(&bench, back(&secret)).await.unwrap();
+    assert_eq!(again.id, agent.id);
+    // D4: a lease stays with the credential that got it.
+    assert_eq!(again.registered.resume[0].run_id, work.run_id);
+    assert!(!again.registered.resume[0].live);
+    assert_eq!(bench.job_state(&jobs[0]).await, "STARTING");
+    // From here on it is the new token's.
+    Agent::register(&bench, back(&secret)).await.unwrap();
 }
 
 #[tokio::test]

@@ -47,6 +47,13 @@ impl Agents for MemoryReader {
             .is_some())
     }
 
+    fn rebind_agent(&self, id: &str, from: &str, to: &str) -> Result<bool, StoreError> {
+        let mut tables = self.tables();
+        let found = tables.agents.get_mut(id);
+        let bound = found.filter(|agent| *agent.principal == *from);
+        Ok(bound.map(|agent| agent.principal = to.into()).is_some())
+    }
+
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
         let mut tables = self.tables();
         let found = tables.agents.get_mut(id);

@@ -66,6 +66,11 @@ impl Agents for PgReader {
         Ok(!changed.is_empty())
     }
 
+    fn rebind_agent(&self, id: &str, from: &str, to: &str) -> Result<bool, StoreError> {
+        let changed = self.rows(Sql::RebindAgent, &[&escape(id), &escape(from), &escape(to)])?;
+        Ok(!changed.is_empty())
+    }
+
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
         let changed = self.rows(Sql::RevokeAgent, &[&escape(id), &at.0])?;
         Ok(!changed.is_empty())

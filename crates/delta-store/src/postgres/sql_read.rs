@@ -91,6 +91,9 @@ fn short(sql: Sql) -> &'static str {
              AS w(id, slots, about, seen_at, session) WHERE a.id = w.id"
         }
         Sql::DrainAgent => "UPDATE agents SET drain = $2 WHERE id = $1 RETURNING id",
+        Sql::RebindAgent => {
+            "UPDATE agents SET principal = $3 WHERE id = $1 AND principal = $2 RETURNING id"
+        }
         Sql::RevokeAgent => {
             "UPDATE agents SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1 RETURNING id"
         }

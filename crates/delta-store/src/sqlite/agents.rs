@@ -73,6 +73,12 @@ impl Agents for SqliteReader {
         Ok(changed.map_err(store_error)? > 0)
     }
 
+    fn rebind_agent(&self, id: &str, from: &str, to: &str) -> Result<bool, StoreError> {
+        let sql = "UPDATE agents SET principal = ?3 WHERE agent_id = ?1 AND principal = ?2";
+        let changed = self.writer().execute(sql, params![id, from, to]);
+        Ok(changed.map_err(store_error)? > 0)
+    }
+
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
         let sql = "UPDATE agents SET revoked_at = coalesce(revoked_at, ?2) WHERE agent_id = ?1";
         let changed = self.writer().execute(sql, params![id, at.0]);

@@ -36,20 +36,21 @@ pub async fn follow(
         printer,
         terminal,
     };
-    let (mut heard, mut pause, mut first) = (Instant::now(), FIRST_PAUSE, true);
+    let (mut away, mut pause, mut first) = (Away::default(), FIRST_PAUSE, true);
     loop {
         match open(log, told.place).await {
             Ok(mut events) => {
+                away.is_back();
                 while let Ok(Ok(Some(event))) = timeout(SILENCE, events.next()).await {
-                    (heard, pause) = (Instant::now(), FIRST_PAUSE);
+                    pause = FIRST_PAUSE;
                     if told.event(&event)? {
                         return Ok(Exit::Ok);
                     }
                 }
             }
             Err(failure) => {
-                let away = failure.exit == Exit::Unreachable;
-                if first || !away || heard.elapsed() > PATIENCE {
+                let unreachable = failure.exit == Exit::Unreachable;
+                if first || !unreachable || away.too_long(Instant::now()) {
                     return Err(failure);
                 }
             }
@@ -57,6 +58,22 @@ pub async fn follow(
         first = false;
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Since when the server cannot be reached. A job that prints nothing says nothing about that.
+#[derive(Default)]
+struct Away(Option<Instant>);
+
+impl Away {
+    fn is_back(&mut self) {
+        self.0 = None;
+    }
+
+    /// Notes that it was not reached, and whether that is enough.
+    fn too_long(&mut self, now: Instant) -> bool {
+        let since = *self.0.get_or_insert(now);
+        now.saturating_duration_since(since) > PATIENCE
     }
 }
 
@@ -141,4 +158,21 @@ impl Told<'_, '_> {
 fn garbled() -> Failure {
     Failure::new(Exit::Internal, "the server's answer cannot be understood")
         .next("compare `delta-ci --version` here and on the server")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patience_begins_when_the_server_is_lost_and_not_with_the_last_word() {
+        let mut away = Away::default();
+        let lost = Instant::now() + 10 * PATIENCE;
+        assert!(!away.too_long(lost), "however quiet the job was before");
+        assert!(!away.too_long(lost + PATIENCE));
+        away.is_back();
+        let again = lost + 2 * PATIENCE;
+        assert!(!away.too_long(again), "another outage");
+        assert!(away.too_long(again + PATIENCE + FIRST_PAUSE));
+    }
 }

@@ -223,5 +223,12 @@ pub fn agents_are_kept_seen_drained_and_revoked(make: &dyn Fn() -> Fixture) {
     assert_eq!(as_of(&found[0]), (4, 9, None, Some(Millis(20))));
     assert_eq!(as_of(&found[1]), (8, 5, Some("d1".into()), None));
     assert!(bench.reader.drain_agent("agt_2", None).unwrap());
+    let bound = two.principal.to_string();
+    let rebind = |id: &str, from: &str| bench.reader.rebind_agent(id, from, "tok_new").unwrap();
+    assert!(!rebind("agt_2", "tok_other") && !rebind("agt_9", &bound));
+    assert!(rebind("agt_2", &bound));
+    assert!(!rebind("agt_2", &bound), "it is bound to the new one");
+    let now = bench.reader.agent("agt_2").unwrap().unwrap();
+    assert_eq!(&*now.principal, "tok_new");
     assert_eq!(bench.reader.agent("agt_2").unwrap().unwrap().drain, None);
 }

@@ -1,0 +1,105 @@
+//! `delta-ci up`, started again and again in one folder: the same agent, and its jobs go on.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use delta_testkit::process::Spawn;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{PATIENCE, Place, ServerProcess, binary};
+
+/// Its server and its agent, in `data`.
+fn up(place: &Place) -> ServerProcess {
+    let data = place.path().join("data");
+    let process = Spawn::new(binary())
+        .args(["up", "--json", "--listen", "127.0.0.1:0", "--slots", "2"])
+        .args(["--retention", "30d", "--startup-grace", "1s", "--data"])
+        .arg(&data)
+        .current_dir(place.path())
+        .spawn()
+        .unwrap();
+    let line = process.wait_for_line("listening", PATIENCE);
+    let line = line.unwrap_or_else(|error| panic!("{error}: {}", process.stderr()));
+    let said: Value = serde_json::from_str(&line).expect("one line of JSON");
+    let url = said["listening"].as_str().expect("an address").to_owned();
+    ServerProcess { process, url, data }
+}
+
+fn works(up: &ServerProcess) {
+    let (run, _) = up.submit(&["true"]);
+    assert_eq!(up.outcome(&run), "SUCCESS", "{}", up.process.stderr());
+}
+
+fn interrupt(up: &ServerProcess) {
+    up.process.signal(Signal::INT).unwrap();
+    let ended = up.process.wait(PATIENCE).unwrap();
+    assert_eq!(ended.code(), Some(0), "{}", up.process.stderr());
+}
+
+fn token_file(place: &Place) -> PathBuf {
+    place.path().join("data/agent/state/token")
+}
+
+fn agents(up: &ServerProcess) -> usize {
+    let (_, agents) = up.ask("GET", "/api/v1/agents", &Value::Null);
+    agents["agents"].as_array().expect("a list").len()
+}
+
+#[test]
+fn up_works_again_in_the_same_folder_as_the_same_agent() {
+    // A26
+    let place = Place::new();
+    let first = up(&place);
+    works(&first);
+    interrupt(&first);
+    let token = std::fs::read(token_file(&place)).unwrap();
+    let mode = std::fs::metadata(token_file(&place)).unwrap().permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600);
+    let second = up(&place);
+    works(&second);
+    assert_eq!(agents(&second), 1);
+    interrupt(&second);
+    assert_eq!(std::fs::read(token_file(&place)).unwrap(), token);
+    // Without it there is another one, and no other agent.
+    std::fs::remove_file(token_file(&place)).unwrap();
+    let third = up(&place);
+    works(&third);
+    assert_eq!(agents(&third), 1);
+    assert_ne!(std::fs::read(token_file(&place)).unwrap(), token);
+    let listed = place.say("token list --data data").expect(0);
+    assert!(listed.stdout.contains("revoked"), "{}", listed.stdout);
+    interrupt(&third);
+}
+
+#[test]
+fn a_job_goes_on_when_up_is_killed_and_started_again() {
+    // D7, promise 3
+    let place = Place::new();
+    let go = place.path().join("go");
+    let wait = format!(
+        "echo started; until [ -e '{}' ]; do sleep 0.05; done; echo done",
+        go.display()
+    );
+    let first = up(&place);
+    let (run, job) = first.submit(&[&wait]);
+    first.until(&job, "RUNNING");
+    first.process.kill9().unwrap();
+    first.process.wait(PATIENCE).unwrap();
+    let second = up(&place);
+    place.write("go", "");
+    assert_eq!(
+        second.outcome(&run),
+        "SUCCESS",
+        "{}",
+        second.process.stderr()
+    );
+    let attempts = second.job(&job)["attempts"].clone();
+    assert_eq!(attempts.as_array().expect("a list").len(), 1, "{attempts}");
+    assert_eq!(attempts[0]["losses"], 0, "{attempts}");
+    let log = place.delta(["logs", &job, "--data", "data"]).expect(0);
+    let started = log.stdout.lines().filter(|line| *line == "started");
+    assert_eq!(started.count(), 1, "the same process: {}", log.stdout);
+    assert!(log.stdout.ends_with("done\n"), "{}", log.stdout);
+    interrupt(&second);
+}
