@@ -17,10 +17,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateError, StateFolder};
+use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateFolder};
 use crate::executor::BaseEnvironment;
 use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine};
 use crate::note::Note;
+use crate::private::FolderError;
 use crate::progress::Observer;
 use crate::secret::TokenSource;
 use crate::session::{self, SessionEnd};
@@ -105,7 +106,7 @@ pub enum AgentError {
     #[error("there is no folder to work in")]
     WorkFolder(#[from] WorkspaceError),
     #[error("there is no folder to remember in")]
-    StateFolder(#[from] StateError),
+    StateFolder(#[from] FolderError),
 }
 
 /// When to end. Empty while the agent works; then the moment at which running jobs are stopped.

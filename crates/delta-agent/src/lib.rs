@@ -23,6 +23,7 @@ mod link;
 mod log_ship;
 mod note;
 mod pending;
+pub mod private;
 pub mod progress;
 mod report;
 mod secret;

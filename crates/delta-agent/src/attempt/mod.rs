@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use self::link::{Happened, Watcher};
 use self::link::{Link, Orders};
-pub use self::state::{StateError, StateFolder};
+pub use self::state::StateFolder;
 use crate::clock;
 use crate::executor::{Ended, Step, StopOrder, Work, environment};
 use crate::shim::SUBCOMMAND;
