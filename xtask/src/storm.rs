@@ -30,7 +30,7 @@ enum Work {
 
 const LONG: (&str, &str) = ("DELTA_STORM", "1");
 
-const STORMS: [Storm; 11] = [
+const STORMS: [Storm; 12] = [
     Storm {
         name: "sim",
         what: "a million seeds of the simulated world",
@@ -99,6 +99,15 @@ const STORMS: [Storm; 11] = [
             filter: "a_server_killed_again_and_again",
         },
         env: &[LONG, ("DELTA_STORM_KILLS", "50")],
+    },
+    Storm {
+        name: "outage",
+        what: "a network that is gone for a minute, twice, while a job prints",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "a_network_that_is_gone_for_less_than_a_lease",
+        },
+        env: &[LONG, ("DELTA_STORM_OUTAGE_SECONDS", "60")],
     },
     Storm {
         name: "traffic",
