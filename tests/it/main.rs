@@ -12,4 +12,5 @@ mod harness;
 mod hostile;
 mod kills;
 mod partitions;
+mod sandbox;
 mod traffic;

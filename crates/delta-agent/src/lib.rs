@@ -34,6 +34,6 @@ pub mod tls;
 mod work;
 pub mod workspace;
 
-pub use agent::{AgentError, AgentSettings, ServerSettings, Shutdown, run};
+pub use agent::{AgentError, AgentSettings, ServerSettings, Shutdown, keep_private, run};
 pub use link::{Address, AddressError, Machine};
 pub use secret::{Secret, TokenSource};

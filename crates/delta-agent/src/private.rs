@@ -44,7 +44,7 @@ impl PrivateFolder {
             .create(&attempts)
             .map_err(failed("create", &attempts))?;
         let root = root.canonicalize().map_err(failed("resolve", root))?;
-        let lock_path = root.join("lock");
+        let lock_path = lock_file(&root);
         let lock = File::create(&lock_path).map_err(failed("create", &lock_path))?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(FolderError::InUse { path: root });
@@ -57,6 +57,11 @@ impl PrivateFolder {
         let private = fs::Permissions::from_mode(PRIVATE);
         fs::set_permissions(&self.root, private).map_err(failed("protect", &self.root))
     }
+}
+
+/// The file in it that is locked while it is somebody's.
+pub(crate) fn lock_file(root: &Path) -> PathBuf {
+    root.join("lock")
 }
 
 /// A new folder for the agent's user alone.

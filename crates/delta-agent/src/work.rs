@@ -145,10 +145,7 @@ impl Assignment {
     fn confinement(&self) -> Confinement {
         let context = &self.context;
         let (state, work) = (context.state.path(), context.work_folder.path());
-        let sandbox = match context.untrusted {
-            true => Sandbox::Strict,
-            false => context.settings.sandbox,
-        };
+        let sandbox = context.settings.sandbox.for_run(!context.untrusted);
         Confinement::of_slot(sandbox, state, work, context.slot)
     }
 
@@ -170,6 +167,7 @@ impl Assignment {
             tmp: folder.tmp.clone(),
             home: (confinement.sandbox == Sandbox::Strict).then(|| folder.home.clone()),
             base: settings.base_environment.clone(),
+            hidden: confinement.to_hide(&self.context.secrets, self.context.work_folder.path()),
             confinement,
             control_group: true,
             log_quota: settings.log_quota,

@@ -164,6 +164,7 @@ fn order(begin: &Begin<'_>) -> Order {
         tmp: work.tmp.clone().into(),
         home: work.home.clone().map(OsString::from),
         confinement: work.confinement,
+        hidden: work.hidden.iter().map(OsString::from).collect(),
         control_group: work.control_group,
         log_quota: work.log_quota,
         stop_grace: work.stop_grace,

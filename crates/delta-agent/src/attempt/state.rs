@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::private::{ATTEMPTS, FolderError, PRIVATE, PrivateFolder};
+use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder};
 use crate::shim::group::Group;
 use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record, SPOOL_FILE};
 
@@ -42,6 +42,11 @@ impl StateFolder {
 
     pub fn path(&self) -> &Path {
         &self.folder.root
+    }
+
+    /// A file in it that is always there.
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        private::lock_file(self.path())
     }
 
     /// A number that no attempt in this folder has.

@@ -103,8 +103,7 @@ impl Shim {
         };
         let (reader, writer) = io::pipe()?;
         let receiver = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
-        // The folder is <state>/attempts/<number>: all of the agent's state is out of reach.
-        let hidden = folder.ancestors().nth(2).unwrap_or(folder);
+        let hidden = order.hidden.iter().map(PathBuf::from).collect();
         let (spawner, ready) = Spawner::start(&order, directory, hidden, writer)?;
         let children = signal(SignalKind::child())?;
         let terminate = signal(SignalKind::terminate())?;

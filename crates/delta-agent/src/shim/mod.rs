@@ -6,17 +6,19 @@
 //! credential and no server, and refuses whoever does not know its key.
 //!
 //! Reading order: [`order`] (what is said), `attempt` (the life of one), `steps`, `tree` (its end),
-//! `control`, `spawner`, `sandbox`, `group`.
+//! `control`, `spawner`, `sandbox` (with `rules` and `user`), `group`.
 
 mod attempt;
 mod control;
 pub(crate) mod group;
 pub(crate) mod order;
+mod rules;
 mod sandbox;
 mod spawner;
 mod steps;
 mod timer;
 pub(crate) mod tree;
+mod user;
 
 use std::fs;
 use std::io;
@@ -31,7 +33,7 @@ use rustix::process::{
 
 pub use self::order::{Abandoned, StepRecord, StopAt};
 use self::order::{ORDER_FILE, Order};
-pub use self::sandbox::{Confinement, Sandbox};
+pub use self::sandbox::{Confinement, PRIVATE_STATE, Sandbox};
 
 /// The word on the command line that makes this program a shim.
 pub const SUBCOMMAND: &str = "shim";
