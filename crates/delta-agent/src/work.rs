@@ -30,7 +30,7 @@ use crate::progress::{Lines, Progress};
 use crate::report;
 use crate::shim::{Confinement, Sandbox};
 use crate::spec;
-use crate::workspace::AttemptFolder;
+use crate::workspace::{AttemptFolder, Home};
 
 /// How long the end of a job waits for the rest of its log to reach the server. The result matters
 /// more than the last lines: past this it is reported without them, and says so.
@@ -165,7 +165,7 @@ impl Assignment {
             workspace: folder.workspace.clone(),
             workdir: spec.workdir,
             tmp: folder.tmp.clone(),
-            home: (confinement.sandbox == Sandbox::Strict).then(|| folder.home.clone()),
+            home: (home(confinement) == Home::Own).then(|| folder.home.clone()),
             base: settings.base_environment.clone(),
             hidden: confinement.to_hide(&self.context.secrets, self.context.work_folder.path()),
             confinement,
@@ -243,9 +243,8 @@ impl Assignment {
         let context = Arc::clone(&self.context);
         let made = tokio::task::spawn_blocking(move || {
             let source = &context.settings.source;
-            context
-                .work_folder
-                .attempt(number, source, confinement.user)
+            let folder = &context.work_folder;
+            folder.attempt(number, source, home(confinement), confinement.user)
         });
         let problem = match made.await {
             Ok(Ok(folder)) => return Ok(folder),
@@ -313,6 +312,14 @@ async fn remove(folder: AttemptFolder) {
     let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
     if let Err(problem) = removed {
         tracing::warn!(error = %problem, "the workspace was not removed");
+    }
+}
+
+/// A confined job cannot reach the agent's.
+fn home(confinement: Confinement) -> Home {
+    match confinement.sandbox {
+        Sandbox::Strict => Home::Own,
+        Sandbox::Host | Sandbox::Open => Home::Agents,
     }
 }
 

@@ -54,6 +54,13 @@ pub enum Source {
     InPlace(PathBuf),
 }
 
+/// Whose HOME a job sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    Agents,
+    Own,
+}
+
 /// The folder under which an agent works. Held locked until dropped.
 #[derive(Debug)]
 pub struct WorkFolder {
@@ -103,11 +110,12 @@ impl WorkFolder {
         &self,
         number: u64,
         source: &Source,
+        home: Home,
         owner: Option<u32>,
     ) -> Result<AttemptFolder, WorkspaceError> {
         let mut folder = self.existing(number);
         private::make(&folder.root)?;
-        let made = folder.fill(source).and_then(|()| match owner {
+        let made = folder.fill(source, home).and_then(|()| match owner {
             Some(owner) => self.give_away(&folder, owner),
             None => Ok(()),
         });
@@ -134,7 +142,8 @@ impl WorkFolder {
             fs::set_permissions(path, fs::Permissions::from_mode(PASSABLE))
                 .map_err(failed("open", path))?;
         }
-        for path in [&folder.workspace, &folder.tmp, &folder.home] {
+        let own = [&folder.workspace, &folder.tmp, &folder.home];
+        for path in own.into_iter().filter(|path| path.exists()) {
             change_owner(path, owner).map_err(failed("give away", path))?;
         }
         Ok(())
@@ -142,9 +151,11 @@ impl WorkFolder {
 }
 
 impl AttemptFolder {
-    fn fill(&mut self, source: &Source) -> Result<(), WorkspaceError> {
+    fn fill(&mut self, source: &Source, home: Home) -> Result<(), WorkspaceError> {
         private::make(&self.tmp)?;
-        private::make(&self.home)?;
+        if home == Home::Own {
+            private::make(&self.home)?;
+        }
         match source {
             Source::Empty => private::make(&self.workspace)?,
             Source::Copy(tree) => {
@@ -224,9 +235,13 @@ mod tests {
     fn a_work_folder_has_one_owner_and_forgets_what_nobody_goes_on_with() {
         let place = tempfile::tempdir().expect("a folder");
         let first = WorkFolder::open(place.path()).expect("first");
-        let attempt = first.attempt(1, &Source::Empty, None).expect("an attempt");
+        let attempt = first
+            .attempt(1, &Source::Empty, Home::Own, None)
+            .expect("an attempt");
         fs::write(attempt.workspace.join("left"), "behind").expect("a file");
-        let kept = first.attempt(2, &Source::Empty, None).expect("an attempt");
+        let kept = first
+            .attempt(2, &Source::Empty, Home::Own, None)
+            .expect("an attempt");
         let again = WorkFolder::open(place.path());
         assert!(
             matches!(
@@ -246,7 +261,9 @@ mod tests {
     fn a_folder_without_write_permission_is_removed_too() {
         let place = tempfile::tempdir().expect("a folder");
         let work = WorkFolder::open(place.path()).expect("a work folder");
-        let attempt = work.attempt(1, &Source::Empty, None).expect("an attempt");
+        let attempt = work
+            .attempt(1, &Source::Empty, Home::Own, None)
+            .expect("an attempt");
         let locked = attempt.workspace.join("locked");
         fs::create_dir(&locked).expect("a folder");
         fs::write(locked.join("file"), "x").expect("a file");
@@ -262,7 +279,7 @@ mod tests {
         fs::write(tree.path().join("kept"), "x").expect("a file");
         let work = WorkFolder::open(place.path()).expect("a work folder");
         let attempt = work
-            .attempt(1, &Source::InPlace(tree.path().into()), None)
+            .attempt(1, &Source::InPlace(tree.path().into()), Home::Agents, None)
             .expect("an attempt");
         assert_eq!(
             attempt.workspace,

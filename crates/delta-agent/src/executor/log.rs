@@ -10,6 +10,7 @@ use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 
 use super::Step;
+use crate::shim::complain;
 
 /// Characters of a step shown in its mark.
 const MAX_MARK_CHARS: usize = 200;
@@ -116,7 +117,7 @@ impl Spool {
             Err(problem) => {
                 // The job goes on without its log rather than dying of a full disk. What is in the
                 // file after a partial write is not known, so its length is asked for.
-                eprintln!("the log cannot be written: {problem}");
+                complain(&format!("the log cannot be written: {problem}"));
                 let known = self
                     .file
                     .metadata()

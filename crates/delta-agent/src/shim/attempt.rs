@@ -79,14 +79,12 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
         }
     };
     record.started_at = started_at;
-    let written = write_record(folder, &record)?;
+    write_record(folder, &record)?;
     let mut control = control;
     // The record is what counts; an agent that misses this finds it.
     control.send(&Event::Ended);
-    // Told first, because nobody goes on with anything of another boot: the disk may take its time.
-    let synced = written.sync_all();
     group.finish();
-    synced
+    Ok(())
 }
 
 impl Shim {
@@ -379,13 +377,12 @@ impl Joining {
     }
 }
 
-/// Whole or not at all. Not synced yet: the file is returned for that.
-fn write_record(folder: &Path, record: &Record) -> io::Result<File> {
+/// Whole or not at all. Not synced: nobody goes on with anything of another boot.
+fn write_record(folder: &Path, record: &Record) -> io::Result<()> {
     let (path, draft) = (folder.join(RECORD_FILE), folder.join("end.draft"));
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&draft)?;
     file.write_all(&serde_json::to_vec(record)?)?;
-    fs::rename(draft, path)?;
-    Ok(file)
+    fs::rename(draft, path)
 }
