@@ -12,5 +12,6 @@ mod harness;
 mod hostile;
 mod kills;
 mod partitions;
+mod sandbox;
 mod shuffled;
 mod traffic;

@@ -98,11 +98,38 @@ fn a_server_killed_again_and_again_has_every_byte_of_the_job_it_left() {
     server.check();
 }
 
+/// A lease, how often it is renewed, and for how long the network is gone under it.
+struct Outage {
+    ttl: &'static str,
+    heartbeat: &'static str,
+    length: Duration,
+}
+
+impl Outage {
+    /// Ten heartbeats of a lease of thirty; in a storm a minute, with the timings of a real server.
+    fn chosen() -> Outage {
+        match storm_count("DELTA_STORM_OUTAGE_SECONDS", 0) {
+            0 => Outage {
+                ttl: "8s",
+                heartbeat: "250ms",
+                length: Duration::from_millis(2500),
+            },
+            seconds => Outage {
+                ttl: "150s",
+                heartbeat: "20s",
+                length: Duration::from_secs(seconds.into()),
+            },
+        }
+    }
+}
+
 // F29, LM-24: for many heartbeats and less than a lease; first nothing passes, then the
 // connection is gone and no other can be made.
 #[test]
 fn a_network_that_is_gone_for_less_than_a_lease_costs_nothing() {
-    let server = Server::start(Options::patient());
+    let chosen = Outage::chosen();
+    let options = Options::patient().flag("lease-ttl", chosen.ttl);
+    let server = Server::start(options.flag("heartbeat-interval", chosen.heartbeat));
     let person = server.person();
     let printer = Printer::new(&server);
     let proxy = Proxy::start(server.addr(), fresh_seed()).unwrap();
@@ -110,8 +137,7 @@ fn a_network_that_is_gone_for_less_than_a_lease_costs_nothing() {
     let run = person.create(&run_of(&printer.step));
     let worker = pid_in(&printer.mark);
     let job = only_job(&person, &run);
-    // Ten heartbeats of a lease of thirty.
-    let outage = || std::thread::sleep(Duration::from_millis(2500));
+    let outage = || std::thread::sleep(chosen.length);
     more_is_stored(&person, &job);
     Direction::BOTH.into_iter().for_each(|it| proxy.hold(it));
     outage();
@@ -127,6 +153,13 @@ fn a_network_that_is_gone_for_less_than_a_lease_costs_nothing() {
     check_one_lease(&person, &run, &printed);
     assert_eq!(pid_in(&printer.mark), worker, "it was started once");
     server.check();
+    println!(
+        "twice {} s without a network, a lease of {}: one attempt, one lease, {} bytes of log, \
+         every one as printed",
+        chosen.length.as_secs_f64(),
+        chosen.ttl,
+        printed.len()
+    );
 }
 
 // F30, F7, LM-13: for longer than a lease; another agent wins, and what the first one still has

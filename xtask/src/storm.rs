@@ -101,6 +101,15 @@ const STORMS: [Storm; 12] = [
         env: &[LONG, ("DELTA_STORM_KILLS", "50")],
     },
     Storm {
+        name: "outage",
+        what: "a network that is gone for a minute, twice, while a job prints",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "a_network_that_is_gone_for_less_than_a_lease",
+        },
+        env: &[LONG, ("DELTA_STORM_OUTAGE_SECONDS", "60")],
+    },
+    Storm {
         name: "traffic",
         what: "two hundred jobs on agents behind networks that break all the time",
         work: Work::Tests {

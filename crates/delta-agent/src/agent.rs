@@ -11,20 +11,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateError, StateFolder};
+use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateFolder};
 use crate::executor::BaseEnvironment;
 use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine};
 use crate::note::Note;
+use crate::private::FolderError;
 use crate::progress::Observer;
 use crate::secret::TokenSource;
 use crate::session::{self, SessionEnd};
-use crate::shim::{Confinement, Sandbox};
+use crate::shim::{Confinement, PRIVATE_STATE, Sandbox};
 use crate::tls::TlsFiles;
 use crate::workspace::{Source, WorkFolder, WorkspaceError};
 
@@ -105,7 +107,7 @@ pub enum AgentError {
     #[error("there is no folder to work in")]
     WorkFolder(#[from] WorkspaceError),
     #[error("there is no folder to remember in")]
-    StateFolder(#[from] StateError),
+    StateFolder(#[from] FolderError),
 }
 
 /// When to end. Empty while the agent works; then the moment at which running jobs are stopped.
@@ -120,12 +122,22 @@ pub(crate) struct SlotContext {
     pub work_folder: Arc<WorkFolder>,
     pub state: Arc<StateFolder>,
     pub observer: Arc<dyn Observer>,
+    /// What no job may read: the state folder, and the files that say who the agent is.
+    pub secrets: Arc<[PathBuf]>,
     /// What the protocol calls this one execution.
     pub execution: String,
     /// Counted from 1.
     pub slot: u32,
     /// The strict sandbox, whatever the settings say.
     pub untrusted: bool,
+}
+
+/// Lets nobody of the same user look into this process or attach to it: it holds credentials and
+/// lease tokens, and its jobs may be that user. It leaves no core file either.
+pub fn keep_private() {
+    if let Err(problem) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(error = %problem, "jobs of this user can look into the agent");
+    }
 }
 
 /// Works until `shutdown` says otherwise.
@@ -140,7 +152,9 @@ pub async fn run(
     let inherited = take_over(&state, &work_folder).await;
     let (link, assigned) = Link::new(settings.slots);
     let stop = CancellationToken::new();
-    let line = link_settings(server, &settings, &state, &work_folder).await;
+    let secrets = secrets(&server, &state);
+    let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
+    let line = link_settings(server, &settings, &state, enforced).await;
     let mut agent = Agent {
         context: SlotContext {
             link: link.clone(),
@@ -148,6 +162,7 @@ pub async fn run(
             work_folder,
             state,
             observer,
+            secrets,
             execution: String::new(),
             slot: 0,
             untrusted: false,
@@ -172,7 +187,7 @@ async fn link_settings(
     server: ServerSettings,
     settings: &AgentSettings,
     state: &StateFolder,
-    work_folder: &WorkFolder,
+    enforced: Vec<String>,
 ) -> LinkSettings {
     let machine = match settings.detect_runtimes {
         true => Machine::whole(&settings.work_folder).await,
@@ -187,23 +202,54 @@ async fn link_settings(
         machine,
         labels: settings.labels.clone(),
         zones: settings.zones.clone(),
-        enforced: what_is_enforced(settings, state, work_folder),
+        enforced,
     }
 }
 
-/// Whoever asked for a sandbox is told what this machine makes of it.
+/// The state folder, and the files that say who this agent is.
+fn secrets(server: &ServerSettings, state: &StateFolder) -> Arc<[PathBuf]> {
+    let token = match &server.token {
+        Some(TokenSource::File(path)) => Some(path),
+        _ => None,
+    };
+    let key = server.tls.client.as_ref().map(|client| &client.key);
+    let files = token.into_iter().chain(key);
+    // A file that is not there now is read anew later, or never.
+    let files = files.filter_map(|path| path.canonicalize().ok());
+    std::iter::once(state.path().to_owned())
+        .chain(files)
+        .collect()
+}
+
+/// What this machine makes of the sandbox, for trusted runs and for those that are not.
 fn what_is_enforced(
     settings: &AgentSettings,
     state: &StateFolder,
     work: &WorkFolder,
+    secrets: &[PathBuf],
 ) -> Vec<String> {
-    let confinement = Confinement::of_slot(settings.sandbox, state.path(), work.path(), 1);
-    let enforced = confinement.enforced();
+    let of = |sandbox| {
+        let confinement = Confinement::of_slot(sandbox, state.path(), work.path(), 1);
+        let hidden = confinement.to_hide(secrets, work.path());
+        (
+            confinement,
+            confinement.enforced(&hidden, &state.lock_file()),
+        )
+    };
+    let (confinement, mut enforced) = of(settings.sandbox);
     tracing::info!(enforced = enforced.join(" "), "jobs are confined");
     let root = rustix::process::geteuid().is_root();
     if settings.sandbox == Sandbox::Strict && root && confinement.user.is_none() {
         let work = work.path().display();
         tracing::warn!(%work, "jobs get no user of their own: others cannot reach the work folder");
+    }
+    let state = state.path().display();
+    if settings.sandbox == Sandbox::Host && !enforced.iter().any(|it| it == PRIVATE_STATE) {
+        tracing::warn!(%state, "jobs can read the state folder; docs/agent.md says where they cannot");
+    }
+    if settings.sandbox != Sandbox::Strict {
+        let untrusted = of(Sandbox::Strict).1;
+        enforced.extend(untrusted.iter().map(|word| format!("untrusted:{word}")));
     }
     enforced
 }

@@ -23,6 +23,7 @@ mod link;
 mod log_ship;
 mod note;
 mod pending;
+pub mod private;
 pub mod progress;
 mod report;
 mod secret;
@@ -33,6 +34,6 @@ pub mod tls;
 mod work;
 pub mod workspace;
 
-pub use agent::{AgentError, AgentSettings, ServerSettings, Shutdown, run};
+pub use agent::{AgentError, AgentSettings, ServerSettings, Shutdown, keep_private, run};
 pub use link::{Address, AddressError, Machine};
 pub use secret::{Secret, TokenSource};

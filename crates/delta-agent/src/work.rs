@@ -31,7 +31,7 @@ use crate::progress::{Lines, Progress};
 use crate::report;
 use crate::shim::{Confinement, Sandbox};
 use crate::spec;
-use crate::workspace::AttemptFolder;
+use crate::workspace::{AttemptFolder, Home};
 
 /// How long the end of a job waits for a server that is there and takes no more of its log. The
 /// result matters more than the last lines: past this it is reported without them, and says so.
@@ -150,10 +150,7 @@ impl Assignment {
     fn confinement(&self) -> Confinement {
         let context = &self.context;
         let (state, work) = (context.state.path(), context.work_folder.path());
-        let sandbox = match context.untrusted {
-            true => Sandbox::Strict,
-            false => context.settings.sandbox,
-        };
+        let sandbox = context.settings.sandbox.for_run(!context.untrusted);
         Confinement::of_slot(sandbox, state, work, context.slot)
     }
 
@@ -173,8 +170,9 @@ impl Assignment {
             workspace: folder.workspace.clone(),
             workdir: spec.workdir,
             tmp: folder.tmp.clone(),
-            home: (confinement.sandbox == Sandbox::Strict).then(|| folder.home.clone()),
+            home: (home(confinement) == Home::Own).then(|| folder.home.clone()),
             base: settings.base_environment.clone(),
+            hidden: confinement.to_hide(&self.context.secrets, self.context.work_folder.path()),
             confinement,
             control_group: true,
             log_quota: settings.log_quota,
@@ -260,9 +258,8 @@ impl Assignment {
         let context = Arc::clone(&self.context);
         let made = tokio::task::spawn_blocking(move || {
             let source = &context.settings.source;
-            context
-                .work_folder
-                .attempt(number, source, confinement.user)
+            let folder = &context.work_folder;
+            folder.attempt(number, source, home(confinement), confinement.user)
         });
         let problem = match made.await {
             Ok(Ok(folder)) => return Ok(folder),
@@ -361,6 +358,14 @@ async fn remove(folder: AttemptFolder) {
     let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
     if let Err(problem) = removed {
         tracing::warn!(error = %problem, "the workspace was not removed");
+    }
+}
+
+/// A confined job cannot reach the agent's.
+fn home(confinement: Confinement) -> Home {
+    match confinement.sandbox {
+        Sandbox::Strict => Home::Own,
+        Sandbox::Host | Sandbox::Open => Home::Agents,
     }
 }
 

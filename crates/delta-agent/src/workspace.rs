@@ -5,17 +5,15 @@
 //! it, and nobody goes on with, is removed at the start. Names inside are ours: nothing a server or
 //! a job says becomes a path.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Uid, chownat, flock};
+use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat};
 
 use crate::copy::{self, CopyError};
-
-/// Only the agent's user may look inside: logs and sources are nobody else's business.
-const PRIVATE: u32 = 0o700;
+use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder, failed};
 
 /// Others may pass through, and see nothing.
 const PASSABLE: u32 = 0o711;
@@ -23,15 +21,8 @@ const PASSABLE: u32 = 0o711;
 /// Why there is no folder to work in.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkspaceError {
-    #[error("the work folder {path} belongs to another agent that is running")]
-    InUse { path: PathBuf },
-    #[error("cannot {doing} {path}")]
-    Io {
-        doing: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     #[error("the source tree cannot be copied")]
     Copy(#[from] CopyError),
 }
@@ -40,10 +31,9 @@ impl WorkspaceError {
     /// Another machine may have the space that this one lacks.
     pub fn is_disk_full(&self) -> bool {
         let source = match self {
-            WorkspaceError::InUse { .. } | WorkspaceError::Copy(CopyError::TooDeep { .. }) => {
-                return false;
-            }
-            WorkspaceError::Io { source, .. }
+            WorkspaceError::Folder(FolderError::InUse { .. })
+            | WorkspaceError::Copy(CopyError::TooDeep { .. }) => return false,
+            WorkspaceError::Folder(FolderError::Io { source, .. })
             | WorkspaceError::Copy(CopyError::Io { source, .. }) => source,
         };
         matches!(
@@ -64,11 +54,17 @@ pub enum Source {
     InPlace(PathBuf),
 }
 
+/// Whose HOME a job sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    Agents,
+    Own,
+}
+
 /// The folder under which an agent works. Held locked until dropped.
 #[derive(Debug)]
 pub struct WorkFolder {
-    root: PathBuf,
-    _lock: File,
+    folder: PrivateFolder,
 }
 
 /// The folder of one attempt.
@@ -83,30 +79,20 @@ pub struct AttemptFolder {
 impl WorkFolder {
     /// Makes or takes over the folder.
     pub fn open(root: &Path) -> Result<WorkFolder, WorkspaceError> {
-        let attempts = root.join("attempts");
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(PRIVATE);
-        builder
-            .create(&attempts)
-            .map_err(io_error("create", &attempts))?;
-        let root = root.canonicalize().map_err(io_error("resolve", root))?;
-        let lock_path = root.join("lock");
-        let lock = File::create(&lock_path).map_err(io_error("create", &lock_path))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(WorkspaceError::InUse { path: root });
-        }
-        Ok(WorkFolder { root, _lock: lock })
+        // Not shut again where it is open: jobs with users of their own pass through it.
+        let folder = PrivateFolder::open(root)?;
+        Ok(WorkFolder { folder })
     }
 
     pub fn path(&self) -> &Path {
-        &self.root
+        &self.folder.root
     }
 
     /// Clears what a former agent left, but for the attempts that go on. What cannot be removed is
     /// left where it is, and said so: it must not keep an agent from starting. Returns the highest
     /// number that is still taken.
     pub fn keep_only(&self, numbers: &[u64]) -> u64 {
-        let attempts = self.root.join("attempts");
+        let attempts = self.path().join(ATTEMPTS);
         let mut highest = 0;
         for entry in fs::read_dir(&attempts).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -132,11 +118,12 @@ impl WorkFolder {
         &self,
         number: u64,
         source: &Source,
+        home: Home,
         owner: Option<u32>,
     ) -> Result<AttemptFolder, WorkspaceError> {
         let mut folder = self.existing(number);
-        make_private(&folder.root)?;
-        let made = folder.fill(source).and_then(|()| match owner {
+        private::make(&folder.root)?;
+        let made = folder.fill(source, home).and_then(|()| match owner {
             Some(owner) => self.give_away(&folder, owner),
             None => Ok(()),
         });
@@ -148,7 +135,7 @@ impl WorkFolder {
 
     /// The folder of an attempt that an earlier agent began. An in-place tree is not known.
     pub fn existing(&self, number: u64) -> AttemptFolder {
-        let root = self.root.join("attempts").join(number.to_string());
+        let root = self.path().join(ATTEMPTS).join(number.to_string());
         AttemptFolder {
             workspace: root.join("workspace"),
             tmp: root.join("tmp"),
@@ -159,29 +146,32 @@ impl WorkFolder {
 
     /// Opens the way to the folder for its new owner, and to nothing else.
     fn give_away(&self, folder: &AttemptFolder, owner: u32) -> Result<(), WorkspaceError> {
-        for path in [&self.root, &self.root.join("attempts"), &folder.root] {
+        for path in [self.path(), &self.path().join(ATTEMPTS), &folder.root] {
             fs::set_permissions(path, fs::Permissions::from_mode(PASSABLE))
-                .map_err(io_error("open", path))?;
+                .map_err(failed("open", path))?;
         }
-        for path in [&folder.workspace, &folder.tmp, &folder.home] {
-            change_owner(path, owner).map_err(io_error("give away", path))?;
+        let own = [&folder.workspace, &folder.tmp, &folder.home];
+        for path in own.into_iter().filter(|path| path.exists()) {
+            change_owner(path, owner).map_err(failed("give away", path))?;
         }
         Ok(())
     }
 }
 
 impl AttemptFolder {
-    fn fill(&mut self, source: &Source) -> Result<(), WorkspaceError> {
-        make_private(&self.tmp)?;
-        make_private(&self.home)?;
+    fn fill(&mut self, source: &Source, home: Home) -> Result<(), WorkspaceError> {
+        private::make(&self.tmp)?;
+        if home == Home::Own {
+            private::make(&self.home)?;
+        }
         match source {
-            Source::Empty => make_private(&self.workspace)?,
+            Source::Empty => private::make(&self.workspace)?,
             Source::Copy(tree) => {
-                make_private(&self.workspace)?;
+                private::make(&self.workspace)?;
                 copy::tree(tree, &self.workspace)?;
             }
             Source::InPlace(tree) => {
-                self.workspace = tree.canonicalize().map_err(io_error("resolve", tree))?;
+                self.workspace = tree.canonicalize().map_err(failed("resolve", tree))?;
             }
         }
         Ok(())
@@ -193,22 +183,6 @@ impl AttemptFolder {
         if let Err(problem) = remove_tree(&self.root) {
             tracing::warn!(path = %self.root.display(), error = %problem, "left behind");
         }
-    }
-}
-
-fn make_private(path: &Path) -> Result<(), WorkspaceError> {
-    DirBuilder::new()
-        .mode(PRIVATE)
-        .create(path)
-        .map_err(io_error("create", path))
-}
-
-fn io_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> WorkspaceError {
-    let path = path.to_owned();
-    move |source| WorkspaceError::Io {
-        doing,
-        path,
-        source,
     }
 }
 
@@ -269,12 +243,19 @@ mod tests {
     fn a_work_folder_has_one_owner_and_forgets_what_nobody_goes_on_with() {
         let place = tempfile::tempdir().expect("a folder");
         let first = WorkFolder::open(place.path()).expect("first");
-        let attempt = first.attempt(1, &Source::Empty, None).expect("an attempt");
+        let attempt = first
+            .attempt(1, &Source::Empty, Home::Own, None)
+            .expect("an attempt");
         fs::write(attempt.workspace.join("left"), "behind").expect("a file");
-        let kept = first.attempt(2, &Source::Empty, None).expect("an attempt");
+        let kept = first
+            .attempt(2, &Source::Empty, Home::Own, None)
+            .expect("an attempt");
         let again = WorkFolder::open(place.path());
         assert!(
-            matches!(again, Err(WorkspaceError::InUse { .. })),
+            matches!(
+                again,
+                Err(WorkspaceError::Folder(FolderError::InUse { .. }))
+            ),
             "{again:?}"
         );
         drop(first);
@@ -288,7 +269,9 @@ mod tests {
     fn a_folder_without_write_permission_is_removed_too() {
         let place = tempfile::tempdir().expect("a folder");
         let work = WorkFolder::open(place.path()).expect("a work folder");
-        let attempt = work.attempt(1, &Source::Empty, None).expect("an attempt");
+        let attempt = work
+            .attempt(1, &Source::Empty, Home::Own, None)
+            .expect("an attempt");
         let locked = attempt.workspace.join("locked");
         fs::create_dir(&locked).expect("a folder");
         fs::write(locked.join("file"), "x").expect("a file");
@@ -304,7 +287,7 @@ mod tests {
         fs::write(tree.path().join("kept"), "x").expect("a file");
         let work = WorkFolder::open(place.path()).expect("a work folder");
         let attempt = work
-            .attempt(1, &Source::InPlace(tree.path().into()), None)
+            .attempt(1, &Source::InPlace(tree.path().into()), Home::Agents, None)
             .expect("an attempt");
         assert_eq!(
             attempt.workspace,

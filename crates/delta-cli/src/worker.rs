@@ -75,6 +75,7 @@ impl Worker {
         settings.source = wanted.source;
         settings.base_environment = wanted.base_environment;
         settings.stop_grace = wanted.stop_grace;
+        delta_agent::keep_private();
         let (stop, stopped) = watch::channel(None);
         let task = tokio::spawn(delta_agent::run(server, settings, observer, stopped));
         Ok(Worker {

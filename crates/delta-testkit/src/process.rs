@@ -48,6 +48,7 @@ pub struct Spawn {
     environment: Vec<(OsString, OsString)>,
     inherited: Inherited,
     folder: Option<PathBuf>,
+    user: Option<u32>,
 }
 
 impl Spawn {
@@ -58,6 +59,7 @@ impl Spawn {
             environment: Vec::new(),
             inherited: Inherited::Everything,
             folder: None,
+            user: None,
         }
     }
 
@@ -89,6 +91,12 @@ impl Spawn {
         self
     }
 
+    /// It becomes this user, with the group of the same number and no other. Only root may ask.
+    pub fn user(mut self, user: u32) -> Self {
+        self.user = Some(user);
+        self
+    }
+
     /// Starts it with its output in files and stdin at the end of file. It is killed when the
     /// returned value is dropped, and when this process ends in whatever way.
     pub fn spawn(self) -> Result<Process> {
@@ -101,7 +109,16 @@ impl Spawn {
         let output = tempfile::Builder::new()
             .prefix("delta-process-")
             .tempdir()?;
-        let mut command = nursery::dying_with_us(&self.program, self.inherited, "KILL", &[])?;
+        let switch = match self.user {
+            Some(user) => vec![
+                format!("--reuid={user}"),
+                format!("--regid={user}"),
+                "--clear-groups".to_owned(),
+            ],
+            None => Vec::new(),
+        };
+        let switch: Vec<&str> = switch.iter().map(String::as_str).collect();
+        let mut command = nursery::dying_with_us(&self.program, self.inherited, "KILL", &switch)?;
         command
             .args(self.arguments)
             .envs(self.environment)

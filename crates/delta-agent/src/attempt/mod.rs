@@ -25,13 +25,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub use self::link::{Happened, Watcher};
 use self::link::{Link, Orders};
-pub use self::state::{StateError, StateFolder};
+pub use self::state::StateFolder;
 use crate::clock;
 use crate::executor::{Ended, Step, StopOrder, Work, environment};
 use crate::shim::SUBCOMMAND;
-use crate::shim::order::{
-    COMPLAINTS_FILE, Deadlines, Order, Record, SOCKET_FILE, SPOOL_FILE, State,
-};
+use crate::shim::order::{Deadlines, Order, Record, SOCKET_FILE, SPOOL_FILE, State};
 pub use crate::shim::{Abandoned, StepRecord, StopAt};
 
 /// How a shim is started.
@@ -130,7 +128,6 @@ fn start_in(folder: &Path, begin: &Begin<'_>, watcher: Box<dyn Watcher>) -> io::
     let mut stream = dial(folder)?;
     stream.write_all(&link::hello_line(&order.key)?)?;
     let stream = asynchronous(stream)?;
-    let complaints = std::fs::File::create(folder.join(COMPLAINTS_FILE))?;
     let mut command = Command::new(&begin.program.program);
     command
         .args(&begin.program.arguments)
@@ -140,7 +137,7 @@ fn start_in(folder: &Path, begin: &Begin<'_>, watcher: Box<dyn Watcher>) -> io::
         .current_dir("/")
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
         .stdout(Stdio::null())
-        .stderr(complaints);
+        .stderr(Stdio::null());
     // Left to run when this is dropped; reaped in the background while this agent lives.
     command.spawn()?;
     Ok(Attempt::followed(
@@ -164,6 +161,7 @@ fn order(begin: &Begin<'_>) -> Order {
         tmp: work.tmp.clone().into(),
         home: work.home.clone().map(OsString::from),
         confinement: work.confinement,
+        hidden: work.hidden.iter().map(OsString::from).collect(),
         control_group: work.control_group,
         log_quota: work.log_quota,
         stop_grace: work.stop_grace,

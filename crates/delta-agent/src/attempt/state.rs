@@ -6,64 +6,34 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, flock};
-
+use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder};
 use crate::shim::group::Group;
 use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record, SPOOL_FILE};
 
-const PRIVATE: u32 = 0o700;
 const NOTE_FILE: &str = "note";
 
 /// Characters of a socket's path that every system takes.
 const MAX_SOCKET_PATH: usize = 100;
 
-/// Why there is no state folder.
-#[derive(Debug, thiserror::Error)]
-pub enum StateError {
-    #[error("the state folder {path} belongs to another agent that is running")]
-    InUse { path: PathBuf },
-    #[error("cannot {doing} {path}")]
-    Io {
-        doing: &'static str,
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-}
-
 /// The folder in which an agent remembers its attempts. Held locked until dropped.
 #[derive(Debug)]
 pub struct StateFolder {
-    root: PathBuf,
+    folder: PrivateFolder,
     next: AtomicU64,
-    _lock: File,
 }
 
 impl StateFolder {
     /// Makes the folder or takes it over.
-    pub fn open(root: &Path) -> Result<StateFolder, StateError> {
-        let attempts = root.join("attempts");
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(PRIVATE);
-        builder
-            .create(&attempts)
-            .map_err(failed("create", &attempts))?;
-        let root = root.canonicalize().map_err(failed("resolve", root))?;
-        let private = fs::Permissions::from_mode(PRIVATE);
-        fs::set_permissions(&root, private).map_err(failed("protect", &root))?;
-        let lock_path = root.join("lock");
-        let lock = File::create(&lock_path).map_err(failed("create", &lock_path))?;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(StateError::InUse { path: root });
-        }
+    pub fn open(root: &Path) -> Result<StateFolder, FolderError> {
+        let folder = PrivateFolder::open(root)?;
+        folder.protect()?;
         let state = StateFolder {
-            root,
+            folder,
             next: AtomicU64::new(1),
-            _lock: lock,
         };
         let last = state.attempts().last().map_or(0, |(number, _)| *number);
         state.next.store(last + 1, Ordering::Relaxed);
@@ -71,7 +41,12 @@ impl StateFolder {
     }
 
     pub fn path(&self) -> &Path {
-        &self.root
+        &self.folder.root
+    }
+
+    /// A file in it that is always there.
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        private::lock_file(self.path())
     }
 
     /// A number that no attempt in this folder has.
@@ -86,7 +61,7 @@ impl StateFolder {
     }
 
     pub(super) fn folder(&self, number: u64) -> PathBuf {
-        self.root.join("attempts").join(number.to_string())
+        self.path().join(ATTEMPTS).join(number.to_string())
     }
 
     pub(super) fn make(&self, number: u64) -> io::Result<PathBuf> {
@@ -97,7 +72,7 @@ impl StateFolder {
 
     /// What is there, by number.
     pub(super) fn attempts(&self) -> Vec<(u64, PathBuf)> {
-        let entries = fs::read_dir(self.root.join("attempts"))
+        let entries = fs::read_dir(self.path().join(ATTEMPTS))
             .into_iter()
             .flatten();
         let numbered = entries.flatten().filter_map(|entry| {
@@ -107,15 +82,6 @@ impl StateFolder {
         let mut attempts: Vec<_> = numbered.collect();
         attempts.sort();
         attempts
-    }
-}
-
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
-    let path = path.to_owned();
-    move |source| StateError::Io {
-        doing,
-        path,
-        source,
     }
 }
 
@@ -187,6 +153,8 @@ pub(super) fn fresh_key() -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
@@ -197,7 +165,7 @@ mod tests {
         let mode = fs::metadata(&root).expect("a folder").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         let again = StateFolder::open(&root);
-        assert!(matches!(again, Err(StateError::InUse { .. })), "{again:?}");
+        assert!(matches!(again, Err(FolderError::InUse { .. })), "{again:?}");
         let number = first.number();
         first.make(number).expect("an attempt");
         drop(first);

@@ -10,6 +10,7 @@ use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 
 use super::Step;
+use crate::shim::complain;
 
 /// Characters of a step shown in its mark.
 const MAX_MARK_CHARS: usize = 200;
@@ -122,8 +123,7 @@ impl Spool {
         match self.file.write_all(bytes) {
             Ok(()) => self.size.bytes += bytes.len() as u64,
             Err(problem) => {
-                // Complaints go to the same disk as the log, so they may fail as well.
-                let _ = writeln!(io::stderr(), "the log cannot be written: {problem}");
+                complain(&format!("the log cannot be written: {problem}"));
                 // What is in the file after a partial write is not known: its length is asked for.
                 let length = self.file.metadata().map(|meta| meta.len());
                 let known = length.unwrap_or(self.size.bytes).max(self.size.bytes);

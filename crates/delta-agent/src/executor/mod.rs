@@ -40,6 +40,8 @@ pub struct Work {
     pub home: Option<PathBuf>,
     pub base: BaseEnvironment,
     pub confinement: Confinement,
+    /// What it is kept from by name, as [`Confinement::to_hide`] said.
+    pub hidden: Vec<PathBuf>,
     /// Use a control group where there is one; without it the tree is ended process by process.
     pub control_group: bool,
     /// Bytes of log kept.

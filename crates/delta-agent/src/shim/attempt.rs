@@ -86,14 +86,12 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
     };
     record.started_at = started_at;
     fs::remove_file(&reserve)?;
-    let written = write_record(folder, &record)?;
+    write_record(folder, &record)?;
     let mut control = control;
     // The record is what counts; an agent that misses this finds it.
     control.send(&Event::Ended);
-    // Told first, because nobody goes on with anything of another boot: the disk may take its time.
-    let synced = written.sync_all();
     group.finish();
-    synced
+    Ok(())
 }
 
 impl Shim {
@@ -110,8 +108,7 @@ impl Shim {
         };
         let (reader, writer) = io::pipe()?;
         let receiver = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
-        // The folder is <state>/attempts/<number>: all of the agent's state is out of reach.
-        let hidden = folder.ancestors().nth(2).unwrap_or(folder);
+        let hidden = order.hidden.iter().map(PathBuf::from).collect();
         let (spawner, ready) = Spawner::start(&order, directory, hidden, writer)?;
         let children = signal(SignalKind::child())?;
         let terminate = signal(SignalKind::terminate())?;
@@ -387,13 +384,12 @@ impl Joining {
     }
 }
 
-/// Whole or not at all. Not synced yet: the file is returned for that.
-fn write_record(folder: &Path, record: &Record) -> io::Result<File> {
+/// Whole or not at all. Not synced: nobody goes on with anything of another boot.
+fn write_record(folder: &Path, record: &Record) -> io::Result<()> {
     let (path, draft) = (folder.join(RECORD_FILE), folder.join("end.draft"));
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&draft)?;
     file.write_all(&serde_json::to_vec(record)?)?;
-    fs::rename(draft, path)?;
-    Ok(file)
+    fs::rename(draft, path)
 }

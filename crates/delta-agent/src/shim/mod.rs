@@ -6,32 +6,36 @@
 //! credential and no server, and refuses whoever does not know its key.
 //!
 //! Reading order: [`order`] (what is said), `attempt` (the life of one), `steps`, `tree` (its end),
-//! `control`, `spawner`, `sandbox`, `group`.
+//! `control`, `spawner`, `sandbox` (with `rules` and `user`), `group`.
 
 mod attempt;
 mod control;
 pub(crate) mod group;
 pub(crate) mod order;
+mod rules;
 mod sandbox;
 mod spawner;
 mod steps;
 mod timer;
 pub(crate) mod tree;
+mod user;
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use rustix::process::{
     DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior, setsid,
 };
 
 pub use self::order::{Abandoned, StepRecord, StopAt};
-use self::order::{ORDER_FILE, Order};
-pub use self::sandbox::{Confinement, Sandbox};
+use self::order::{COMPLAINTS_FILE, ORDER_FILE, Order};
+pub use self::sandbox::{Confinement, PRIVATE_STATE, Sandbox};
 
 /// The word on the command line that makes this program a shim.
 pub const SUBCOMMAND: &str = "shim";
@@ -39,14 +43,27 @@ pub const SUBCOMMAND: &str = "shim";
 /// Carries out the order in this state folder. The listening socket comes as standard input, so
 /// that it is there before the shim is.
 pub fn main(folder: &Path) -> ExitCode {
+    let _ = COMPLAINTS.set(folder.join(COMPLAINTS_FILE));
+    std::panic::set_hook(Box::new(|panic| complain(&panic.to_string())));
     match carry_out(folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            // The disk it goes to may be what failed.
-            let _ = writeln!(io::stderr(), "the shim of {}: {problem}", folder.display());
+            complain(&format!("the shim of {}: {problem}", folder.display()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Where this shim writes what goes wrong inside itself; no file as long as nothing does.
+static COMPLAINTS: OnceLock<PathBuf> = OnceLock::new();
+
+/// Says what went wrong to whoever looks for a lost shim.
+pub(crate) fn complain(text: &str) {
+    let Some(path) = COMPLAINTS.get() else { return };
+    let mut options = File::options();
+    let file = options.create(true).append(true).mode(0o600).open(path);
+    // Nobody is left to be told.
+    let _ = file.and_then(|mut file| writeln!(file, "{text}"));
 }
 
 fn carry_out(folder: &Path) -> io::Result<()> {

@@ -41,6 +41,9 @@ pub(crate) struct Order {
     pub tmp: OsString,
     pub home: Option<OsString>,
     pub confinement: Confinement,
+    /// What the job is kept from by name: the agent's state and credentials.
+    #[serde(default)]
+    pub hidden: Vec<OsString>,
     pub control_group: bool,
     pub log_quota: u64,
     pub stop_grace: Duration,

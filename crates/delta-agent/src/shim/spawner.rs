@@ -32,7 +32,7 @@ impl Spawner {
     pub fn start(
         order: &Order,
         directory: PathBuf,
-        hidden: &Path,
+        hidden: Vec<PathBuf>,
         output: io::PipeWriter,
     ) -> io::Result<(Spawner, oneshot::Receiver<Result<(), String>>)> {
         let (requests, inbox) = mpsc::channel();
@@ -44,7 +44,7 @@ impl Spawner {
             order.home.as_ref(),
         ];
         let writable: Vec<PathBuf> = folders.into_iter().flatten().map(PathBuf::from).collect();
-        let (hidden, env) = (hidden.to_owned(), order.env.clone());
+        let env = order.env.clone();
         let work = move || {
             let places = Places {
                 writable: &writable,

@@ -230,6 +230,7 @@ fn confined(steps: &[&str], user: User) -> Bench {
     std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o711)).expect("open");
     let (state, work) = (bench.state.path().to_owned(), root.join("work"));
     bench.work.confinement = Confinement::of_slot(Sandbox::Strict, &state, &work, 1);
+    bench.work.hidden = vec![state];
     if user == User::Agents {
         bench.work.confinement.user = None;
     }
@@ -239,6 +240,12 @@ fn confined(steps: &[&str], user: User) -> Bench {
         }
     }
     bench
+}
+
+/// What an agent would report of it.
+fn enforced(bench: &Bench) -> Vec<String> {
+    let secret = bench.state.path().join("lock");
+    bench.work.confinement.enforced(&bench.work.hidden, &secret)
 }
 
 // T2, T28, D7: what a confined job tries, and what it may do.
@@ -267,7 +274,7 @@ async fn try_everything(user: User) {
     let mut attempt = bench.start();
     let ended = bench.ended(&mut attempt).await;
     let log = std::fs::read_to_string(attempt.spool()).expect("a log");
-    let enforced = bench.work.confinement.enforced();
+    let enforced = enforced(&bench);
     assert_eq!(ended.outcome, Outcome::Succeeded, "{enforced:?}\n{log}");
     let said = |word: &str| log.lines().any(|line| line == word);
     assert!(
@@ -295,12 +302,13 @@ async fn try_everything(user: User) {
 #[tokio::test]
 async fn what_is_enforced_is_said() {
     let bench = confined(&["true"], User::Own);
-    let words = bench.work.confinement.enforced();
+    let words = enforced(&bench);
     assert!(words.contains(&"no-new-privs".to_owned()), "{words:?}");
     if rustix::process::geteuid().is_root() && Path::new("/proc/self/uid_map").exists() {
         assert!(words.contains(&"no-capabilities".to_owned()), "{words:?}");
     }
-    assert_eq!(Confinement::HOST.enforced()[0], "host");
+    assert!(words.contains(&"private-state".to_owned()), "{words:?}");
+    assert_eq!(Confinement::OPEN.enforced(&[], Path::new("/"))[0], "open");
 }
 
 // RP-54, T2: nothing of the agent's environment or note is in sight.

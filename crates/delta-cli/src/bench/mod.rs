@@ -2,6 +2,7 @@
 //! connections, everything durable.
 
 pub mod agents;
+pub mod builds;
 pub mod child;
 pub mod idle;
 pub mod jobs;

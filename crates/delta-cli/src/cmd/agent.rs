@@ -73,8 +73,8 @@ pub struct Args {
     /// Where it remembers running jobs, out of their reach [default: state in the work folder]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// What jobs may do: `host`, what this user may; `strict`, read the system and write their own
-    /// folders
+    /// What jobs may do: `host`, what this user may, but for reading, tracing or ending the agent's
+    /// own; `strict`, read the system and write their own folders; `open`, anything, `sudo` too
     #[arg(long, value_name = "HOW", default_value = "host", value_parser = sandbox)]
     sandbox: Sandbox,
     /// A variable of this agent's environment that jobs see, beside PATH; repeatable
@@ -95,7 +95,8 @@ fn sandbox(text: &str) -> Result<Sandbox, &'static str> {
     match text {
         "strict" => Ok(Sandbox::Strict),
         "host" => Ok(Sandbox::Host),
-        _ => Err("it is `strict` or `host`"),
+        "open" => Ok(Sandbox::Open),
+        _ => Err("it is `strict`, `host` or `open`"),
     }
 }
 

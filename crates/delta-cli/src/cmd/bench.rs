@@ -11,7 +11,7 @@ use crate::bench::child::ServerUnderTest;
 use crate::bench::lifecycle::{self, Load, Reached};
 use crate::bench::meter::{Counters, Machine, Usage};
 use crate::bench::numbers::{Samples, ratio};
-use crate::bench::{agents, idle, logs, preload};
+use crate::bench::{agents, builds, idle, logs, preload};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::terminal::{self, Terminal};
@@ -43,6 +43,11 @@ Examples:
   delta-ci bench logs
   delta-ci bench logs --megabytes 250 --rounds 5";
 
+const BUILDS_EXAMPLES: &str = "\
+Examples:
+  delta-ci bench builds
+  delta-ci bench builds --slots 8 --together 2000 --json";
+
 /// Jobs of the idle phase that goes with a lifecycle measurement.
 const IDLE_COUNT: usize = 300;
 
@@ -66,6 +71,9 @@ enum What {
     /// Send one long log, and read it back
     #[command(after_help = LOGS_EXAMPLES)]
     Logs(LongLog),
+    /// Build `true` on a real agent: submit to finished, and builds per second
+    #[command(after_help = BUILDS_EXAMPLES)]
+    Builds(ManyBuilds),
 }
 
 #[derive(Debug, clap::Args)]
@@ -143,6 +151,23 @@ struct LongLog {
 }
 
 #[derive(Debug, clap::Args)]
+struct ManyBuilds {
+    /// Slots of the agent
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    slots: u16,
+    /// Builds one after another
+    #[arg(long, default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    alone: u32,
+    /// Builds with all slots at work
+    #[arg(long, default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    together: u32,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
 struct Common {
     /// `sqlite`, or a PostgreSQL database that may be written to
     #[arg(long, value_name = "sqlite|URL", default_value = "sqlite")]
@@ -164,6 +189,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         What::Idle(args) => measure_idle(args, terminal).await,
         What::Agents(args) => measure_agents(args, terminal).await,
         What::Logs(args) => measure_logs(args, terminal).await,
+        What::Builds(args) => measure_builds(args, terminal).await,
     };
     measured.map(|()| Exit::Ok).map_err(|error| {
         Failure::new(Exit::Failed, "the measurement did not come to its end")
@@ -259,6 +285,37 @@ async fn measure_logs(args: LongLog, terminal: &Terminal) -> anyhow::Result<()> 
             ));
         }
     }
+    Ok(())
+}
+
+async fn measure_builds(args: ManyBuilds, terminal: &Terminal) -> anyhow::Result<()> {
+    let server = ServerUnderTest::start(&args.common.store, &[]).await?;
+    let before = Machine::now();
+    let bar = bar(terminal, (args.alone + args.together).into(), "builds");
+    let (alone, together) = (args.alone as usize, args.together as usize);
+    let measured = builds::measure(&server, args.slots, alone, together, |done| bar.inc(done));
+    let found = tokio::time::timeout(args.common.limit(), measured).await??;
+    bar.finish_and_clear();
+    let steal = Machine::now().steal_since(before);
+    let rate = ratio(found.together as f64, found.took.as_secs_f64());
+    if terminal.json {
+        terminal.value(&serde_json::json!({
+            "slots": args.slots,
+            "submit_to_finished": found.alone.json(),
+            "builds": found.together,
+            "builds_per_second": rate,
+            "cpu_steal_percent": steal,
+        }));
+        return Ok(());
+    }
+    terminal.data(&format!("submit to finished: {}", found.alone.text()));
+    terminal.data(&format!(
+        "{} builds, {} slots: {rate:.0} builds/s ({:.2} s)",
+        found.together,
+        args.slots,
+        found.took.as_secs_f64()
+    ));
+    terminal.data(&format!("CPU steal: {steal:.1} %"));
     Ok(())
 }
 

@@ -249,7 +249,8 @@ async fn start_agent(
         detect_runtimes: folders.detect_runtimes,
         work_folder: folders.work,
         state_folder: None,
-        sandbox: Sandbox::Host,
+        // Your own machine and your own file: as if typed by hand.
+        sandbox: Sandbox::Open,
         abandoned: Abandoned::Ends,
         once: false,
         source,

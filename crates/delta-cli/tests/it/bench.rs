@@ -64,3 +64,16 @@ fn a_store_that_is_not_there_ends_the_bench() {
     assert_eq!(ran.exit, 1, "{}", ran.shown());
     assert!(ran.stderr.contains("did not start"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_few_builds_go_through_a_real_agent() {
+    let place = Place::new();
+    let report = place
+        .say("--json bench builds --slots 2 --alone 3 --together 8")
+        .expect(0)
+        .json();
+    assert_eq!(report["submit_to_finished"]["count"], 3, "{report}");
+    assert_eq!(report["builds"], 8, "{report}");
+    let rate = report["builds_per_second"].as_f64();
+    assert!(rate.is_some_and(|rate| rate > 0.0), "{report}");
+}

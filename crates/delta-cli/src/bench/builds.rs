@@ -1,0 +1,138 @@
+//! Whole builds on a real agent: `true` as a process under a shim, with a workspace and a log, from
+//! submitting it to hearing that it is over.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use delta_wire::states::RunOutcome;
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::child::ServerUnderTest;
+use super::jobs::{run_of, submit};
+use super::numbers::Samples;
+use super::wire::Connection;
+
+/// Between two looks at one build that is under way: small beside what a build takes.
+const ONE_PAUSE: Duration = Duration::from_millis(1);
+
+/// Between two looks at many.
+const MANY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Jobs of one run: as many as a run may have.
+const JOBS_PER_RUN: usize = 1000;
+
+/// What was found.
+pub struct Builds {
+    /// From submitting one build to its end, with nothing else to do.
+    pub alone: Samples,
+    /// Builds that ended with all slots at work, and how long they took together.
+    pub together: usize,
+    pub took: Duration,
+}
+
+/// An agent as a child process. It ends when this is dropped.
+struct AgentUnderTest {
+    child: Child,
+    _folder: TempDir,
+}
+
+impl AgentUnderTest {
+    fn start(server: &ServerUnderTest, slots: u16) -> Result<AgentUnderTest> {
+        let folder = tempfile::Builder::new().prefix("delta-bench-").tempdir()?;
+        let token = folder.path().join("token");
+        let mut options = std::fs::File::options();
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&token)?;
+        file.write_all(server.runner_token.as_bytes())?;
+        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+        command
+            .env("RUST_LOG", "error")
+            .args(["agent", "--name", "bench", "--server"])
+            .arg(format!("http://{}", server.addr))
+            .args(["--slots", &slots.to_string(), "--shutdown-grace", "0s"])
+            .arg("--token-file")
+            .arg(token)
+            .arg("--work-dir")
+            .arg(folder.path().join("work"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().context("starting the agent")?;
+        Ok(AgentUnderTest {
+            child,
+            _folder: folder,
+        })
+    }
+}
+
+impl Drop for AgentUnderTest {
+    fn drop(&mut self) {
+        // Asked, so that no shim outlives it; it has nothing left to wait for.
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Builds `alone` one after another, then `together` as fast as the slots take them.
+pub async fn measure(
+    server: &ServerUnderTest,
+    slots: u16,
+    alone: usize,
+    together: usize,
+    tell: impl Fn(u64),
+) -> Result<Builds> {
+    let _agent = AgentUnderTest::start(server, slots)?;
+    let mut user = server.user().await?;
+    let one = run_of(1, None);
+    // The first one waits for the agent to be there, and is not counted.
+    build(&mut user, &one, ONE_PAUSE).await?;
+    let mut waits = Vec::with_capacity(alone);
+    for _ in 0..alone {
+        waits.push(build(&mut user, &one, ONE_PAUSE).await?);
+        tell(1);
+    }
+    let mut took = Duration::ZERO;
+    let mut left = together;
+    while left > 0 {
+        let jobs = left.min(JOBS_PER_RUN);
+        took += build(&mut user, &run_of(jobs, None), MANY_PAUSE).await?;
+        tell(jobs as u64);
+        left -= jobs;
+    }
+    Ok(Builds {
+        alone: Samples::new(waits),
+        together,
+        took,
+    })
+}
+
+/// A run, as far as the bench reads it.
+#[derive(Deserialize)]
+struct Seen {
+    outcome: Option<RunOutcome>,
+}
+
+/// Submits a run and waits for its end.
+async fn build(user: &mut Connection, body: &str, pause: Duration) -> Result<Duration> {
+    let sent = Instant::now();
+    let run = submit(user, body).await?;
+    let path = format!("/api/v1/runs/run_{run}");
+    loop {
+        let answer = user.get(&path).await?.expect(200, "looking at a run")?;
+        match serde_json::from_slice::<Seen>(&answer)?.outcome {
+            Some(RunOutcome::Success) => return Ok(sent.elapsed()),
+            Some(outcome) => bail!("a build ended as {}", outcome.as_str()),
+            None => tokio::time::sleep(pause).await,
+        }
+    }
+}
