@@ -140,8 +140,8 @@ const OLD_RUNS: &str = "SELECT id, pg_current_xact_id()::text FROM runs \
 
 const TOMBSTONES: &str = "INSERT INTO tombstones (project, run_id, version, hash) \
      SELECT r.project, r.id, e.version, e.hash FROM runs r, \
-     LATERAL (SELECT version, hash FROM events WHERE run_id = r.id \
-              ORDER BY version DESC LIMIT 1) e \
+     LATERAL (SELECT first + records - 1 AS version, hash FROM events WHERE run_id = r.id \
+              ORDER BY first DESC LIMIT 1) e \
      WHERE r.id = ANY ($1) ON CONFLICT (run_id) DO NOTHING";
 
 async fn delete(session: &Session, runs: &Vec<Uuid>) -> Result<(), Error> {

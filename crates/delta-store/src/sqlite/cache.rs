@@ -28,6 +28,11 @@ impl<K: Copy + Eq + Hash, V> Cache<K, V> {
         Some(row)
     }
 
+    /// The row, without counting as a use.
+    pub fn peek(&self, key: K) -> Option<&V> {
+        self.rows.get(&key).map(|(row, _)| row)
+    }
+
     pub fn put(&mut self, key: K, row: V, batch: u64) {
         self.rows.insert(key, (row, batch));
     }
