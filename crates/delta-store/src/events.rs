@@ -7,14 +7,13 @@
 //! The SQL stores write the records that one commit adds to a run as one row (see [`EventRow`]).
 //! Each record keeps its own version and its own place in the chain.
 
-use std::collections::HashMap;
-
 use aws_lc_rs::digest::{Context, SHA256};
 use delta_core::{Digest, Fact, Millis, Record, RunId, Text};
 use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
 use crate::codec::{corrupt, fact, leaf};
+use crate::hash::IdMap;
 use crate::read::StoredEvent;
 
 /// The version written now.
@@ -181,7 +180,7 @@ pub(crate) struct EventRow {
 pub(crate) struct Chained {
     pub rows: Vec<EventRow>,
     /// By run: its tip, and its row that is still open.
-    tips: HashMap<RunId, (Tip, usize)>,
+    tips: IdMap<RunId, (Tip, usize)>,
 }
 
 impl Chained {

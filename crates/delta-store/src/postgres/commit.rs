@@ -341,6 +341,9 @@ impl PgStore {
         match outcome {
             Outcome::Done => {
                 self.flushes += 1;
+                for (job, spec) in &writes.specs {
+                    self.specs.put(*job, spec.clone());
+                }
                 if !writes.queue_changes().entered.is_empty() {
                     self.memory.forget();
                 }

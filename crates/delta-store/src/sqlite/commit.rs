@@ -1,8 +1,7 @@
 //! One batch into one transaction: what is written, in which order, and what memory learns of it
 //! afterwards. Nothing in memory changes before the file has.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use delta_core::{Attempt, AttemptId, AttemptState, Fact, Job, JobId, Run, RunId, RunState, Text};
 
@@ -12,6 +11,7 @@ use super::write::Write;
 use super::{SqliteStore, store_error};
 use crate::codec::corrupt;
 use crate::events::{Chained, Tip};
+use crate::hash::{IdMap, IdSet};
 use crate::index::Queue;
 use crate::{CommitError, StoreError, Writes, newest_of};
 
@@ -22,19 +22,19 @@ const WAL_LOOK_EVERY: u64 = 256;
 /// renewal.
 #[derive(Default)]
 struct Touched {
-    runs: HashSet<RunId>,
-    jobs: HashSet<JobId>,
-    attempts: HashSet<AttemptId>,
-    moved: HashSet<AttemptId>,
+    runs: IdSet<RunId>,
+    jobs: IdSet<JobId>,
+    attempts: IdSet<AttemptId>,
+    moved: IdSet<AttemptId>,
 }
 
 /// A batch ready to be written.
 struct Plan {
     touched: Touched,
     events: Chained,
-    projects: HashMap<RunId, Text>,
+    projects: IdMap<RunId, Text>,
     /// Match keys of the attempts that enter the queue.
-    entering: HashMap<AttemptId, Text>,
+    entering: IdMap<AttemptId, Text>,
 }
 
 impl SqliteStore {
@@ -78,7 +78,7 @@ impl SqliteStore {
 
     fn plan(&mut self, writes: &Writes) -> Result<Plan, StoreError> {
         let touched = touched(writes);
-        let mut projects: HashMap<RunId, Text> = HashMap::new();
+        let mut projects: IdMap<RunId, Text> = IdMap::default();
         let events = Chained::of(&writes.records, |run| {
             projects.insert(run, self.project(run, writes)?);
             match touched.runs.contains(&run) {
@@ -86,7 +86,7 @@ impl SqliteStore {
                 false => self.tip(run),
             }
         })?;
-        let mut entering = HashMap::new();
+        let mut entering = IdMap::default();
         for attempt in writes.edits.attempts.values() {
             let change = self.index().queue_change(attempt);
             if change == Queue::Entered {
@@ -106,7 +106,7 @@ impl SqliteStore {
         if let Some(row) = writes.edits.runs.get(&run) {
             return Ok(row.header.project.clone());
         }
-        let found = self.run(run)?.map(|row| row.header.project);
+        let found = self.run(run)?.map(|row| row.header.project.clone());
         found.ok_or_else(|| {
             corrupt(
                 "a record",
@@ -209,9 +209,9 @@ impl SqliteStore {
 
 /// The rows as the file has them, as far as they are in memory.
 struct Before<'s> {
-    runs: &'s Cache<RunId, Run>,
-    jobs: &'s Cache<JobId, Job>,
-    attempts: &'s Cache<AttemptId, Attempt>,
+    runs: &'s Cache<RunId, Arc<Run>>,
+    jobs: &'s Cache<JobId, Arc<Job>>,
+    attempts: &'s Cache<AttemptId, Arc<Attempt>>,
 }
 
 impl Before<'_> {

@@ -28,8 +28,9 @@ use rusqlite::{Connection, params};
 use crate::codec::{column, corrupt};
 use crate::events::Tip;
 use crate::index::Index;
+use crate::specs::Specs;
 use crate::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
-use cache::{Cache, Specs};
+use cache::Cache;
 pub use connection::FILE;
 use connection::store_error;
 pub use open::open;
@@ -39,9 +40,6 @@ pub use reader::SqliteReader;
 /// at about a kilobyte each a bounded price.
 const CACHED_ROWS: usize = 50_000;
 
-/// Bytes of specs kept for their first grant: thousands of ordinary specs.
-const CACHED_SPEC_BYTES: usize = 8 << 20;
-
 /// The writing side.
 #[derive(Debug)]
 pub struct SqliteStore {
@@ -49,9 +47,9 @@ pub struct SqliteStore {
     path: PathBuf,
     /// Shared with the reader, who asks it for the queue.
     index: Arc<Mutex<Index>>,
-    runs: Cache<RunId, Run>,
-    jobs: Cache<JobId, Job>,
-    attempts: Cache<AttemptId, Attempt>,
+    runs: Cache<RunId, Arc<Run>>,
+    jobs: Cache<JobId, Arc<Job>>,
+    attempts: Cache<AttemptId, Arc<Attempt>>,
     tips: Cache<RunId, Tip>,
     specs: Specs,
     /// Counts batches, for the caches.
@@ -101,33 +99,33 @@ impl SqliteStore {
         }
     }
 
-    fn run(&mut self, id: RunId) -> Result<Option<Run>, StoreError> {
+    fn run(&mut self, id: RunId) -> Result<Option<Arc<Run>>, StoreError> {
         if let Some(run) = self.runs.get(id, self.batch) {
             return Ok(Some(run.clone()));
         }
-        let found = rows::run(self.reading()?, id)?;
+        let found = rows::run(self.reading()?, id)?.map(Arc::new);
         if let Some(run) = &found {
             self.runs.put(id, run.clone(), self.batch);
         }
         Ok(found)
     }
 
-    fn job(&mut self, id: JobId) -> Result<Option<Job>, StoreError> {
+    fn job(&mut self, id: JobId) -> Result<Option<Arc<Job>>, StoreError> {
         if let Some(job) = self.jobs.get(id, self.batch) {
             return Ok(Some(job.clone()));
         }
-        let found = rows::job(self.reading()?, id)?;
+        let found = rows::job(self.reading()?, id)?.map(Arc::new);
         if let Some(job) = &found {
             self.jobs.put(id, job.clone(), self.batch);
         }
         Ok(found)
     }
 
-    fn attempt(&mut self, id: AttemptId) -> Result<Option<Attempt>, StoreError> {
+    fn attempt(&mut self, id: AttemptId) -> Result<Option<Arc<Attempt>>, StoreError> {
         if let Some(attempt) = self.attempts.get(id, self.batch) {
             return Ok(Some(attempt.clone()));
         }
-        let found = rows::attempt(self.reading()?, id)?;
+        let found = rows::attempt(self.reading()?, id)?.map(Arc::new);
         if let Some(attempt) = &found {
             self.attempts.put(id, attempt.clone(), self.batch);
         }
@@ -181,7 +179,8 @@ impl SqliteStore {
         let key = [column::run_bytes(run)];
         for job in rows::all(self.reading()?, sql, key, rows::read_job)? {
             let current = job.current();
-            world.jobs.entry(job.id).or_insert(Some(job));
+            let known = world.jobs.entry(job.id);
+            known.or_insert_with(|| Some(Arc::new(job)));
             self.answer(&Want::Attempt(current), world)?;
         }
         Ok(())

@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex};
 
 use delta_core::{Millis, Text};
 
-use super::cache::{Cache, Specs};
+use super::cache::Cache;
 use super::connection::{FILE, File, open_writer};
 use super::reader::SqliteReader;
 use super::rows::columns;
-use super::{CACHED_ROWS, CACHED_SPEC_BYTES, Gauges, SqliteStore, rows};
+use super::{CACHED_ROWS, Gauges, SqliteStore, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt, row as json};
 use crate::index::Index;
 use crate::migrate::{Migration, migrate};
+use crate::specs::{CACHED_SPEC_BYTES, Specs};
 
 const MIGRATIONS: &[Migration] = &[
     Migration {
@@ -134,7 +135,7 @@ impl SqliteStore {
                     return Err(corrupt("an attempt", why));
                 }
                 self.index().put_attempt(&attempt, || &nowhere);
-                self.attempts.put(attempt.id, attempt, 0);
+                self.attempts.put(attempt.id, Arc::new(attempt), 0);
             }
         }
         Ok(())

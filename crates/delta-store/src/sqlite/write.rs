@@ -1,6 +1,8 @@
 //! Rows of a batch, written once each. Runs inside the transaction of one commit.
 
-use delta_core::{Attempt, AttemptId, Job, JobId, Lease, LeaseKey, Millis, Run};
+use std::sync::Arc;
+
+use delta_core::{Attempt, AttemptId, Job, JobId, Lease, LeaseKey, Millis, Policy, Run};
 use rusqlite::{CachedStatement, Connection, ToSql};
 
 use super::connection::store_error;
@@ -113,6 +115,8 @@ impl Sql {
 pub struct Write<'c> {
     connection: &'c Connection,
     prepared: [Option<CachedStatement<'c>>; STATEMENTS],
+    /// The policy written last, with its text: the jobs of a run often share one.
+    policy: Option<(Arc<Policy>, String)>,
 }
 
 /// Values bound one after the other, in the order of `columns!`.
@@ -195,6 +199,7 @@ impl<'c> Write<'c> {
         Write {
             connection,
             prepared: [const { None }; STATEMENTS],
+            policy: None,
         }
     }
 
@@ -253,11 +258,15 @@ impl<'c> Write<'c> {
     }
 
     pub fn insert_job(&mut self, project: &str, job: &Job) -> Result<(), StoreError> {
+        let (policy, text) = match self.policy.take() {
+            Some(last) if last.0 == job.policy => last,
+            _ => (job.policy.clone(), json::encode_policy(&job.policy)),
+        };
         let mut values = self.values(Sql::InsertJob)?;
         values.job_key(job.id)?;
         values.put(project)?;
         values.put(&*job.name)?;
-        values.put(json::encode_policy(&job.policy))?;
+        values.put(&*text)?;
         values.put(job.spec)?;
         values.put(json::encode_numbers(&job.dependents))?;
         values.put(job.waiting_on)?;
@@ -265,7 +274,9 @@ impl<'c> Write<'c> {
         values.put(job.resolution.map(|resolution| resolution.name()))?;
         values.put(job.cause.map(|cause| cause.name()))?;
         values.put(millis(job.ended_at))?;
-        values.run()
+        values.run()?;
+        self.policy = Some((policy, text));
+        Ok(())
     }
 
     pub fn update_job(&mut self, job: &Job) -> Result<(), StoreError> {
