@@ -5,6 +5,7 @@
 //! loads it and asks again. Rows known not to exist are remembered as absent.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::attempt::Attempt;
 use crate::fact::Unfit;
@@ -41,12 +42,12 @@ pub trait Rows {
     fn edit_attempt(&mut self, id: AttemptId) -> Result<&mut Attempt, Unfit>;
 }
 
-/// Rows in memory. `None` means: known not to exist.
+/// Rows in memory, shared with whoever else has them. `None` means: known not to exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct World {
-    pub runs: BTreeMap<RunId, Option<Run>>,
-    pub jobs: BTreeMap<JobId, Option<Job>>,
-    pub attempts: BTreeMap<AttemptId, Option<Attempt>>,
+    pub runs: BTreeMap<RunId, Option<Arc<Run>>>,
+    pub jobs: BTreeMap<JobId, Option<Arc<Job>>>,
+    pub attempts: BTreeMap<AttemptId, Option<Arc<Attempt>>>,
     pub past_leases: BTreeMap<LeaseKey, Option<Lease>>,
     pub keys: BTreeMap<Digest, Option<RunId>>,
     pub holders: BTreeMap<(Text, Text), Option<AttemptId>>,
@@ -57,9 +58,9 @@ pub struct World {
 /// Rows changed by one decision, in full.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
-    pub runs: BTreeMap<RunId, Run>,
-    pub jobs: BTreeMap<JobId, Job>,
-    pub attempts: BTreeMap<AttemptId, Attempt>,
+    pub runs: BTreeMap<RunId, Arc<Run>>,
+    pub jobs: BTreeMap<JobId, Arc<Job>>,
+    pub attempts: BTreeMap<AttemptId, Arc<Attempt>>,
     pub past_leases: BTreeMap<LeaseKey, Lease>,
 }
 
@@ -111,7 +112,7 @@ impl World {
             self.holders.insert(holder, Some(id));
             return;
         }
-        let before = self.attempts.get(&id).and_then(Option::as_ref);
+        let before = self.attempts.get(&id).and_then(Option::as_deref);
         let ended_now = before
             .and_then(Attempt::live_lease)
             .is_some_and(|was| was.principal == lease.principal && was.runner == lease.runner);
@@ -132,15 +133,15 @@ impl World {
 impl Rows for World {
     fn put_run(&mut self, run: Run) {
         self.whole.insert(run.id);
-        self.runs.insert(run.id, Some(run));
+        self.runs.insert(run.id, Some(Arc::new(run)));
     }
 
     fn put_job(&mut self, job: Job) {
-        self.jobs.insert(job.id, Some(job));
+        self.jobs.insert(job.id, Some(Arc::new(job)));
     }
 
     fn put_attempt(&mut self, attempt: Attempt) {
-        self.attempts.insert(attempt.id, Some(attempt));
+        self.attempts.insert(attempt.id, Some(Arc::new(attempt)));
     }
 
     fn put_past_lease(&mut self, attempt: AttemptId, lease: Lease) {
@@ -152,6 +153,7 @@ impl Rows for World {
         self.runs
             .get_mut(&id)
             .and_then(Option::as_mut)
+            .map(Arc::make_mut)
             .ok_or(Unfit::Missing(Want::Run(id)))
     }
 
@@ -159,12 +161,15 @@ impl Rows for World {
         self.jobs
             .get_mut(&id)
             .and_then(Option::as_mut)
+            .map(Arc::make_mut)
             .ok_or(Unfit::Missing(Want::Job(id)))
     }
 
     fn edit_attempt(&mut self, id: AttemptId) -> Result<&mut Attempt, Unfit> {
         let found = self.attempts.get_mut(&id).and_then(Option::as_mut);
-        found.ok_or(Unfit::Missing(Want::Attempt(id)))
+        found
+            .map(Arc::make_mut)
+            .ok_or(Unfit::Missing(Want::Attempt(id)))
     }
 }
 
@@ -252,7 +257,7 @@ mod tests {
 
     fn edit(attempt: Attempt) -> Edits {
         Edits {
-            attempts: BTreeMap::from([(attempt.id, attempt)]),
+            attempts: BTreeMap::from([(attempt.id, Arc::new(attempt))]),
             ..Edits::default()
         }
     }
@@ -262,7 +267,7 @@ mod tests {
         // RP-9: the runner may hold another attempt that nobody has loaded.
         let mut world = World::default();
         let old = held(1, LeaseState::Expired);
-        world.attempts.insert(old.id, Some(old.clone()));
+        world.attempts.insert(old.id, Some(Arc::new(old.clone())));
         world.absorb(&edit(old));
         assert_eq!(world.holders.get(&("p".into(), "r".into())), None);
     }
@@ -271,7 +276,7 @@ mod tests {
     fn a_lease_that_ends_here_frees_its_runner() {
         let mut world = World::default();
         let live = held(1, LeaseState::Active);
-        world.attempts.insert(live.id, Some(live));
+        world.attempts.insert(live.id, Some(Arc::new(live)));
         world.absorb(&edit(held(1, LeaseState::Completed)));
         assert_eq!(world.holders.get(&("p".into(), "r".into())), Some(&None));
         world.absorb(&edit(held(2, LeaseState::Granted)));

@@ -179,13 +179,8 @@ impl Fold {
 
 fn compare(reader: &dyn Reader, fold: &Fold, rows: &RunRows) -> Result<(), Trouble> {
     let run = fold.run;
-    let told = |row: Option<&Option<_>>| row.cloned().flatten();
-    row(
-        run,
-        "run",
-        &told(fold.world.runs.get(&run)),
-        &Some(rows.run.clone()),
-    )?;
+    let told = fold.world.runs.get(&run).and_then(Option::as_deref);
+    row(run, "run", &told, &Some(&rows.run))?;
     row(run, "last event", &fold.tip.version, &rows.version)?;
     let told: Vec<JobId> = fold.world.jobs.keys().copied().collect();
     let stored: Vec<JobId> = rows.jobs.iter().map(|(job, _)| job.id).collect();
@@ -205,13 +200,13 @@ fn compare(reader: &dyn Reader, fold: &Fold, rows: &RunRows) -> Result<(), Troub
 
 fn compare_job(fold: &Fold, id: JobId, stored: &JobRows) -> Result<(), Trouble> {
     let (run, world) = (fold.run, &fold.world);
-    let told = world.jobs[&id].as_ref();
+    let told = world.jobs[&id].as_deref();
     row(run, &id.to_string(), &told, &Some(&stored.job))?;
     let all = id.attempt(0)..=id.attempt(u32::MAX);
     let told: Vec<Attempt> = world
         .attempts
         .range(all)
-        .filter_map(|(_, attempt)| attempt.as_ref().map(without_renewals))
+        .filter_map(|(_, attempt)| attempt.as_deref().map(without_renewals))
         .collect();
     let found: Vec<Attempt> = stored.attempts.iter().map(without_renewals).collect();
     row(run, &format!("{id}: attempts"), &told.len(), &found.len())?;

@@ -157,7 +157,7 @@ impl Work {
         attempt: AttemptId,
         context: &Context,
     ) -> Result<Given, StoreError> {
-        let row = self.world.attempts.get(&attempt).and_then(Option::as_ref);
+        let row = self.world.attempts.get(&attempt).and_then(Option::as_deref);
         let number = row.map_or(0, |row| row.lease_number) + 1;
         let epoch = epoch(context.settings.incarnation, number);
         let command = Command::Grant {

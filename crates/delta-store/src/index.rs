@@ -9,13 +9,14 @@ use std::hash::Hash;
 use delta_core::bound::attempt_due_at;
 use delta_core::{Attempt, AttemptId, AttemptState, Millis, Run, RunId, Text};
 
+use crate::hash::IdMap;
 use crate::read::QueueDepth;
 use crate::{Claim, Due};
 
 #[derive(Debug, Default)]
 pub(crate) struct Index {
     queue: BTreeMap<Text, BTreeSet<(i64, AttemptId)>>,
-    queued: HashMap<AttemptId, Place>,
+    queued: IdMap<AttemptId, Place>,
     attempts_due: Timers<AttemptId>,
     runs_due: Timers<RunId>,
     leased: BTreeMap<AttemptId, (Text, Text)>,
@@ -41,14 +42,14 @@ pub(crate) enum Queue {
 #[derive(Debug)]
 struct Timers<K> {
     order: BTreeSet<(Millis, K)>,
-    moment: HashMap<K, Millis>,
+    moment: IdMap<K, Millis>,
 }
 
 impl<K> Default for Timers<K> {
     fn default() -> Timers<K> {
         Timers {
             order: BTreeSet::new(),
-            moment: HashMap::new(),
+            moment: IdMap::default(),
         }
     }
 }

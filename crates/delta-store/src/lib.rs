@@ -10,11 +10,13 @@ mod credential;
 pub mod doctor;
 pub mod drive;
 pub mod events;
+mod hash;
 mod index;
 pub mod memory;
 pub mod migrate;
 pub mod postgres;
 pub mod read;
+mod specs;
 pub mod sqlite;
 
 use std::collections::BTreeSet;

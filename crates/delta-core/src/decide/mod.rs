@@ -11,6 +11,10 @@ mod finish;
 mod hold;
 mod settle;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
 use crate::attempt::{Attempt, AttemptEvent};
 use crate::cause::Cause;
 use crate::command::{Command, Context, LeaseProof, Refusal, Reply};
@@ -170,7 +174,7 @@ impl<'w> Work<'w> {
             return Ok(Some(run));
         }
         let known = self.world.runs.get(&self.run);
-        Ok(known.ok_or(Stop::Missing(Want::Run(self.run)))?.as_ref())
+        Ok(known.ok_or(Stop::Missing(Want::Run(self.run)))?.as_deref())
     }
 
     fn run(&self) -> Result<&Run, Stop> {
@@ -187,7 +191,9 @@ impl<'w> Work<'w> {
             .jobs
             .get(&id)
             .ok_or(Stop::Missing(Want::Job(id)))?;
-        known.as_ref().ok_or(Stop::Refused(Refusal::NoSuchJob(id)))
+        known
+            .as_deref()
+            .ok_or(Stop::Refused(Refusal::NoSuchJob(id)))
     }
 
     fn find_attempt(&self, id: AttemptId) -> Result<Option<&Attempt>, Stop> {
@@ -195,7 +201,7 @@ impl<'w> Work<'w> {
             return Ok(Some(attempt));
         }
         let known = self.world.attempts.get(&id);
-        Ok(known.ok_or(Stop::Missing(Want::Attempt(id)))?.as_ref())
+        Ok(known.ok_or(Stop::Missing(Want::Attempt(id)))?.as_deref())
     }
 
     fn attempt(&self, id: AttemptId) -> Result<&Attempt, Stop> {
@@ -307,15 +313,15 @@ fn same_digest(a: &crate::Digest, b: &crate::Digest) -> bool {
 
 impl Rows for Work<'_> {
     fn put_run(&mut self, run: Run) {
-        self.edits.runs.insert(run.id, run);
+        self.edits.runs.insert(run.id, Arc::new(run));
     }
 
     fn put_job(&mut self, job: Job) {
-        self.edits.jobs.insert(job.id, job);
+        self.edits.jobs.insert(job.id, Arc::new(job));
     }
 
     fn put_attempt(&mut self, attempt: Attempt) {
-        self.edits.attempts.insert(attempt.id, attempt);
+        self.edits.attempts.insert(attempt.id, Arc::new(attempt));
     }
 
     fn put_past_lease(&mut self, attempt: AttemptId, lease: Lease) {
@@ -341,13 +347,13 @@ impl Rows for Work<'_> {
 }
 
 fn copy_on_write<'e, K: Ord + Copy, V: Clone>(
-    edits: &'e mut std::collections::BTreeMap<K, V>,
+    edits: &'e mut BTreeMap<K, Arc<V>>,
     id: K,
-    known: Option<&V>,
+    known: Option<&Arc<V>>,
 ) -> Option<&'e mut V> {
-    use std::collections::btree_map::Entry;
-    match edits.entry(id) {
-        Entry::Occupied(entry) => Some(entry.into_mut()),
-        Entry::Vacant(entry) => Some(entry.insert(known?.clone())),
-    }
+    let row = match edits.entry(id) {
+        Entry::Occupied(entry) => entry.into_mut(),
+        Entry::Vacant(entry) => entry.insert(known?.clone()),
+    };
+    Some(Arc::make_mut(row))
 }

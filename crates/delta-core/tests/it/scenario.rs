@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use delta_core::attempt::{Progress, Report};
+use delta_core::attempt::{Attempt, Progress, Report};
 use delta_core::bound::attempt_due_at;
 use delta_core::command::{LeaseProof, NewJob, NewRun, Status};
 use delta_core::lease::{Revocation, epoch};
@@ -442,10 +442,11 @@ impl Scene {
             }
         }
         for (id, attempt) in &self.world.attempts {
-            let Some(mut have) = attempt.clone() else {
+            let Some(have) = attempt else {
                 continue;
             };
-            let mut want = folded.attempts[id].clone().unwrap();
+            let mut have = Attempt::clone(have);
+            let mut want = Attempt::clone(folded.attempts[id].as_ref().unwrap());
             for side in [&mut have, &mut want] {
                 side.progress = Progress::default();
                 side.cancel_told_at = None;

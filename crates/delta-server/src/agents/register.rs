@@ -317,7 +317,7 @@ fn load(
         let holder = (who.clone(), runner.clone());
         let held = world.holders.get(&holder).copied().flatten();
         let Some(id) = held else { continue };
-        let attempt = world.attempts.get(&id).and_then(Option::as_ref);
+        let attempt = world.attempts.get(&id).and_then(Option::as_deref);
         let Some(lease) = attempt.and_then(Attempt::live_lease) else {
             continue;
         };

@@ -1,5 +1,7 @@
 //! Runs: create, list, show, cancel.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -79,10 +81,12 @@ pub(super) async fn created(app: &App, answer: Answer) -> Result<Response, ApiEr
     let settings = &app.writer.shared().settings;
     let view = match (answer.created, answer.reply) {
         (Some(made), _) => {
+            let jobs = made.jobs.into_iter();
+            let jobs = jobs.map(|(job, it)| (Arc::unwrap_or_clone(job), Arc::unwrap_or_clone(it)));
             let rows = RunRows {
-                run: made.run,
+                run: Arc::unwrap_or_clone(made.run),
                 version: 1,
-                jobs: made.jobs,
+                jobs: jobs.collect(),
             };
             views::run(&rows, settings)
         }

@@ -29,6 +29,21 @@ pub(super) struct Batch<'a> {
     pub store: &'a mut dyn Store,
     pub world: World,
     pub writes: Writes,
+    jitter: Jitter,
+}
+
+/// Numbers to spread retries by, from one drawn for the batch: asking the generator for each
+/// command cost more than most decisions. Nothing secret hangs on them.
+struct Jitter(u64);
+
+impl Jitter {
+    /// A step of SplitMix64.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
 }
 
 /// Why a batch did not become durable.
@@ -64,6 +79,7 @@ impl<'a> Batch<'a> {
             store,
             world: World::default(),
             writes: Writes::default(),
+            jitter: Jitter(entropy()),
         })
     }
 
@@ -75,7 +91,7 @@ impl<'a> Batch<'a> {
     }
 
     pub fn attempt(&self, id: AttemptId) -> Option<&Attempt> {
-        self.world.attempts.get(&id).and_then(Option::as_ref)
+        self.world.attempts.get(&id).and_then(Option::as_deref)
     }
 
     /// Decides a command and takes its changes over. The outer error is the store's.
@@ -89,7 +105,7 @@ impl<'a> Batch<'a> {
         let context = Context {
             now: at,
             settings,
-            entropy: entropy(),
+            entropy: self.jitter.next(),
             lease_floor: self.shared.lease_floor,
         };
         if let Command::CreateRun(new) = command {
@@ -194,7 +210,9 @@ impl<'a> Batch<'a> {
     /// Attempts this batch touched that are queued now: not yet to be seen in the store.
     pub fn queued(&self) -> impl Iterator<Item = &Attempt> {
         let edited = self.writes.edits.attempts.values();
-        edited.filter(|attempt| attempt.state == delta_core::AttemptState::Queued)
+        edited
+            .map(|attempt| &**attempt)
+            .filter(|attempt| attempt.state == delta_core::AttemptState::Queued)
     }
 }
 

@@ -262,8 +262,8 @@ fn give(
         };
         match grant(batch, id, principal, runner)? {
             Ok((token, lease, ttl, max_runtime)) => {
-                let job = batch.world.jobs.get(&id.job).and_then(Option::as_ref);
-                let run = batch.world.runs.get(&id.run()).and_then(Option::as_ref);
+                let job = batch.world.jobs.get(&id.job).and_then(Option::as_deref);
+                let run = batch.world.runs.get(&id.run()).and_then(Option::as_deref);
                 matches.given.push(Given {
                     slot,
                     token,
@@ -287,7 +287,7 @@ fn give(
 /// A run past its limit ends here rather than at the next sweep: nothing of it is granted (A54).
 fn end_if_over(batch: &mut Batch, run: RunId) -> Result<(), StoreError> {
     let at = batch.shared.horizon();
-    let known = batch.world.runs.get(&run).and_then(Option::as_ref);
+    let known = batch.world.runs.get(&run).and_then(Option::as_deref);
     if known.and_then(Run::due_at).is_some_and(|due| at >= due) {
         let _ = batch.decide(at, &Command::RunDue { run }, &[])?;
     }

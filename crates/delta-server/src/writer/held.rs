@@ -7,7 +7,7 @@ use std::time::Instant;
 use delta_core::{AttemptId, Command, Fact, LeaseEvent, LeaseKey, Record, Reply, Span};
 
 use super::Answer;
-use super::outbox::AnswerTo;
+use super::outbox::{AnswerTo, Bells};
 
 /// One heartbeat in waiting.
 pub(super) struct Held {
@@ -67,11 +67,12 @@ impl HeldHeartbeats {
                 ttl: Span((held.ttl.0.saturating_sub(waited)).max(1)),
                 cancel: None,
             };
-            held.answer.send(Ok(Answer {
+            let answer = Answer {
                 reply,
                 created: None,
                 noticed: None,
-            }));
+            };
+            held.answer.send(Ok(answer), &mut Bells::default());
         }
     }
 

@@ -85,8 +85,8 @@ pub struct Answer {
 /// A run as it was made.
 #[derive(Debug)]
 pub struct Created {
-    pub run: Run,
-    pub jobs: Vec<(Job, Attempt)>,
+    pub run: Arc<Run>,
+    pub jobs: Vec<(Arc<Job>, Arc<Attempt>)>,
 }
 
 type LeaseAnswer = Result<Option<Box<GrantedLease>>, NotDone>;

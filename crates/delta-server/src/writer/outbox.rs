@@ -63,16 +63,14 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    fn put(&self, delivered: Delivered) {
+    fn put(self: &Arc<Outbox>, delivered: Delivered, bells: &mut Bells) {
         if self.is_closed() {
             return;
         }
         let mut waiting = self.lock();
         waiting.push(delivered);
-        let first = waiting.len() == 1;
-        drop(waiting);
-        if first {
-            self.arrived.notify_one();
+        if waiting.len() == 1 {
+            bells.0.push(self.clone());
         }
     }
 
@@ -107,6 +105,19 @@ impl Outbox {
     }
 }
 
+/// Sessions that have something in their outbox and have not been told. They are when this goes:
+/// one that woke at its first answer would find the others of its batch piece by piece.
+#[derive(Default)]
+pub(super) struct Bells(Vec<Arc<Outbox>>);
+
+impl Drop for Bells {
+    fn drop(&mut self) {
+        for outbox in &self.0 {
+            outbox.arrived.notify_one();
+        }
+    }
+}
+
 /// Who waits for a command's answer.
 pub(super) enum AnswerTo {
     One(oneshot::Sender<Result<Answer, NotDone>>),
@@ -114,10 +125,12 @@ pub(super) enum AnswerTo {
 }
 
 impl AnswerTo {
-    pub fn send(self, answer: Result<Answer, NotDone>) {
+    pub fn send(self, answer: Result<Answer, NotDone>, bells: &mut Bells) {
         match self {
             AnswerTo::One(one) => drop(one.send(answer)),
-            AnswerTo::Session(outbox, ticket) => outbox.put(Delivered::Answer(ticket, answer)),
+            AnswerTo::Session(outbox, ticket) => {
+                outbox.put(Delivered::Answer(ticket, answer), bells);
+            }
         }
     }
 
@@ -141,18 +154,21 @@ pub(super) enum LeaseTo {
 
 impl LeaseTo {
     /// A grant that nobody takes revokes itself as it is dropped.
-    pub fn send(self, answer: LeaseAnswer) {
+    pub fn send(self, answer: LeaseAnswer, bells: &mut Bells) {
         match self {
             LeaseTo::One(one) => drop(one.send(answer)),
             LeaseTo::Session {
                 outbox,
                 slot,
                 round,
-            } => outbox.put(Delivered::Lease {
-                slot,
-                round,
-                answer,
-            }),
+            } => {
+                let delivered = Delivered::Lease {
+                    slot,
+                    round,
+                    answer,
+                };
+                outbox.put(delivered, bells);
+            }
         }
     }
 
@@ -190,23 +206,24 @@ impl Listeners {
     }
 
     /// Tells sessions what committed records say about their leases.
-    pub fn tell(&mut self, records: &[Record]) {
+    pub fn tell(&mut self, records: &[Record], bells: &mut Bells) {
         if self.0.is_empty() {
             return;
         }
         for record in records {
             for fact in &record.facts {
-                self.tell_fact(record, fact);
+                self.tell_fact(record, fact, bells);
             }
         }
     }
 
-    fn tell_fact(&mut self, record: &Record, fact: &Fact) {
+    fn tell_fact(&mut self, record: &Record, fact: &Fact, bells: &mut Bells) {
         let attempt = |job: u32, index: u32| record.run.job(job).attempt(index);
         match fact {
             Fact::CancelAsked { job, index, cancel } => {
                 if let Some((lease, outbox)) = self.of(attempt(*job, *index)) {
-                    outbox.put(Delivered::News(lease, News::CancelAsked(cancel.cause)));
+                    let news = News::CancelAsked(cancel.cause);
+                    outbox.put(Delivered::News(lease, news), bells);
                 }
             }
             Fact::LeaseMoved {
@@ -223,7 +240,7 @@ impl Listeners {
                 };
                 self.0.remove(&lease);
                 if let Some(news) = news {
-                    outbox.put(Delivered::News(lease, news));
+                    outbox.put(Delivered::News(lease, news), bells);
                 }
             }
             _ => {}
@@ -244,12 +261,13 @@ mod tests {
 
     #[test]
     fn what_is_put_into_a_closed_outbox_is_dropped() {
-        let outbox = Outbox::default();
+        let outbox = Arc::new(Outbox::default());
+        let mut bells = Bells::default();
         let lease = delta_core::RunId(1).job(0).attempt(1).lease(1);
-        outbox.put(Delivered::News(lease, News::Expired));
+        outbox.put(Delivered::News(lease, News::Expired), &mut bells);
         outbox.close();
         assert!(outbox.take().is_empty());
-        outbox.put(Delivered::News(lease, News::Expired));
+        outbox.put(Delivered::News(lease, News::Expired), &mut bells);
         assert!(outbox.take().is_empty());
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use delta_core::Text;
 use delta_core::requirement::Capabilities;
 
-use super::outbox::{LeaseTo, Outbox};
+use super::outbox::{Bells, LeaseTo, Outbox};
 use super::{Ask, LeaseAnswer, NotDone};
 
 /// Parked requests of one server: an open connection each, and well beyond the slots that one
@@ -84,10 +84,11 @@ impl Parking {
     pub fn park(&mut self, ask: Ask) -> Option<SlotId> {
         let runner = (ask.principal.clone(), ask.runner.clone());
         if let Some(earlier) = self.by_runner.get(&runner).copied() {
-            self.answer(earlier, Ok(None));
+            self.answer(earlier, Ok(None), &mut Bells::default());
         }
         if self.slots.len() >= MAX_PARKED {
-            ask.answer.send(Err(NotDone::Overloaded));
+            ask.answer
+                .send(Err(NotDone::Overloaded), &mut Bells::default());
             return None;
         }
         self.next += 1;
@@ -123,9 +124,9 @@ impl Parking {
     }
 
     /// Ends a wait with an answer.
-    pub fn answer(&mut self, id: SlotId, answer: LeaseAnswer) {
+    pub fn answer(&mut self, id: SlotId, answer: LeaseAnswer, bells: &mut Bells) {
         if let Some(slot) = self.remove(id) {
-            slot.answer.send(answer);
+            slot.answer.send(answer, bells);
         }
     }
 
@@ -210,13 +211,13 @@ impl Parking {
             if at > now {
                 break;
             }
-            self.answer(id, Ok(None));
+            self.answer(id, Ok(None), &mut Bells::default());
         }
     }
 
     pub fn release_all(&mut self) {
         while let Some((_, id)) = self.deadlines.first().copied() {
-            self.answer(id, Ok(None));
+            self.answer(id, Ok(None), &mut Bells::default());
         }
     }
 }

@@ -19,7 +19,7 @@ use super::delivery::{Delivery, GrantedLease};
 use super::grant::{Given, Matches, match_slots};
 use super::held::{Held, HeldHeartbeats};
 use super::lanes::{Drained, Lanes};
-use super::outbox::{AnswerTo, Listeners};
+use super::outbox::{AnswerTo, Bells, Listeners};
 use super::parking::{Parking, SlotId};
 use super::receipts::Receipts;
 use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, entropy, store_error};
@@ -176,16 +176,17 @@ impl Turns {
     /// Sorts a turn's messages and runs them. True when more can be granted at once.
     fn serve(&mut self, items: &mut Vec<Item>) -> bool {
         let (mut orders, mut asked, mut wake) = (Vec::new(), Vec::new(), false);
+        let mut bells = Bells::default();
         for item in items.drain(..) {
             let late = self.is_late(item.arrived);
             match item.kind {
                 Kind::Command(order) if late => {
                     self.shared.metrics.too_late.inc();
-                    answer(order.answer, Err(too_late()));
+                    answer(order.answer, Err(too_late()), &mut bells);
                 }
                 Kind::Ask(ask) if late => {
                     self.shared.metrics.too_late.inc();
-                    ask.answer.send(Err(too_late()));
+                    ask.answer.send(Err(too_late()), &mut bells);
                 }
                 Kind::Command(order) => orders.push(Stamped {
                     at: item.at,
@@ -193,7 +194,7 @@ impl Turns {
                     order,
                 }),
                 Kind::Ask(ask) if self.shared.is_closing() => {
-                    ask.answer.send(Ok(None));
+                    ask.answer.send(Ok(None), &mut bells);
                 }
                 Kind::Ask(ask) => {
                     self.shared.metrics.lease_requests.inc();
@@ -209,6 +210,7 @@ impl Turns {
                 Kind::Task(task) => task(self.store.as_mut()),
             }
         }
+        drop(bells);
         if orders.is_empty() && asked.is_empty() {
             if wake && self.parking.len() > 0 {
                 return self.run_batch(orders, asked, wake);
@@ -254,11 +256,12 @@ impl Turns {
                 Some(why) => why,
             },
         };
+        let mut bells = Bells::default();
         for Stamped { order, .. } in orders {
-            answer(order.answer, Err(why.clone()));
+            answer(order.answer, Err(why.clone()), &mut bells);
         }
         for slot in asked {
-            self.parking.answer(slot, Err(why.clone()));
+            self.parking.answer(slot, Err(why.clone()), &mut bells);
         }
         false
     }
@@ -308,7 +311,7 @@ impl Turns {
             // Those before it took their time (A38).
             if self.is_late(order.arrived) {
                 self.shared.metrics.too_late.inc();
-                answer(order.order.answer, Err(too_late()));
+                answer(order.order.answer, Err(too_late()), &mut Bells::default());
                 continue;
             }
             more |= self.run_batch(vec![order], Vec::new(), false);
@@ -350,11 +353,12 @@ impl Turns {
     fn finish(&mut self, orders: Vec<Stamped>, done: Done) -> bool {
         let size = orders.len() + done.matches.given.len();
         self.shared.metrics.batch(size, self.store.flushes());
+        let mut bells = Bells::default();
         // Before new grants are heard of: what ended did not end them.
-        self.listeners.tell(&done.writes.records);
+        self.listeners.tell(&done.writes.records, &mut bells);
         // A slot hears that its work is over before it hears of the next.
         for (stamped, answered) in orders.into_iter().zip(done.answers) {
-            self.reply(stamped.order, answered);
+            self.reply(stamped.order, answered, &mut bells);
         }
         for given in done.matches.given {
             let slot = given.slot;
@@ -362,14 +366,15 @@ impl Turns {
                 self.listeners.listen(given.lease, outbox);
             }
             let granted = self.granted(given);
-            self.parking.answer(slot, Ok(Some(Box::new(granted))));
+            let granted = Ok(Some(Box::new(granted)));
+            self.parking.answer(slot, granted, &mut bells);
         }
         for (slot, why) in done.matches.refused {
-            self.parking.answer(slot, Err(why));
+            self.parking.answer(slot, Err(why), &mut bells);
         }
         for (lease, news) in done.news {
             if let Some(held) = self.held.take(lease) {
-                held.answer.send(news);
+                held.answer.send(news, &mut bells);
             }
         }
         for record in &done.writes.records {
@@ -393,7 +398,7 @@ impl Turns {
         }
     }
 
-    fn reply(&mut self, mut order: Box<Order>, answered: Result<Answer, NotDone>) {
+    fn reply(&mut self, mut order: Box<Order>, answered: Answered, bells: &mut Bells) {
         // It is judged: timers may go on before its sender does.
         drop(order.receipt.take());
         if let Some(noticed) = answered.as_ref().ok().and_then(|it| it.noticed.as_ref()) {
@@ -403,10 +408,10 @@ impl Turns {
         let (Some(to), Ok(Reply::Renewed { ttl, cancel: None })) =
             (&order.answer, answered.as_ref().map(|answer| &answer.reply))
         else {
-            return answer(order.answer, answered);
+            return answer(order.answer, answered, bells);
         };
         if hold.is_zero() || to.is_closed() || self.shared.is_closing() {
-            return answer(order.answer, answered);
+            return answer(order.answer, answered, bells);
         }
         let (ttl, now) = (*ttl, Instant::now());
         if let (Some(answer), Some((lease, command))) = (order.answer, unnumbered(order.command)) {
@@ -496,9 +501,9 @@ fn unnumbered(command: Command) -> Option<(LeaseKey, Command)> {
     }
 }
 
-fn answer(to: Option<AnswerTo>, answered: Result<Answer, NotDone>) {
+fn answer(to: Option<AnswerTo>, answered: Answered, bells: &mut Bells) {
     if let Some(to) = to {
-        to.send(answered);
+        to.send(answered, bells);
     }
 }
 

@@ -128,22 +128,26 @@ impl<'a> Step<'a> {
     }
 
     pub fn run_after(&self, id: RunId) -> Option<&'a Run> {
-        let known = || self.before.runs.get(&id).and_then(Option::as_ref);
-        self.edits.runs.get(&id).or_else(known)
+        let known = || self.before.runs.get(&id).and_then(Option::as_deref);
+        self.edits.runs.get(&id).map(|row| &**row).or_else(known)
     }
 
     pub fn job_after(&self, id: JobId) -> Option<&'a Job> {
-        let known = || self.before.jobs.get(&id).and_then(Option::as_ref);
-        self.edits.jobs.get(&id).or_else(known)
+        let known = || self.before.jobs.get(&id).and_then(Option::as_deref);
+        self.edits.jobs.get(&id).map(|row| &**row).or_else(known)
     }
 
     pub fn attempt_before(&self, id: AttemptId) -> Option<&'a Attempt> {
-        self.before.attempts.get(&id).and_then(Option::as_ref)
+        self.before.attempts.get(&id).and_then(Option::as_deref)
     }
 
     pub fn attempt_after(&self, id: AttemptId) -> Option<&'a Attempt> {
         let known = || self.attempt_before(id);
-        self.edits.attempts.get(&id).or_else(known)
+        self.edits
+            .attempts
+            .get(&id)
+            .map(|row| &**row)
+            .or_else(known)
     }
 
     /// The lease as it was before: the attempt's latest, or a past one.

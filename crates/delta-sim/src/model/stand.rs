@@ -52,7 +52,7 @@ impl Stand {
     }
 
     pub fn run(&self) -> Option<&Run> {
-        self.world.runs.get(&RUN)?.as_ref()
+        self.world.runs.get(&RUN)?.as_deref()
     }
 
     pub fn settled(&self) -> bool {
@@ -69,7 +69,10 @@ impl Stand {
     pub fn due_at(&self) -> Option<Millis> {
         let attempts = self.world.attempts.values().flatten();
         let run = self.run().and_then(Run::due_at);
-        attempts.filter_map(attempt_due_at).chain(run).min()
+        attempts
+            .filter_map(|row| attempt_due_at(row))
+            .chain(run)
+            .min()
     }
 
     pub fn current(&self) -> Option<AttemptId> {

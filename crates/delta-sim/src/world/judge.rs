@@ -94,7 +94,7 @@ impl Judge {
         }
         for (id, run) in &self.shadow.runs {
             let stored = reader.run(*id).ok().flatten().map(|rows| rows.run);
-            if stored != *run {
+            if stored.as_ref() != run.as_deref() {
                 return Err(broken("I17", format!("{id} is not what was committed")));
             }
         }

@@ -212,7 +212,11 @@ impl Server<'_> {
             return Ok(Answer::Nothing);
         };
         self.load(draft, Want::Attempt(attempt))?;
-        let row = draft.world.attempts.get(&attempt).and_then(Option::as_ref);
+        let row = draft
+            .world
+            .attempts
+            .get(&attempt)
+            .and_then(Option::as_deref);
         let number = row.map_or(0, |row| row.lease_number) + 1;
         self.entropy = self.entropy.wrapping_add(1);
         let token = Rng::new(self.entropy).digest();
@@ -300,7 +304,7 @@ impl Server<'_> {
         };
         let id = proof.key.attempt;
         self.load(draft, Want::Attempt(id))?;
-        let row = draft.world.attempts.get(&id).and_then(Option::as_ref);
+        let row = draft.world.attempts.get(&id).and_then(Option::as_deref);
         if let Some(lease) = row.and_then(|row| row.live_lease()) {
             *proof = LeaseProof {
                 key: id.lease(lease.epoch),
@@ -331,7 +335,7 @@ impl Server<'_> {
         };
         let (id, key) = (proof.key.attempt, proof.key);
         self.load(draft, Want::Attempt(id))?;
-        let row = draft.world.attempts.get(&id).and_then(Option::as_ref);
+        let row = draft.world.attempts.get(&id).and_then(Option::as_deref);
         let granted = row
             .and_then(|row| row.live_lease())
             .is_some_and(|lease| lease.epoch == key.epoch && lease.state == LeaseState::Granted);
@@ -377,13 +381,13 @@ fn reuse_epoch(draft: &Draft, decision: &mut Decision) {
             continue;
         };
         let id = record.run.job(*job).attempt(*index);
-        let former = draft.world.attempts.get(&id).and_then(Option::as_ref);
+        let former = draft.world.attempts.get(&id).and_then(Option::as_deref);
         let Some(former) = former.and_then(|attempt| attempt.lease.as_ref()) else {
             continue;
         };
         grant.epoch = former.epoch;
         let row = decision.edits.attempts.get_mut(&id);
-        if let Some(lease) = row.and_then(|attempt| attempt.lease.as_mut()) {
+        if let Some(lease) = row.and_then(|row| Arc::make_mut(row).lease.as_mut()) {
             lease.epoch = former.epoch;
         }
     }

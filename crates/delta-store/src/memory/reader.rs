@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use delta_core::{Digest, JobId, LeaseKey, Millis, Run, RunId};
+use delta_core::{Attempt, Digest, Job, JobId, LeaseKey, Millis, Run, RunId};
 
 use super::tables::Tables;
 use crate::StoreError;
@@ -39,12 +39,12 @@ impl Reader for MemoryReader {
             return Ok(None);
         };
         let jobs = tables.jobs.range(id.job(0)..=id.job(u32::MAX));
-        let with_current = |job: &delta_core::Job| {
+        let with_current = |job: &Job| {
             let current = tables.attempts.get(&job.current())?;
-            Some((job.clone(), current.clone()))
+            Some((job.clone(), Attempt::clone(current)))
         };
         Ok(Some(RunRows {
-            run: run.clone(),
+            run: Run::clone(run),
             version: tables.tip(id).version,
             jobs: jobs.filter_map(|(_, job)| with_current(job)).collect(),
         }))
@@ -59,9 +59,13 @@ impl Reader for MemoryReader {
         let all = id.attempt(0)..=id.attempt(u32::MAX);
         let leases = first_lease(id)..=last_lease(id);
         Ok(Some(JobRows {
-            run: run.clone(),
-            job: job.clone(),
-            attempts: tables.attempts.range(all).map(|(_, a)| a.clone()).collect(),
+            run: Run::clone(run),
+            job: Job::clone(job),
+            attempts: tables
+                .attempts
+                .range(all)
+                .map(|(_, attempt)| Attempt::clone(attempt))
+                .collect(),
             past_leases: tables
                 .past_leases
                 .range(leases)
@@ -74,7 +78,7 @@ impl Reader for MemoryReader {
         let tables = self.tables();
         let newest_first = tables.runs.values().rev();
         let fit = newest_first.filter(|run| filter.admits(run));
-        Ok(fit.take(limit).cloned().collect())
+        Ok(fit.take(limit).map(|run| Run::clone(run)).collect())
     }
 
     fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {

@@ -15,9 +15,9 @@ use crate::{Writes, newest_of};
 
 #[derive(Debug)]
 pub(super) struct Tables {
-    pub runs: BTreeMap<RunId, Run>,
-    pub jobs: BTreeMap<JobId, Job>,
-    pub attempts: BTreeMap<AttemptId, Attempt>,
+    pub runs: BTreeMap<RunId, Arc<Run>>,
+    pub jobs: BTreeMap<JobId, Arc<Job>>,
+    pub attempts: BTreeMap<AttemptId, Arc<Attempt>>,
     pub past_leases: BTreeMap<LeaseKey, Lease>,
     pub specs: BTreeMap<JobId, Arc<str>>,
     pub events: BTreeMap<RunId, Vec<StoredEvent>>,

@@ -20,7 +20,8 @@ use super::rows;
 use super::sql::Sql;
 use super::store::{Batch, PgStore};
 use super::value::{Rows, Value};
-use crate::events::{self, Tip};
+use crate::codec::column;
+use crate::events::{Chained, EventRow, Tip};
 use crate::{CommitError, StoreError, Writes};
 
 /// What the records say about the rows.
@@ -90,22 +91,13 @@ impl Reading {
     }
 }
 
-/// One event to be written.
-struct Event<'a> {
-    run: RunId,
-    tip: Tip,
-    at: i64,
-    project: &'a str,
-    bytes: Vec<u8>,
-}
-
 /// The statements of a batch in the order they are sent.
 struct Plan<'a> {
     steps: Vec<(Sql, Rows<'a>)>,
 }
 
 impl<'a> Plan<'a> {
-    fn of(writes: &'a Writes, events: &'a [Event<'a>], projects: &Projects<'a>) -> Plan<'a> {
+    fn of(writes: &'a Writes, events: &'a [EventRow], projects: &Projects<'a>) -> Plan<'a> {
         let mut plan = Plan { steps: Vec::new() };
         let reading = Reading::of(writes);
         plan.runs(writes, &reading);
@@ -119,10 +111,11 @@ impl<'a> Plan<'a> {
         for event in events {
             rows.push([
                 Value::Id(event.run),
-                Value::Int(event.tip.version as i64),
-                Value::Text(event.project),
-                Value::Int(event.at),
-                Value::Bytes(Some(&event.tip.hash)),
+                Value::Int(column::signed(event.first)),
+                Value::Int(event.records.into()),
+                Value::Text(projects.of(event.run)),
+                Value::Int(event.at.0),
+                Value::Bytes(Some(&event.hash)),
                 Value::Bytes(Some(&event.bytes)),
             ]);
         }
@@ -299,25 +292,11 @@ impl<'a> Projects<'a> {
 }
 
 /// Continues the chain of every run by the batch's records.
-fn chained<'a>(writes: &Writes, batch: &Batch, projects: &Projects<'a>) -> Vec<Event<'a>> {
-    let mut tips: BTreeMap<RunId, Tip> = BTreeMap::new();
-    let mut events = Vec::with_capacity(writes.records.len());
-    for record in &writes.records {
-        let tip = tips.entry(record.run).or_insert_with(|| {
-            let locked = batch.locked.get(&record.run);
-            locked.map_or(Tip::NONE, |locked| locked.tip)
-        });
-        let bytes = events::encode(record);
-        *tip = tip.next(&bytes);
-        events.push(Event {
-            run: record.run,
-            tip: *tip,
-            at: record.at.0,
-            project: projects.of(record.run),
-            bytes,
-        });
-    }
-    events
+fn chained(writes: &Writes, batch: &Batch) -> Result<Chained, StoreError> {
+    Chained::of(&writes.records, |run| {
+        let locked = batch.locked.get(&run);
+        Ok(locked.map_or(Tip::NONE, |locked| locked.tip))
+    })
 }
 
 /// How a commit went.
@@ -339,9 +318,9 @@ impl PgStore {
             return Ok(());
         }
         let projects = Projects::collect(writes, &batch);
-        let events = chained(writes, &batch, &projects);
+        let events = chained(writes, &batch)?.rows;
         let plan = Plan::of(writes, &events, &projects);
-        let last = events.last().map(|event| (event.run, event.tip));
+        let last = events.last().map(|row| (row.run, row.first, row.hash));
         self.sent = Some(Sent {
             xid: batch.xid.clone(),
             last,
@@ -362,6 +341,9 @@ impl PgStore {
         match outcome {
             Outcome::Done => {
                 self.flushes += 1;
+                for (job, spec) in &writes.specs {
+                    self.specs.put(*job, spec.clone());
+                }
                 if !writes.queue_changes().entered.is_empty() {
                     self.memory.forget();
                 }

@@ -5,6 +5,7 @@
 //! have changed them. They are never replaced.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use delta_core::{AttemptId, Digest, JobId, LeaseKey, RunId, Text, Want, World};
 use tokio_postgres::Row;
@@ -249,7 +250,10 @@ fn enter(sql: Sql, row: &Row, batch: &mut Batch, world: &mut World) -> Result<()
                 project: run.header.project.clone(),
             };
             batch.locked.insert(run.id, locked);
-            world.runs.entry(run.id).or_insert(Some(run));
+            world
+                .runs
+                .entry(run.id)
+                .or_insert_with(|| Some(Arc::new(run)));
         }
         Sql::Tips => {
             let (id, version, hash) = (fields.run()?, fields.unsigned()?, fields.digest()?);
@@ -259,11 +263,17 @@ fn enter(sql: Sql, row: &Row, batch: &mut Batch, world: &mut World) -> Result<()
         }
         Sql::Jobs | Sql::LiveJobs => {
             let job = rows::read_job(&mut fields)?;
-            world.jobs.entry(job.id).or_insert(Some(job));
+            world
+                .jobs
+                .entry(job.id)
+                .or_insert_with(|| Some(Arc::new(job)));
         }
         Sql::Attempts | Sql::CurrentAttempts | Sql::LiveAttempts => {
             let attempt = rows::read_attempt(&mut fields)?;
-            world.attempts.entry(attempt.id).or_insert(Some(attempt));
+            world
+                .attempts
+                .entry(attempt.id)
+                .or_insert_with(|| Some(Arc::new(attempt)));
         }
         Sql::PastLeases => {
             let id = fields.attempt()?;

@@ -20,6 +20,7 @@ use super::sweep::read_spec;
 use super::value::{Fields, escape, uuid};
 use crate::StoreError;
 use crate::codec::corrupt;
+use crate::events::{EventRow, Unfolding};
 use crate::read::{
     Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
 };
@@ -230,18 +231,23 @@ impl Reader for PgReader {
     }
 
     fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
-        let after = i64::try_from(after).unwrap_or(i64::MAX);
-        let found = self.rows(Sql::Events, &[&uuid(id), &after, &(limit as i64)])?;
-        let read = |row| -> Result<StoredEvent, StoreError> {
+        // Versions have no gaps, so the last event of the page is known before it is read.
+        let first = i64::try_from(after.saturating_add(1)).unwrap_or(i64::MAX);
+        let last = i64::try_from(after.saturating_add(limit as u64)).unwrap_or(i64::MAX);
+        let found = self.rows(Sql::Events, &[&uuid(id), &first, &last])?;
+        let mut unfolding = Unfolding::new(after, limit);
+        for row in &found {
             let mut fields = Fields::of(row);
-            Ok(StoredEvent {
-                version: fields.unsigned()?,
+            unfolding.add(&EventRow {
+                run: fields.run()?,
+                first: fields.unsigned()?,
+                records: fields.small()?,
                 at: fields.millis()?,
-                bytes: fields.bytes()?.to_vec(),
                 hash: fields.digest()?,
-            })
-        };
-        found.iter().map(read).collect()
+                bytes: fields.bytes()?.to_vec(),
+            });
+        }
+        Ok(unfolding.events)
     }
 
     fn spec(&self, id: JobId) -> Result<Option<Arc<str>>, StoreError> {

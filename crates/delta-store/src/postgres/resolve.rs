@@ -11,7 +11,7 @@
 
 use std::time::{Duration, Instant};
 
-use delta_core::RunId;
+use delta_core::{Digest, RunId};
 
 use super::connect::{ANSWER_DEADLINE, Session};
 use super::error::Trouble;
@@ -19,16 +19,17 @@ use super::sql::Sql;
 use super::store::PgStore;
 use super::value::uuid;
 use crate::StoreError;
-use crate::events::Tip;
+use crate::codec::column;
 
 /// A session that is told to end is gone in milliseconds.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A commit that was sent: its transaction, and its last event if it has one.
+/// A commit that was sent: its transaction, and its last row of events if it has one: its first version and its
+/// hash.
 #[derive(Clone)]
 pub(super) struct Sent {
     pub(super) xid: String,
-    pub(super) last: Option<(RunId, Tip)>,
+    pub(super) last: Option<(RunId, u64, Digest)>,
 }
 
 impl PgStore {
@@ -38,7 +39,9 @@ impl PgStore {
         };
         let committed = self.ended(&sent.xid)?;
         match sent.last {
-            Some((run, tip)) if committed != Some(false) => self.has_event(run, tip),
+            Some((run, first, hash)) if committed != Some(false) => {
+                self.has_events(run, first, hash)
+            }
             _ => Ok(committed == Some(true)),
         }
     }
@@ -78,11 +81,11 @@ impl PgStore {
         }
     }
 
-    fn has_event(&mut self, run: RunId, tip: Tip) -> Result<bool, StoreError> {
-        let (run, version, hash) = (uuid(run), tip.version as i64, tip.hash.as_slice());
+    fn has_events(&mut self, run: RunId, first: u64, hash: Digest) -> Result<bool, StoreError> {
+        let (run, first, hash) = (uuid(run), column::signed(first), hash.as_slice());
         let rows = self.again_if_lost(async |session: &Session| {
             session
-                .rows(Sql::EventIsThere, &[&run, &version, &hash])
+                .rows(Sql::EventIsThere, &[&run, &first, &hash])
                 .await
         })?;
         Ok(rows.first().is_some_and(|row| row.get(0)))

@@ -26,6 +26,10 @@ const STEPS: &[Migration] = &[
         version: 4,
         sql: include_str!("../../migrations/postgres/0004_agents.sql"),
     },
+    Migration {
+        version: 5,
+        sql: include_str!("../../migrations/postgres/0005_rows_of_events.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

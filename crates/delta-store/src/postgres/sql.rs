@@ -42,8 +42,8 @@ impl Sql {
             Sql::ClaimSome => CLAIM_SOME.into(),
             Sql::MatchKeys => MATCH_KEYS.into(),
             Sql::Tips => "SELECT w.id, e.version, e.hash FROM unnest($1::uuid[]) AS w(id), \
-                 LATERAL (SELECT version, hash FROM events WHERE run_id = w.id \
-                          ORDER BY version DESC LIMIT 1) e"
+                 LATERAL (SELECT first + records - 1 AS version, hash FROM events \
+                          WHERE run_id = w.id ORDER BY first DESC LIMIT 1) e"
                 .into(),
             Sql::Jobs
             | Sql::Attempts
@@ -69,7 +69,7 @@ impl Sql {
                  WHERE backend_xid = $1::text::xid8::xid AND pid <> pg_backend_pid()"
                 .into(),
             Sql::EventIsThere => "SELECT EXISTS (SELECT FROM events WHERE run_id = $1 \
-                 AND version = $2 AND hash = $3)"
+                 AND first = $2 AND hash = $3)"
                 .into(),
             _ => self.writing(),
         }
@@ -185,7 +185,8 @@ pub(super) const CHANNEL: &str = "delta_ci_queue";
 
 const EVENT: Columns = &[
     ("run_id", "uuid"),
-    ("version", "int8"),
+    ("first", "int8"),
+    ("records", "int8"),
     ("project", "text"),
     ("at", "int8"),
     ("hash", "bytea"),

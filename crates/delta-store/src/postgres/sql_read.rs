@@ -15,7 +15,8 @@ pub(super) fn text(sql: Sql) -> String {
     let (run, job, attempt) = (run_list("r"), job_list("j"), attempt_list("a"));
     match sql {
         Sql::ReadRun => format!(
-            "SELECT {run}, (SELECT max(version) FROM events e WHERE e.run_id = r.id) \
+            "SELECT {run}, (SELECT e.first + e.records - 1 FROM events e \
+             WHERE e.run_id = r.id ORDER BY e.first DESC LIMIT 1) \
              FROM runs r WHERE r.id = $1"
         ),
         Sql::ReadRunJobs => format!(
@@ -49,9 +50,13 @@ pub(super) fn text(sql: Sql) -> String {
 
 fn short(sql: Sql) -> &'static str {
     match sql {
+        // From the row before the one that holds event $2, up to the one that holds event $3.
         Sql::Events => {
-            "SELECT version, at, bytes, hash FROM events \
-             WHERE run_id = $1 AND version > $2 ORDER BY version LIMIT $3"
+            "SELECT run_id, first, records, at, hash, bytes FROM events \
+             WHERE run_id = $1 AND first <= $3 AND first >= coalesce( \
+                 (SELECT min(first) FROM (SELECT first FROM events \
+                  WHERE run_id = $1 AND first <= $2 ORDER BY first DESC LIMIT 2) f), 0) \
+             ORDER BY first"
         }
         Sql::Spec => "SELECT spec FROM jobs WHERE run_id = $1 AND n = $2",
         Sql::QueueDepths => {

@@ -18,6 +18,7 @@ use super::listen::Listener;
 use super::resolve::Sent;
 use super::schema;
 use crate::events::Tip;
+use crate::specs::{CACHED_SPEC_BYTES, Specs};
 use crate::{AttemptId, Claim, CommitError, Due, JobId, Store, StoreError, Wakeups, Want, Writes};
 
 /// The first pause after a failed connection, doubled up to [`LONGEST_PAUSE`].
@@ -36,6 +37,7 @@ pub struct PgStore {
     /// The last commit that was sent, for [`Store::resolve_unknown`].
     pub(super) sent: Option<Sent>,
     pub(super) memory: QueueMemory,
+    pub(super) specs: Specs,
     pub(super) listener: Listener,
     /// Names this writer in its notifications.
     pub(super) name: String,
@@ -70,6 +72,7 @@ impl PgStore {
             batch: None,
             sent: None,
             memory: QueueMemory::default(),
+            specs: Specs::new(CACHED_SPEC_BYTES),
             listener: Listener::default(),
             name: Uuid::new_v4().to_string(),
             pause: FIRST_PAUSE,

@@ -51,15 +51,31 @@ impl PgStore {
     }
 
     pub(super) fn find_specs(&mut self, jobs: &[JobId]) -> Result<Vec<Arc<str>>, StoreError> {
-        if jobs.is_empty() {
-            return Ok(Vec::new());
+        let known = |id: &JobId| Some((*id, self.specs.get(*id)?));
+        let mut found: BTreeMap<JobId, Arc<str>> = jobs.iter().filter_map(known).collect();
+        let unknown: Vec<JobId> = jobs
+            .iter()
+            .copied()
+            .filter(|id| !found.contains_key(id))
+            .collect();
+        if !unknown.is_empty() {
+            self.read_specs(&unknown, &mut found)?;
         }
+        let missing = |id: &JobId| corrupt("a job", format!("{id} has no spec"));
+        let find = |id| found.get(id).cloned().ok_or_else(|| missing(id));
+        jobs.iter().map(find).collect()
+    }
+
+    fn read_specs(
+        &mut self,
+        jobs: &[JobId],
+        found: &mut BTreeMap<JobId, Arc<str>>,
+    ) -> Result<(), StoreError> {
         let runs: Vec<Uuid> = jobs.iter().map(|id| uuid(id.run)).collect();
         let numbers: Vec<i64> = jobs.iter().map(|id| id.n.into()).collect();
         let rows = self.anywhere(async |session: &Session| {
             session.rows(Sql::Specs, &[&runs, &numbers]).await
         })?;
-        let mut found: BTreeMap<JobId, Arc<str>> = BTreeMap::new();
         for row in &rows {
             let mut fields = Fields::of(row);
             let id = fields.job()?;
@@ -67,9 +83,7 @@ impl PgStore {
                 found.insert(id, read_spec(bytes)?);
             }
         }
-        let missing = |id: &JobId| corrupt("a job", format!("{id} has no spec"));
-        let find = |id| found.get(id).cloned().ok_or_else(|| missing(id));
-        jobs.iter().map(find).collect()
+        Ok(())
     }
 
     pub(super) fn find_newest_moment(&mut self) -> Result<Millis, StoreError> {
@@ -140,8 +154,8 @@ const OLD_RUNS: &str = "SELECT id, pg_current_xact_id()::text FROM runs \
 
 const TOMBSTONES: &str = "INSERT INTO tombstones (project, run_id, version, hash) \
      SELECT r.project, r.id, e.version, e.hash FROM runs r, \
-     LATERAL (SELECT version, hash FROM events WHERE run_id = r.id \
-              ORDER BY version DESC LIMIT 1) e \
+     LATERAL (SELECT first + records - 1 AS version, hash FROM events WHERE run_id = r.id \
+              ORDER BY first DESC LIMIT 1) e \
      WHERE r.id = ANY ($1) ON CONFLICT (run_id) DO NOTHING";
 
 async fn delete(session: &Session, runs: &Vec<Uuid>) -> Result<(), Error> {

@@ -1,15 +1,17 @@
 //! One batch into one transaction: what is written, in which order, and what memory learns of it
 //! afterwards. Nothing in memory changes before the file has.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, PoisonError};
 
-use delta_core::{Attempt, AttemptId, AttemptState, Fact, JobId, RunId, RunState, Text};
+use delta_core::{Attempt, AttemptId, AttemptState, Fact, Job, JobId, Run, RunId, RunState, Text};
 
+use super::cache::Cache;
 use super::connection::WAL_BOUND;
-use super::{SqliteStore, store_error, write};
+use super::write::Write;
+use super::{SqliteStore, store_error};
 use crate::codec::corrupt;
-use crate::events::{self, Tip};
+use crate::events::{Chained, Tip};
+use crate::hash::{IdMap, IdSet};
 use crate::index::Queue;
 use crate::{CommitError, StoreError, Writes, newest_of};
 
@@ -20,22 +22,19 @@ const WAL_LOOK_EVERY: u64 = 256;
 /// renewal.
 #[derive(Default)]
 struct Touched {
-    runs: HashSet<RunId>,
-    jobs: HashSet<JobId>,
-    attempts: HashSet<AttemptId>,
-    moved: HashSet<AttemptId>,
+    runs: IdSet<RunId>,
+    jobs: IdSet<JobId>,
+    attempts: IdSet<AttemptId>,
+    moved: IdSet<AttemptId>,
 }
 
 /// A batch ready to be written.
 struct Plan {
     touched: Touched,
-    /// Encoded records in order, with the place of each in its run's chain.
-    events: Vec<(Tip, Vec<u8>)>,
-    tips: BTreeMap<RunId, Tip>,
-    projects: BTreeMap<RunId, Text>,
+    events: Chained,
+    projects: IdMap<RunId, Text>,
     /// Match keys of the attempts that enter the queue.
-    entering: BTreeMap<AttemptId, Text>,
-    leaving: Vec<AttemptId>,
+    entering: IdMap<AttemptId, Text>,
 }
 
 impl SqliteStore {
@@ -45,8 +44,8 @@ impl SqliteStore {
             return Ok(());
         }
         let plan = self.plan(writes)?;
-        let last = writes.records.last().map(|record| record.run);
-        self.unknown = last.map(|run| (run, plan.tips[&run]));
+        let last = plan.events.rows.last();
+        self.unknown = last.map(|row| (row.run, row.first, row.hash));
         if self.connection.is_autocommit() {
             self.run_sql("BEGIN IMMEDIATE")?;
         }
@@ -78,47 +77,36 @@ impl SqliteStore {
     }
 
     fn plan(&mut self, writes: &Writes) -> Result<Plan, StoreError> {
-        let mut plan = Plan {
-            touched: touched(writes),
-            events: Vec::with_capacity(writes.records.len()),
-            tips: BTreeMap::new(),
-            projects: BTreeMap::new(),
-            entering: BTreeMap::new(),
-            leaving: Vec::new(),
-        };
-        for record in &writes.records {
-            let run = record.run;
-            let before = match plan.tips.get(&run) {
-                Some(tip) => *tip,
-                None if plan.touched.runs.contains(&run) => Tip::NONE,
-                None => self.tip(run)?,
-            };
-            let bytes = events::encode(record);
-            let tip = before.next(&bytes);
-            plan.tips.insert(run, tip);
-            plan.events.push((tip, bytes));
-            if let Entry::Vacant(place) = plan.projects.entry(run) {
-                place.insert(self.project(run, writes)?);
+        let touched = touched(writes);
+        let mut projects: IdMap<RunId, Text> = IdMap::default();
+        let events = Chained::of(&writes.records, |run| {
+            projects.insert(run, self.project(run, writes)?);
+            match touched.runs.contains(&run) {
+                true => Ok(Tip::NONE),
+                false => self.tip(run),
             }
-        }
+        })?;
+        let mut entering = IdMap::default();
         for attempt in writes.edits.attempts.values() {
-            match self.index.queue_change(attempt) {
-                Queue::Entered => {
-                    let key = self.match_key(attempt.id.job, writes)?;
-                    plan.entering.insert(attempt.id, key);
-                }
-                Queue::Left => plan.leaving.push(attempt.id),
-                Queue::Stayed => {}
+            let change = self.index().queue_change(attempt);
+            if change == Queue::Entered {
+                let key = self.match_key(attempt.id.job, writes)?;
+                entering.insert(attempt.id, key);
             }
         }
-        Ok(plan)
+        Ok(Plan {
+            touched,
+            events,
+            projects,
+            entering,
+        })
     }
 
     fn project(&mut self, run: RunId, writes: &Writes) -> Result<Text, StoreError> {
         if let Some(row) = writes.edits.runs.get(&run) {
             return Ok(row.header.project.clone());
         }
-        let found = self.run(run)?.map(|row| row.header.project);
+        let found = self.run(run)?.map(|row| row.header.project.clone());
         found.ok_or_else(|| {
             corrupt(
                 "a record",
@@ -136,94 +124,41 @@ impl SqliteStore {
     }
 
     fn write_all(&mut self, writes: &Writes, plan: &Plan) -> Result<(), StoreError> {
-        self.write_rows(writes, plan)?;
-        let c = &self.connection;
-        for (record, (tip, bytes)) in writes.records.iter().zip(&plan.events) {
-            let project = &plan.projects[&record.run];
-            write::insert_event(c, project, record.run, record.at, tip, bytes)?;
+        let mut write = Write::to(&self.connection);
+        let before = Before {
+            runs: &self.runs,
+            jobs: &self.jobs,
+            attempts: &self.attempts,
+        };
+        before.write_changed(writes, plan, &mut write)?;
+        for row in &plan.events.rows {
+            write.insert_events(&plan.projects[&row.run], row)?;
         }
         for (job, spec) in &writes.specs {
-            let project = &plan.projects[&job.run];
-            write::insert_spec(c, project, *job, spec)?;
-        }
-        for id in &plan.leaving {
-            write::leave_queue(c, *id)?;
-        }
-        for (id, key) in &plan.entering {
-            let attempt = &writes.edits.attempts[id];
-            write::enter_queue(c, &plan.projects[&id.run()], attempt, key)?;
+            write.insert_spec(&plan.projects[&job.run], *job, spec)?;
         }
         let newest = newest_of(writes);
         if newest > self.newest {
-            write::set_meta(c, "newest", newest.0)?;
+            write.set_meta("newest", newest.0)?;
         }
         if !plan.touched.runs.is_empty() {
             let runs = self.run_count + plan.touched.runs.len() as u64;
-            write::set_meta(c, "runs", runs as i64)?;
+            write.set_meta("runs", runs as i64)?;
         }
         Ok(())
-    }
-
-    /// A row that is as it was is not written; deciding often only looks at a job.
-    fn write_rows(&mut self, writes: &Writes, plan: &Plan) -> Result<(), StoreError> {
-        let (c, batch, edits) = (&self.connection, self.batch, &writes.edits);
-        for (id, run) in &edits.runs {
-            if plan.touched.runs.contains(id) {
-                write::insert_run(c, run)?;
-            } else if self.runs.get(*id, batch) != Some(run) {
-                write::update_run(c, run)?;
-            }
-        }
-        for (id, job) in &edits.jobs {
-            if plan.touched.jobs.contains(id) {
-                write::insert_job(c, &plan.projects[&id.run], job)?;
-            } else if self.jobs.get(*id, batch) != Some(job) {
-                write::update_job(c, job)?;
-            }
-        }
-        for (id, attempt) in &edits.attempts {
-            if plan.touched.attempts.contains(id) {
-                write::insert_attempt(c, &plan.projects[&id.run()], attempt)?;
-            } else if plan.touched.moved.contains(id) {
-                write::update_attempt(c, attempt)?;
-            } else if self.attempts.get(*id, batch) != Some(attempt) {
-                write::renew_attempt(c, attempt)?;
-            }
-            if id.index > 1 {
-                self.write_delayed(attempt, plan)?;
-            }
-        }
-        for (key, lease) in &edits.past_leases {
-            let project = &plan.projects[&key.attempt.run()];
-            write::insert_past_lease(c, project, *key, lease)?;
-        }
-        Ok(())
-    }
-
-    fn write_delayed(&self, attempt: &Attempt, plan: &Plan) -> Result<(), StoreError> {
-        let waits = attempt.state == AttemptState::Created;
-        let c = &self.connection;
-        if plan.touched.attempts.contains(&attempt.id) {
-            match waits {
-                true => write::enter_delayed(c, &plan.projects[&attempt.id.run()], attempt),
-                false => Ok(()),
-            }
-        } else if plan.touched.moved.contains(&attempt.id) && !waits {
-            write::leave_delayed(c, attempt.id)
-        } else {
-            Ok(())
-        }
     }
 
     /// The file has it: now memory may. What has ended is not kept: a late message about it is
     /// rare, and reads it again.
     fn publish(&mut self, writes: &Writes, plan: Plan) {
         let (batch, edits) = (self.batch, &writes.edits);
-        for (run, tip) in plan.tips {
+        for (run, tip) in plan.events.tips() {
             self.tips.put(run, tip, batch);
         }
+        let index = self.index.clone();
+        let mut index = index.lock().unwrap_or_else(PoisonError::into_inner);
         for (id, run) in &edits.runs {
-            self.index.put_run(run);
+            index.put_run(run);
             if run.state == RunState::Reported {
                 self.runs.remove(*id);
                 self.tips.remove(*id);
@@ -238,12 +173,13 @@ impl SqliteStore {
             }
         }
         for (id, attempt) in &edits.attempts {
-            self.index.put_attempt(attempt, || &plan.entering[id]);
+            index.put_attempt(attempt, || &plan.entering[id]);
             match attempt.state.is_final() {
                 true => self.attempts.remove(*id),
                 false => self.attempts.put(*id, attempt.clone(), batch),
             }
         }
+        drop(index);
         for (job, spec) in &writes.specs {
             self.specs.put(*job, spec.clone());
         }
@@ -268,6 +204,68 @@ impl SqliteStore {
                 tracing::warn!(%error, "the write-ahead log could not be emptied");
             }
         }
+    }
+}
+
+/// The rows as the file has them, as far as they are in memory.
+struct Before<'s> {
+    runs: &'s Cache<RunId, Arc<Run>>,
+    jobs: &'s Cache<JobId, Arc<Job>>,
+    attempts: &'s Cache<AttemptId, Arc<Attempt>>,
+}
+
+impl Before<'_> {
+    /// A row that is as it was is not written; deciding often only looks at a job.
+    fn write_changed(
+        &self,
+        writes: &Writes,
+        plan: &Plan,
+        write: &mut Write,
+    ) -> Result<(), StoreError> {
+        let edits = &writes.edits;
+        for (id, run) in &edits.runs {
+            if plan.touched.runs.contains(id) {
+                write.insert_run(run)?;
+            } else if self.runs.peek(*id) != Some(run) {
+                write.update_run(run)?;
+            }
+        }
+        for (id, job) in &edits.jobs {
+            if plan.touched.jobs.contains(id) {
+                write.insert_job(&plan.projects[&id.run], job)?;
+            } else if self.jobs.peek(*id) != Some(job) {
+                write.update_job(job)?;
+            }
+        }
+        for (id, attempt) in &edits.attempts {
+            if plan.touched.attempts.contains(id) {
+                write.insert_attempt(&plan.projects[&id.run()], attempt)?;
+            } else if plan.touched.moved.contains(id) {
+                write.update_attempt(attempt)?;
+            } else if self.attempts.peek(*id) != Some(attempt) {
+                write.renew_attempt(attempt)?;
+            }
+            if id.index > 1 {
+                write_delayed(attempt, plan, write)?;
+            }
+        }
+        for (key, lease) in &edits.past_leases {
+            let project = &plan.projects[&key.attempt.run()];
+            write.insert_past_lease(project, *key, lease)?;
+        }
+        Ok(())
+    }
+}
+
+fn write_delayed(attempt: &Attempt, plan: &Plan, write: &mut Write) -> Result<(), StoreError> {
+    let waits = attempt.state == AttemptState::Created;
+    let made_here = plan.touched.attempts.contains(&attempt.id);
+    if made_here && waits {
+        write.enter_delayed(&plan.projects[&attempt.id.run()], attempt)
+    } else if !made_here && !waits && plan.touched.moved.contains(&attempt.id) {
+        write.leave_delayed(attempt.id)
+    } else {
+        Ok(())
     }
 }
 

@@ -19,9 +19,9 @@ const BUSY: Duration = Duration::from_secs(5);
 /// Prepared statements kept per connection: more than there are statements in this module.
 const STATEMENTS: usize = 64;
 
-/// The log is copied into the file once it has this many pages (16 MiB): rarely enough to cost
-/// little, often enough for a quick start after a crash.
-const CHECKPOINT_PAGES: u32 = 4000;
+/// The log is copied into the file once it has this many pages (32 MiB): rarely enough that a page
+/// of a short run is copied once, often enough for a quick start after a crash.
+const CHECKPOINT_PAGES: u32 = 8000;
 
 /// The log's file is cut back to this after a checkpoint that found it larger.
 pub const WAL_BOUND: u64 = 64 << 20;

@@ -18,18 +18,19 @@ mod write;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use delta_core::{Attempt, AttemptId, Job, JobId, Millis, Run, RunId, Text, Want, World};
+use delta_core::{Attempt, AttemptId, Digest, Job, JobId, Millis, Run, RunId, Text, Want, World};
 use rusqlite::{Connection, params};
 
 use crate::codec::{column, corrupt};
 use crate::events::Tip;
 use crate::index::Index;
+use crate::specs::Specs;
 use crate::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
-use cache::{Cache, Specs};
+use cache::Cache;
 pub use connection::FILE;
 use connection::store_error;
 pub use open::open;
@@ -39,18 +40,16 @@ pub use reader::SqliteReader;
 /// at about a kilobyte each a bounded price.
 const CACHED_ROWS: usize = 50_000;
 
-/// Bytes of specs kept for their first grant: thousands of ordinary specs.
-const CACHED_SPEC_BYTES: usize = 8 << 20;
-
 /// The writing side.
 #[derive(Debug)]
 pub struct SqliteStore {
     connection: Connection,
     path: PathBuf,
-    index: Index,
-    runs: Cache<RunId, Run>,
-    jobs: Cache<JobId, Job>,
-    attempts: Cache<AttemptId, Attempt>,
+    /// Shared with the reader, who asks it for the queue.
+    index: Arc<Mutex<Index>>,
+    runs: Cache<RunId, Arc<Run>>,
+    jobs: Cache<JobId, Arc<Job>>,
+    attempts: Cache<AttemptId, Arc<Attempt>>,
     tips: Cache<RunId, Tip>,
     specs: Specs,
     /// Counts batches, for the caches.
@@ -59,8 +58,9 @@ pub struct SqliteStore {
     in_batch: bool,
     /// Memory may differ from the file: read it all again before the next batch.
     doubtful: bool,
-    /// The last event of the batch that was committed last, for when the answer is lost.
-    unknown: Option<(RunId, Tip)>,
+    /// A row of events of the batch that was committed last, by its first version and its hash, for
+    /// when the answer is lost.
+    unknown: Option<(RunId, u64, Digest)>,
     newest: Millis,
     run_count: u64,
     flushes: u64,
@@ -76,6 +76,10 @@ struct Gauges {
 }
 
 impl SqliteStore {
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reading inside a batch: the first read opens its transaction, so that not every single one
     /// asks for a lock. A batch that finds everything in memory opens it when it commits.
     fn reading(&self) -> Result<&Connection, StoreError> {
@@ -95,33 +99,33 @@ impl SqliteStore {
         }
     }
 
-    fn run(&mut self, id: RunId) -> Result<Option<Run>, StoreError> {
+    fn run(&mut self, id: RunId) -> Result<Option<Arc<Run>>, StoreError> {
         if let Some(run) = self.runs.get(id, self.batch) {
             return Ok(Some(run.clone()));
         }
-        let found = rows::run(self.reading()?, id)?;
+        let found = rows::run(self.reading()?, id)?.map(Arc::new);
         if let Some(run) = &found {
             self.runs.put(id, run.clone(), self.batch);
         }
         Ok(found)
     }
 
-    fn job(&mut self, id: JobId) -> Result<Option<Job>, StoreError> {
+    fn job(&mut self, id: JobId) -> Result<Option<Arc<Job>>, StoreError> {
         if let Some(job) = self.jobs.get(id, self.batch) {
             return Ok(Some(job.clone()));
         }
-        let found = rows::job(self.reading()?, id)?;
+        let found = rows::job(self.reading()?, id)?.map(Arc::new);
         if let Some(job) = &found {
             self.jobs.put(id, job.clone(), self.batch);
         }
         Ok(found)
     }
 
-    fn attempt(&mut self, id: AttemptId) -> Result<Option<Attempt>, StoreError> {
+    fn attempt(&mut self, id: AttemptId) -> Result<Option<Arc<Attempt>>, StoreError> {
         if let Some(attempt) = self.attempts.get(id, self.batch) {
             return Ok(Some(attempt.clone()));
         }
-        let found = rows::attempt(self.reading()?, id)?;
+        let found = rows::attempt(self.reading()?, id)?.map(Arc::new);
         if let Some(attempt) = &found {
             self.attempts.put(id, attempt.clone(), self.batch);
         }
@@ -158,7 +162,7 @@ impl SqliteStore {
             }
             Want::Holder(principal, runner) => {
                 let known = world.holders.entry((principal.clone(), runner.clone()));
-                known.or_insert_with(|| self.index.holder(principal, runner));
+                known.or_insert_with(|| self.index().holder(principal, runner));
             }
             Want::LiveJobs(run) if world.whole.insert(*run) => self.live_jobs(*run, world)?,
             _ => {}
@@ -175,7 +179,8 @@ impl SqliteStore {
         let key = [column::run_bytes(run)];
         for job in rows::all(self.reading()?, sql, key, rows::read_job)? {
             let current = job.current();
-            world.jobs.entry(job.id).or_insert(Some(job));
+            let known = world.jobs.entry(job.id);
+            known.or_insert_with(|| Some(Arc::new(job)));
             self.answer(&Want::Attempt(current), world)?;
         }
         Ok(())
@@ -204,7 +209,7 @@ impl Store for SqliteStore {
 
     fn claim(&mut self, claim: &Claim, world: &mut World) -> Result<Vec<AttemptId>, StoreError> {
         let fit = |id| crate::world_lets_grant(world, id);
-        let picked = self.index.claim(claim, fit);
+        let picked = self.index().claim(claim, fit);
         for &id in &picked {
             self.answer(&Want::Run(id.run()), world)?;
             self.answer(&Want::Job(id.job), world)?;
@@ -214,7 +219,7 @@ impl Store for SqliteStore {
     }
 
     fn match_keys(&mut self) -> Result<Vec<Text>, StoreError> {
-        Ok(self.index.match_keys())
+        Ok(self.index().match_keys())
     }
 
     fn commit(&mut self, writes: &Writes) -> Result<(), CommitError> {
@@ -225,15 +230,11 @@ impl Store for SqliteStore {
 
     fn resolve_unknown(&mut self, _writes: &Writes) -> Result<bool, StoreError> {
         // A batch of renewals has no event: to run it again does no harm.
-        let Some((run, tip)) = self.unknown.take() else {
+        let Some((run, first, hash)) = self.unknown.take() else {
             return Ok(false);
         };
-        let sql = "SELECT 1 FROM events WHERE run_id = ?1 AND version = ?2 AND hash = ?3";
-        let key = params![
-            column::run_bytes(run),
-            column::signed(tip.version),
-            tip.hash
-        ];
+        let sql = "SELECT 1 FROM events WHERE run_id = ?1 AND first = ?2 AND hash = ?3";
+        let key = params![column::run_bytes(run), column::signed(first), hash];
         Ok(rows::one(&self.connection, sql, key, |_| Ok(()))?.is_some())
     }
 
@@ -243,11 +244,11 @@ impl Store for SqliteStore {
     }
 
     fn due(&mut self, now: Millis, limit: usize) -> Result<Vec<Due>, StoreError> {
-        Ok(self.index.due(now, limit))
+        Ok(self.index().due(now, limit))
     }
 
     fn leased(&mut self) -> Result<Vec<AttemptId>, StoreError> {
-        Ok(self.index.leased())
+        Ok(self.index().leased())
     }
 
     fn specs(&mut self, jobs: &[JobId]) -> Result<Vec<Arc<str>>, StoreError> {
@@ -269,7 +270,7 @@ impl Store for SqliteStore {
 
     fn raise_incarnation(&mut self) -> Result<u32, StoreError> {
         let next = column::small(self.meta("incarnation")? + 1)?;
-        write::set_meta(&self.connection, "incarnation", next.into())?;
+        write::Write::to(&self.connection).set_meta("incarnation", next.into())?;
         self.flushes += 1;
         Ok(next)
     }

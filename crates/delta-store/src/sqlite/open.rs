@@ -2,20 +2,21 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 
 use delta_core::{Millis, Text};
 
-use super::cache::{Cache, Specs};
+use super::cache::Cache;
 use super::connection::{FILE, File, open_writer};
 use super::reader::SqliteReader;
 use super::rows::columns;
-use super::{CACHED_ROWS, CACHED_SPEC_BYTES, Gauges, SqliteStore, rows};
+use super::{CACHED_ROWS, Gauges, SqliteStore, rows};
 use crate::StoreError;
-use crate::codec::{column, corrupt};
+use crate::codec::{column, corrupt, row as json};
 use crate::index::Index;
 use crate::migrate::{Migration, migrate};
+use crate::specs::{CACHED_SPEC_BYTES, Specs};
 
 const MIGRATIONS: &[Migration] = &[
     Migration {
@@ -33,6 +34,10 @@ const MIGRATIONS: &[Migration] = &[
     Migration {
         version: 4,
         sql: include_str!("../../migrations/sqlite/0004_agents.sql"),
+    },
+    Migration {
+        version: 5,
+        sql: include_str!("../../migrations/sqlite/0005_fewer_rows.sql"),
     },
 ];
 
@@ -54,10 +59,11 @@ fn open_with(
     };
     migrate(&mut file, migrations)?;
     let gauges = Arc::new(Gauges::default());
+    let index = Arc::new(Mutex::new(Index::default()));
     let mut store = SqliteStore {
         connection,
         path: path.clone(),
-        index: Index::default(),
+        index: index.clone(),
         runs: Cache::new(CACHED_ROWS),
         jobs: Cache::new(CACHED_ROWS),
         attempts: Cache::new(CACHED_ROWS),
@@ -73,7 +79,7 @@ fn open_with(
         gauges: gauges.clone(),
     };
     store.reload()?;
-    let reader = SqliteReader::open(&path, gauges)?;
+    let reader = SqliteReader::open(&path, gauges, index)?;
     Ok((store, reader))
 }
 
@@ -85,7 +91,7 @@ impl SqliteStore {
         self.attempts.clear();
         self.tips.clear();
         self.specs.clear();
-        self.index = Index::default();
+        *self.index() = Index::default();
         self.newest = Millis(self.meta("newest")?);
         self.run_count = column::unsigned(self.meta("runs")?);
         self.reload_runs()?;
@@ -103,7 +109,7 @@ impl SqliteStore {
             " FROM runs INDEXED BY runs_live WHERE ended_at IS NULL OR live_jobs > 0"
         );
         for run in rows::all(&self.connection, sql, [], rows::read_run)? {
-            self.index.put_run(&run);
+            self.index().put_run(&run);
         }
         Ok(())
     }
@@ -128,23 +134,32 @@ impl SqliteStore {
                     let why = format!("{} is queued and leased or delayed", attempt.id);
                     return Err(corrupt("an attempt", why));
                 }
-                self.index.put_attempt(&attempt, || &nowhere);
-                self.attempts.put(attempt.id, attempt, 0);
+                self.index().put_attempt(&attempt, || &nowhere);
+                self.attempts.put(attempt.id, Arc::new(attempt), 0);
             }
         }
         Ok(())
     }
 
+    /// Attempts that wait for a lease. Few policies for many jobs: each text is read once.
     fn reload_queue(&mut self) -> Result<(), StoreError> {
-        let sql = "SELECT run_id, job, attempt, match_key, order_key, queued_at FROM queue";
-        // Few keys for many attempts: each text is kept once.
+        // Crossed, so that SQLite takes the tables in this order.
+        let sql = "SELECT a.run_id, a.job, a.attempt, j.policy, a.order_key, \
+                   coalesce(a.queued_at, a.created_at) FROM runs r INDEXED BY runs_live \
+                   CROSS JOIN attempts a ON a.run_id = r.run_id AND a.state = 'QUEUED' \
+                   CROSS JOIN jobs j ON j.run_id = a.run_id AND j.job = a.job \
+                   WHERE r.ended_at IS NULL OR r.live_jobs > 0";
         let mut keys: HashMap<String, Text> = HashMap::new();
-        let places = rows::all(&self.connection, sql, [], rows::read_place)?;
-        for (id, key, order, since) in places {
-            let text = keys
-                .entry(key)
-                .or_insert_with_key(|key| key.as_str().into());
-            self.index.enter(id, text.clone(), order, since);
+        for (id, policy, order, since) in rows::all(&self.connection, sql, [], rows::read_place)? {
+            let key = match keys.get(&policy) {
+                Some(key) => key.clone(),
+                None => {
+                    let key = json::decode_policy(&policy)?.requires;
+                    keys.insert(policy, key.clone());
+                    key
+                }
+            };
+            self.index().enter(id, key, order, since);
         }
         Ok(())
     }
@@ -157,8 +172,9 @@ impl SqliteStore {
 
     pub(super) fn show_gauges(&self) {
         self.gauges.runs.store(self.run_count, Relaxed);
-        self.gauges.queued.store(self.index.queued_count(), Relaxed);
-        self.gauges.leased.store(self.index.leased_count(), Relaxed);
+        let index = self.index();
+        self.gauges.queued.store(index.queued_count(), Relaxed);
+        self.gauges.leased.store(index.leased_count(), Relaxed);
     }
 }
 
@@ -167,7 +183,7 @@ mod tests {
     use super::*;
 
     const NEXT: Migration = Migration {
-        version: 5,
+        version: 6,
         sql: "ALTER TABLE runs ADD COLUMN note TEXT",
     };
 
@@ -179,7 +195,7 @@ mod tests {
     fn an_upgrade_copies_the_file_first() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
-        let copy = dir.path().join("delta-ci.db.before-4");
+        let copy = dir.path().join("delta-ci.db.before-5");
         assert!(!copy.exists());
         drop(open_with(dir.path(), &upgraded(NEXT)).unwrap());
         assert!(copy.exists());
@@ -187,7 +203,7 @@ mod tests {
         let version: u32 = copied
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .unwrap();
-        assert_eq!(version, 4);
+        assert_eq!(version, 5);
     }
 
     #[test]
@@ -215,7 +231,7 @@ mod tests {
         let refused = open(dir.path());
         assert!(matches!(
             refused,
-            Err(StoreError::TooNew { found: 5, known: 4 })
+            Err(StoreError::TooNew { found: 6, known: 5 })
         ));
     }
 
@@ -224,7 +240,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
         let broken = Migration {
-            version: 5,
+            version: 6,
             sql: "CREATE TABLE half (x); CREATE TABLE runs (x)",
         };
         assert!(open_with(dir.path(), &upgraded(broken)).is_err());

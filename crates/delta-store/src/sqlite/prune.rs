@@ -11,8 +11,7 @@ use crate::StoreError;
 use crate::codec::column;
 
 /// Every table that has rows of a run, the run itself last.
-const TABLES: [&str; 8] = [
-    "queue",
+const TABLES: [&str; 7] = [
     "delayed",
     "past_leases",
     "attempts",
@@ -44,7 +43,7 @@ impl SqliteStore {
         for &id in &old {
             self.bury(id)?;
         }
-        write::set_meta(&self.connection, "runs", left as i64)?;
+        write::Write::to(&self.connection).set_meta("runs", left as i64)?;
         transaction.commit().map_err(store_error)?;
         self.flushes += 1;
         self.run_count = left;
@@ -73,7 +72,7 @@ impl SqliteStore {
 
     fn forget(&mut self, gone: &[RunId]) {
         for &id in gone {
-            self.index.forget_run(id);
+            self.index().forget_run(id);
             self.runs.remove(id);
             self.tips.remove(id);
         }

@@ -1,6 +1,7 @@
 //! The reading side: a few read-only connections, one short read transaction per call, so that no
 //! reader keeps the log from starting over. Credentials are looked up and written through two
-//! connections of their own, outside any batch: who asks is known however long others read.
+//! connections of their own, outside any batch: who asks is known however long others read. The queue
+//! is the writer's, in memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -14,6 +15,8 @@ use super::rows::columns;
 use super::{Gauges, credentials, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt};
+use crate::events::Unfolding;
+use crate::index::Index;
 use crate::read::{
     Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
 };
@@ -30,10 +33,16 @@ pub struct SqliteReader {
     credentials: Mutex<Connection>,
     path: PathBuf,
     gauges: Arc<Gauges>,
+    /// The writer's: the queue is in memory only.
+    index: Arc<Mutex<Index>>,
 }
 
 impl SqliteReader {
-    pub(super) fn open(path: &Path, gauges: Arc<Gauges>) -> Result<SqliteReader, StoreError> {
+    pub(super) fn open(
+        path: &Path,
+        gauges: Arc<Gauges>,
+        index: Arc<Mutex<Index>>,
+    ) -> Result<SqliteReader, StoreError> {
         let reader = |_| open_reader(path).map(Mutex::new);
         Ok(SqliteReader {
             readers: (0..READERS).map(reader).collect::<Result<_, _>>()?,
@@ -42,7 +51,12 @@ impl SqliteReader {
             credentials: Mutex::new(open_writer(path)?),
             path: path.to_path_buf(),
             gauges,
+            index,
         })
+    }
+
+    fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection that is free, or the next in turn.
@@ -130,10 +144,27 @@ impl Reader for SqliteReader {
     }
 
     fn events(&self, id: RunId, after: u64, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
-        let sql = "SELECT version, at, hash, record FROM events \
-                   WHERE run_id = ?1 AND version > ?2 ORDER BY version LIMIT ?3";
-        let key = params![column::run_bytes(id), clamped(after), limit as i64];
-        rows::all(&self.reader(), sql, key, rows::read_event)
+        let mut unfolding = Unfolding::new(after, limit);
+        let run = column::run_bytes(id);
+        self.snapshot(|c| {
+            // The row that holds the first event asked for, and the one before it.
+            let from = "SELECT min(first) FROM (SELECT first FROM events \
+                        WHERE run_id = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 2)";
+            let key = params![run, clamped(after.saturating_add(1))];
+            let from: Option<i64> =
+                rows::one(c, from, key, |row| row.get(0).map_err(store_error))?.flatten();
+            let sql = "SELECT run_id, first, records, at, hash, record FROM events \
+                       WHERE run_id = ?1 AND first >= ?2 ORDER BY first";
+            let mut statement = c.prepare_cached(sql).map_err(store_error)?;
+            let mut found = statement.query(params![run, from]).map_err(store_error)?;
+            while !unfolding.is_full()
+                && let Some(row) = found.next().map_err(store_error)?
+            {
+                unfolding.add(&rows::read_events(row)?);
+            }
+            Ok(())
+        })?;
+        Ok(unfolding.events)
     }
 
     fn spec(&self, id: JobId) -> Result<Option<Arc<str>>, StoreError> {
@@ -141,16 +172,11 @@ impl Reader for SqliteReader {
     }
 
     fn queue(&self) -> Result<Vec<QueueDepth>, StoreError> {
-        let sql = "SELECT match_key, count(*), min(queued_at) FROM queue \
-                   GROUP BY match_key ORDER BY match_key";
-        rows::all(&self.reader(), sql, [], rows::read_depth)
+        Ok(self.index().depths())
     }
 
     fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError> {
-        let sql = "SELECT count(*) FROM queue WHERE match_key = ?1 AND order_key < ?2";
-        let key = params![match_key, order_key];
-        let found = rows::one(&self.reader(), sql, key, rows::read_number)?;
-        Ok(column::unsigned(found.unwrap_or(0)))
+        Ok(self.index().ahead(match_key, order_key))
     }
 
     fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError> {

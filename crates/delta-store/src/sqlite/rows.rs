@@ -10,8 +10,8 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use super::connection::store_error;
 use crate::StoreError;
 use crate::codec::{column, corrupt, row as json};
-use crate::events::Tip;
-use crate::read::{Credential, QueueDepth, Role, Scope, StoredEvent};
+use crate::events::{EventRow, Tip};
+use crate::read::{Credential, Role, Scope};
 
 /// The columns of a table in the order they are read here.
 macro_rules! columns {
@@ -278,7 +278,8 @@ pub fn past_lease(connection: &Connection, key: LeaseKey) -> Result<Option<Lease
 }
 
 pub fn tip(connection: &Connection, run: RunId) -> Result<Tip, StoreError> {
-    let sql = "SELECT version, hash FROM events WHERE run_id = ?1 ORDER BY version DESC LIMIT 1";
+    let sql = "SELECT first + records - 1, hash FROM events WHERE run_id = ?1 \
+               ORDER BY first DESC LIMIT 1";
     let found = one(connection, sql, [column::run_bytes(run)], |row| {
         let mut c = Columns { row, next: 0 };
         Ok(Tip {
@@ -303,30 +304,22 @@ pub fn read_number(row: &Row) -> Result<i64, StoreError> {
     Columns { row, next: 0 }.get()
 }
 
-/// A place in the queue: attempt, match key, order key, since when.
+/// A place in the queue: attempt, policy of its job, order key, since when.
 pub fn read_place(row: &Row) -> Result<(AttemptId, String, i64, Millis), StoreError> {
     let mut c = Columns { row, next: 0 };
     Ok((attempt_id(&mut c)?, c.get()?, c.get()?, c.millis()?))
 }
 
-/// Version, moment, hash and record.
-pub fn read_event(row: &Row) -> Result<StoredEvent, StoreError> {
+/// Run, first version, how many, moment, hash and records.
+pub fn read_events(row: &Row) -> Result<EventRow, StoreError> {
     let mut c = Columns { row, next: 0 };
-    Ok(StoredEvent {
-        version: column::unsigned(c.get()?),
+    Ok(EventRow {
+        run: c.bytes(column::run_id)?,
+        first: column::unsigned(c.get()?),
+        records: c.small()?,
         at: c.millis()?,
         hash: c.bytes(column::digest)?,
         bytes: c.get()?,
-    })
-}
-
-/// Match key, how many, since when.
-pub fn read_depth(row: &Row) -> Result<QueueDepth, StoreError> {
-    let mut c = Columns { row, next: 0 };
-    Ok(QueueDepth {
-        match_key: c.text()?,
-        attempts: column::unsigned(c.get()?),
-        oldest: c.millis()?,
     })
 }
 

@@ -41,7 +41,7 @@ fn sql(file: &Connection, text: &str) -> usize {
 fn a_changed_byte_of_an_event_is_named() {
     let found = after(|file| {
         let text: Vec<u8> = file
-            .query_row("SELECT record FROM events WHERE version = 3", [], |row| {
+            .query_row("SELECT record FROM events WHERE first = 3", [], |row| {
                 row.get(0)
             })
             .unwrap();
@@ -49,7 +49,7 @@ fn a_changed_byte_of_an_event_is_named() {
         let digit = changed.iter().rposition(u8::is_ascii_digit).unwrap();
         changed[digit] ^= 1;
         file.execute(
-            "UPDATE events SET record = ?1 WHERE version = 3 AND record = ?2",
+            "UPDATE events SET record = ?1 WHERE first = 3 AND record = ?2",
             [changed, text],
         )
         .unwrap()
@@ -60,7 +60,7 @@ fn a_changed_byte_of_an_event_is_named() {
 
 #[test]
 fn a_missing_event_is_named() {
-    let found = after(|file| sql(file, "DELETE FROM events WHERE version = 2"));
+    let found = after(|file| sql(file, "DELETE FROM events WHERE first = 2"));
     let found = found.expect("a difference");
     assert_eq!((found.version, &*found.what), (Some(2), "event version"));
     assert_eq!((&*found.expected, &*found.found), ("2", "3"));
@@ -69,8 +69,8 @@ fn a_missing_event_is_named() {
 #[test]
 fn a_missing_last_event_is_named() {
     let found = after(|file| {
-        let last = "DELETE FROM events WHERE (run_id, version) IN \
-                    (SELECT run_id, max(version) FROM events GROUP BY run_id HAVING count(*) > 1)";
+        let last = "DELETE FROM events WHERE (run_id, first) IN \
+                    (SELECT run_id, max(first) FROM events GROUP BY run_id HAVING count(*) > 1)";
         sql(file, last)
     });
     // The rows are ahead of the events that remain.
@@ -131,8 +131,8 @@ fn renewals_are_not_compared() {
 #[test]
 fn an_event_of_another_run_does_not_fit() {
     let found = after(|file| {
-        let moved = "UPDATE events SET record = (SELECT record FROM events WHERE version = 1 \
-                     ORDER BY run_id DESC LIMIT 1) WHERE version = 1 AND \
+        let moved = "UPDATE events SET record = (SELECT record FROM events WHERE first = 1 \
+                     ORDER BY run_id DESC LIMIT 1) WHERE first = 1 AND \
                      run_id = (SELECT min(run_id) FROM runs)";
         sql(file, moved)
     });

@@ -60,7 +60,6 @@ fn pruning_leaves_a_tombstone_and_nothing_else() {
         "past_leases",
         "job_specs",
         "events",
-        "queue",
         "delayed",
     ] {
         assert_eq!(count(&file, table), 0, "{table}");
@@ -71,6 +70,33 @@ fn pruning_leaves_a_tombstone_and_nothing_else() {
         })
         .unwrap();
     assert_eq!(left, (last.version, last.hash.to_vec()));
+}
+
+/// Makes the file one of version 4, in which the queue was a table and each event a row.
+const AS_VERSION_4: &str = "CREATE TABLE queue (run_id BLOB NOT NULL, job INTEGER NOT NULL, \
+    attempt INTEGER NOT NULL, project TEXT NOT NULL, match_key TEXT NOT NULL, \
+    order_key INTEGER NOT NULL, queued_at INTEGER NOT NULL, \
+    PRIMARY KEY (run_id, job, attempt)) WITHOUT ROWID; \
+    INSERT INTO queue SELECT run_id, job, attempt, project, 'linux', order_key, queued_at \
+    FROM attempts WHERE state = 'QUEUED'; \
+    ALTER TABLE events RENAME COLUMN first TO version; \
+    ALTER TABLE events DROP COLUMN records; \
+    PRAGMA user_version = 4";
+
+#[test]
+fn the_queue_and_the_events_of_an_older_file_are_kept() {
+    let (mut bench, file, dir) = bench_and_file();
+    let run = bench.create(1, &["linux", "linux"]);
+    bench.work_off("r1", &["linux"]).expect("work");
+    file.execute_batch(AS_VERSION_4).unwrap();
+    let mut bench = bench.reopen();
+    assert!(dir.path().join("delta-ci.db.before-4").exists());
+    let queue = bench.reader.queue().unwrap();
+    assert_eq!((&*queue[0].match_key, queue[0].attempts), ("linux", 1));
+    bench.work_off("r1", &["linux"]).expect("work");
+    assert_eq!(bench.reader.events(run, 0, 99).unwrap().len(), 1 + 3 * 2);
+    let report = examine(&*bench.reader, &mut |_| {}).unwrap();
+    assert_eq!(report.first_difference, None);
 }
 
 #[test]

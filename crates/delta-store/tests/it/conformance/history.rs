@@ -44,15 +44,29 @@ pub fn one_batch_may_hold_many_records_of_a_run(make: &dyn Fn() -> Fixture) {
     let answers = bench.apply(&batch);
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(answers[3], Ok(Reply::Completed));
-    let commands: Vec<_> = bench
-        .reader
-        .events(run, 0, 100)
-        .unwrap()
+    let all = bench.reader.events(run, 0, 100).unwrap();
+    let commands: Vec<_> = all
         .iter()
         .map(|event| decode(&event.bytes).unwrap().command)
         .collect();
     let expected = ["create_run", "grant", "ack_lease", "heartbeat", "complete"];
     assert_eq!(commands, expected);
+    // Each has its own place in the chain, and a page may begin and end anywhere.
+    let mut tip = Tip::NONE;
+    for event in &all {
+        tip = tip.next(&event.bytes);
+        assert_eq!((event.version, event.hash), (tip.version, tip.hash));
+    }
+    assert_eq!(bench.run_rows(run).version, tip.version);
+    for after in 0..=all.len() {
+        for limit in 0..=all.len() {
+            let page = bench.reader.events(run, after as u64, limit).unwrap();
+            let wanted: Vec<_> = all.iter().skip(after).take(limit).cloned().collect();
+            assert_eq!(page, wanted, "after {after}, {limit}");
+        }
+    }
+    let report = examine(&*bench.reader, &mut |_| {}).unwrap();
+    assert_eq!((report.events, report.first_difference), (5, None));
 }
 
 pub fn past_leases_are_found_by_their_epoch(make: &dyn Fn() -> Fixture) {

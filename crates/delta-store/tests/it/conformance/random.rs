@@ -326,19 +326,19 @@ impl Player {
 
     fn compare_run(&self, bench: &Bench, id: RunId) {
         let rows = bench.run_rows(id);
-        assert_eq!(Some(&rows.run), self.model.runs[&id].as_ref());
+        assert_eq!(Some(&rows.run), self.model.runs[&id].as_deref());
         let jobs = self.model.jobs.range(id.job(0)..=id.job(u32::MAX));
         let jobs: Vec<_> = jobs.filter_map(|(_, job)| job.clone()).collect();
         assert_eq!(rows.jobs.len(), jobs.len());
         for (job, (stored, current)) in jobs.iter().zip(&rows.jobs) {
-            assert_eq!(job, stored);
-            let model = self.model.attempts[&job.current()].as_ref();
+            assert_eq!(&**job, stored);
+            let model = self.model.attempts[&job.current()].as_deref();
             assert_eq!(model, Some(current));
             let rows = bench.job_rows(job.id);
             let all = job.id.attempt(0)..=job.id.attempt(u32::MAX);
             let attempts = self.model.attempts.range(all);
-            let attempts: Vec<_> = attempts.filter_map(|(_, row)| row.clone()).collect();
-            assert_eq!(rows.attempts, attempts);
+            let attempts: Vec<_> = attempts.filter_map(|(_, row)| row.as_deref()).collect();
+            assert_eq!(rows.attempts.iter().collect::<Vec<_>>(), attempts);
             let past: Vec<(AttemptId, Lease)> = self
                 .model
                 .past_leases

@@ -1,6 +1,7 @@
 //! Loading inside a batch, and reading outside of one.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use delta_core::command::NewRun;
 use delta_core::{Command, JobId, Millis, Refusal, Reply, RunState, Text, Want, World};
@@ -51,7 +52,7 @@ pub fn what_the_batch_knows_is_not_loaded_again(make: &dyn Fn() -> Fixture) {
     let run = bench.create(1, &["linux", "linux"]);
     let mut world = load(&mut bench, &[Want::Job(run.job(1))]);
     let mut changed = world.jobs[&run.job(1)].clone().unwrap();
-    changed.waiting_on = 77;
+    Arc::make_mut(&mut changed).waiting_on = 77;
     world.jobs.insert(run.job(1), Some(changed.clone()));
     let wants = BTreeSet::from([Want::LiveJobs(run), Want::Job(run.job(1))]);
     bench.store.begin().unwrap();

@@ -73,11 +73,40 @@ fn a_newer_schema_is_refused() {
     match postgres::open(&database.url) {
         Err(StoreError::TooNew {
             found: 99,
-            known: 4,
+            known: 5,
         }) => {}
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("a newer store was opened"),
     }
+}
+
+#[test]
+fn events_written_one_by_one_are_read_and_continued() {
+    let database = fresh_database().unwrap();
+    let (mut store, reader) = open(&database.url);
+    apply(&mut store, create(1, "linux"));
+    drop((store, reader));
+    // As they were before a row could hold several.
+    database
+        .execute(
+            "ALTER TABLE delta_ci.events DROP COLUMN records; \
+             ALTER TABLE delta_ci.events RENAME COLUMN first TO version; \
+             DELETE FROM delta_ci.schema_version WHERE version = 5",
+        )
+        .unwrap();
+    let (mut store, reader) = open(&database.url);
+    let cancel = delta_core::Command::CancelRun {
+        run: crate::conformance::bench::run_id(1),
+        cause: delta_core::Cause::CanceledByUser,
+        by: "ann".into(),
+    };
+    apply(&mut store, cancel);
+    let events =
+        delta_store::read::Reader::events(&reader, crate::conformance::bench::run_id(1), 0, 9)
+            .unwrap();
+    assert_eq!(events.len(), 2);
+    let report = delta_store::doctor::examine(&reader, &mut |_| {}).unwrap();
+    assert_eq!(report.first_difference, None);
 }
 
 #[test]
@@ -93,7 +122,7 @@ fn servers_that_start_together_make_one_schema() {
             &database.url,
             "SELECT count(*) FROM delta_ci.schema_version"
         ),
-        4
+        5
     );
 }
 
