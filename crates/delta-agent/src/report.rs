@@ -73,11 +73,12 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         completed_at: timestamp(&end.finished_at),
         exit_code,
         cause: cause.map_or_else(String::new, |cause| cause.name().to_owned()),
-        message: summary(ended),
+        message: ended.summary.clone(),
         log_length,
         log_sha256: log_sha256.into(),
         started_at: timestamp(&end.started_at),
         steps: end.steps.clone(),
+        confirmed: Some(ended.confirmed),
     }
 }
 
@@ -106,18 +107,6 @@ fn log_digest(log: &LogSize) -> (Option<u64>, Vec<u8>) {
 
 fn timestamp(text: &str) -> Option<Timestamp> {
     delta_wire::Millis::from_rfc3339(text).map(delta_wire::Millis::to_proto)
-}
-
-/// One sentence, and a second when the end is not proven (D9).
-fn summary(ended: &Ended) -> String {
-    if ended.confirmed {
-        ended.summary.clone()
-    } else {
-        format!(
-            "{}; unconfirmed: a process could not be ended",
-            ended.summary
-        )
-    }
 }
 
 /// What is reported when the agent's own code failed.

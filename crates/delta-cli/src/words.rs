@@ -117,6 +117,14 @@ pub fn lease_reason(lease: &LeaseView) -> String {
     known.into()
 }
 
+/// Whether anything of the work may still run.
+pub fn confirmed(confirmed: bool) -> String {
+    match confirmed {
+        true => "confirmed: nothing of it is left".to_owned(),
+        false => "unconfirmed: something of it may still run".to_owned(),
+    }
+}
+
 /// What a step came to, in one line.
 pub fn step(step: &StepResult) -> String {
     let took = moment::short(Duration::from_millis(step.duration_ms));

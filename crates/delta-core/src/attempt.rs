@@ -206,6 +206,8 @@ pub struct Report {
     pub artifacts: Option<Text>,
     /// What each step came to: JSON text the core does not read.
     pub steps: Option<Text>,
+    /// Whether the holder saw that nothing of the work is left (D9); absent when it does not say.
+    pub confirmed: Option<bool>,
     /// Length and hash of the log as the holder saw it.
     pub log: Option<(u64, Digest)>,
     pub started_at: Option<Millis>,

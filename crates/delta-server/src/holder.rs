@@ -36,6 +36,7 @@ pub fn cancel_ack(proof: LeaseProof, ack: &CancelAck) -> Command {
             summary: ack.summary.as_deref().map(Text::from),
             artifacts: kept(&ack.artifacts),
             steps: kept(&ack.steps),
+            confirmed: ack.confirmed,
             log: ack.log.as_ref().and_then(log),
             finished_at: moment(ack.ts.as_ref()),
             ..Report::default()
@@ -50,6 +51,7 @@ fn completion_report(done: &Complete) -> Report {
         summary: done.summary.as_deref().map(Text::from),
         artifacts: kept(&done.artifacts),
         steps: kept(&done.steps),
+        confirmed: done.confirmed,
         log: done.log.as_ref().and_then(log),
         started_at: moment(timings.and_then(|it| it.started_at.as_ref())),
         finished_at: moment(timings.and_then(|it| it.finished_at.as_ref())),

@@ -182,6 +182,7 @@ fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
             .exit_code
             .map(|code| ("exit code", code.to_string())),
     );
+    facts.extend(attempt.confirmed.map(|it| ("end", words::confirmed(it))));
     if let Some(log) = &attempt.log {
         let cut = if log.cut { ", cut at the quota" } else { "" };
         facts.push(("log", format!("{} bytes, {log}{cut}", log.length)));

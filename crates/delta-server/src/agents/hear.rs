@@ -526,6 +526,7 @@ fn empty_complete(proven: &Proven) -> Complete {
         seq: None,
         log: None,
         steps: Vec::new(),
+        confirmed: None,
     }
 }
 
@@ -554,6 +555,7 @@ fn complete(proven: &Proven, said: &RunComplete, status: RunStatus) -> Complete 
         cause: cause.or_else(|| implied.map(str::to_owned)),
         log: log_digest(said),
         steps: StepResult::of_agent(&said.steps),
+        confirmed: said.confirmed,
         ..empty_complete(proven)
     }
 }
@@ -569,6 +571,7 @@ fn cancel_ack(proven: &Proven, said: &RunComplete) -> CancelAck {
         seq: None,
         log: log_digest(said),
         steps: StepResult::of_agent(&said.steps),
+        confirmed: said.confirmed,
     }
 }
 

@@ -3,6 +3,7 @@
 
 use delta_core::attempt::Report;
 use delta_core::bound::{attempt_must_end_by, run_must_end_by};
+use delta_core::lease::Revocation;
 use delta_core::why::{Scene, SeenAgent, why};
 use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, Settings, Span, Text};
 use delta_store::read::{JobRows, RunRows};
@@ -191,11 +192,21 @@ fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
             .as_ref()
             .map(|it| cancel(it.requested_at, &it.by)),
         progress: progress(attempt),
+        confirmed: confirmed(attempt),
         steps: steps(report),
         log: left.log,
         artifacts: left.artifacts,
         leases: leases.map(lease_view).collect(),
     }
+}
+
+/// D9: whoever ended the attempt without its holder has no proof.
+fn confirmed(attempt: &Attempt) -> Option<bool> {
+    let revoked = attempt.lease.as_ref().and_then(|lease| lease.revocation);
+    if revoked == Some(Revocation::ForcedCancel) {
+        return Some(false);
+    }
+    attempt.report.as_ref().and_then(|report| report.confirmed)
 }
 
 /// The steps as they were kept.

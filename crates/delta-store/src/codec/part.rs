@@ -185,6 +185,8 @@ pub struct ReportPart {
         skip_serializing_if = "Option::is_none"
     )]
     steps: Option<Text>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    confirmed: Option<bool>,
     #[serde(with = "log", default, skip_serializing_if = "Option::is_none")]
     log: Option<(u64, Digest)>,
     #[serde(

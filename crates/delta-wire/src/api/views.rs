@@ -159,6 +159,10 @@ pub struct AttemptView {
     pub cancel: Option<CancelView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressView>,
+    /// Whether it is proven that nothing of the work runs any more: false after a cancel that was
+    /// forced, and when the runner could not end a process; absent when nobody said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<bool>,
     /// What each step came to, in order, as the runner saw it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepResult>,

@@ -61,6 +61,9 @@ pub struct CancelAck {
     /// Extension: what each step came to, in order; empty says nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepResult>,
+    /// Extension: whether the runner saw that nothing of the work is left; absent says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<bool>,
 }
 
 impl Message for CancelAck {
@@ -77,6 +80,7 @@ impl Message for CancelAck {
             seq: f.may("seq", Node::count)?,
             log: f.may("log", log_digest)?,
             steps: step::results(f)?,
+            confirmed: f.may("confirmed", Node::boolean)?,
         })
     }
 }
@@ -91,5 +95,6 @@ pub fn cancel_ack_digest_input(ack: &CancelAck) -> Vec<u8> {
     bytes.optional(ack.summary.as_deref());
     bytes.log(ack.log.as_ref());
     bytes.steps(&ack.steps);
+    bytes.confirmed(ack.confirmed);
     bytes.into_bytes()
 }

@@ -36,6 +36,9 @@ pub struct Complete {
     /// Extension: what each step came to, in order; empty says nothing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepResult>,
+    /// Extension: whether the runner saw that nothing of the work is left; absent says nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<bool>,
 }
 
 spelled! {
@@ -81,6 +84,7 @@ impl Message for Complete {
             seq: f.may("seq", Node::count)?,
             log: f.may("log", log_digest)?,
             steps: step::results(f)?,
+            confirmed: f.may("confirmed", Node::boolean)?,
         })
     }
 }
@@ -115,6 +119,7 @@ pub fn complete_digest_input(complete: &Complete) -> Vec<u8> {
     bytes.optional(complete.cause.as_deref());
     bytes.log(complete.log.as_ref());
     bytes.steps(&complete.steps);
+    bytes.confirmed(complete.confirmed);
     bytes.into_bytes()
 }
 

@@ -128,6 +128,13 @@ impl Meaning {
         }
     }
 
+    /// Nothing where it is not said, for the same reason.
+    pub(super) fn confirmed(&mut self, confirmed: Option<bool>) {
+        if let Some(confirmed) = confirmed {
+            self.text(if confirmed { "confirmed" } else { "unconfirmed" });
+        }
+    }
+
     fn number(&mut self, number: u64) {
         self.0.extend_from_slice(&number.to_be_bytes());
     }

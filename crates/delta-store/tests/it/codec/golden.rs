@@ -113,6 +113,7 @@ fn facts_of_attempts() -> Vec<Fact> {
                 summary: Some("s".into()),
                 artifacts: Some("[]".into()),
                 steps: None,
+                confirmed: None,
                 log: Some((12, [4; 32])),
                 started_at: Some(Millis(1)),
                 finished_at: Some(Millis(2)),

@@ -106,6 +106,7 @@ prop_compose! {
             summary: texts.0,
             artifacts: texts.1,
             steps: texts.2,
+            confirmed: exit_code.map(|code| code > 0),
             log,
             started_at: moments.0,
             finished_at: moments.1,
