@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::agent::Agent;
 use crate::bench::{Bench, Lease, PATIENCE, job, text};
 
 /// Waits until this many requests are parked.
@@ -215,4 +216,17 @@ async fn sixty_four_slots_get_sixty_four_different_jobs() {
     let tokens: std::collections::BTreeSet<String> =
         granted.iter().map(|it| text(&it["lease_id"])).collect();
     assert_eq!((granted.len(), jobs.len(), tokens.len()), (64, 64, 64));
+}
+
+#[tokio::test]
+async fn an_agent_whose_connection_is_gone_is_given_nothing() {
+    // A67
+    let bench = Bench::patient().await;
+    let gone = Agent::new(&bench).await;
+    until_parked(&bench, 1).await;
+    drop(gone);
+    until_parked(&bench, 0).await;
+    bench.run_with(1).await;
+    let work = Agent::new(&bench).await.work().await;
+    assert_eq!(work.lease_epoch as u32, 1, "the first lease there was");
 }

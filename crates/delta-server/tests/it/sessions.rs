@@ -420,6 +420,24 @@ async fn messages_that_cannot_be_read_cost_nothing_until_they_are_many() {
 }
 
 #[tokio::test]
+async fn a_field_of_a_newer_version_is_passed_over() {
+    // EP-54, A71
+    let bench = Bench::patient().await;
+    let mut agent = Agent::new(&bench).await;
+    bench.run_with(1).await;
+    let work = agent.work().await;
+    let mut newer = crate::agent::frame([agent.accepted(&work)]);
+    let mut message = newer.messages.remove(0).to_vec();
+    // Field 1023, a text of one letter.
+    message.extend(b"\xfa\x3f\x01x");
+    newer.messages.push(message.into());
+    agent.send(newer).await;
+    agent
+        .hears(|say| matches!(say, Say::WorkAck(ack) if ack.accepted).then_some(()))
+        .await;
+}
+
+#[tokio::test]
 async fn a_field_that_is_missing_is_named_and_nothing_changes() {
     // EP-6, EP-10, EP-39, RP-4
     let bench = Bench::patient().await;
