@@ -1,6 +1,6 @@
-//! Hashing of ids: a run's id is random bits that the server itself has drawn, so nobody outside can
-//! make ids collide, and a hash that only spreads them is enough. Names that others choose are not
-//! hashed with it.
+//! Hashing of ids. A run's id is random bits that the server itself has drawn, so nobody outside
+//! can make ids collide, and a hash that only spreads them is enough. Names that others choose are
+//! not hashed with it.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};

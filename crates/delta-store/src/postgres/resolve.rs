@@ -24,8 +24,8 @@ use crate::codec::column;
 /// A session that is told to end is gone in milliseconds.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A commit that was sent: its transaction, and its last row of events if it has one: its first version and its
-/// hash.
+/// A commit that was sent: its transaction, and the last row of its events if it has any, by run,
+/// first version and hash.
 #[derive(Clone)]
 pub(super) struct Sent {
     pub(super) xid: String,

@@ -1,7 +1,7 @@
 //! The reading side: a few read-only connections, one short read transaction per call, so that no
 //! reader keeps the log from starting over. Credentials are looked up and written through two
-//! connections of their own, outside any batch: who asks is known however long others read. The queue
-//! is the writer's, in memory.
+//! connections of their own, outside any batch: who asks is known however long others read. The
+//! queue is the writer's, in memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};

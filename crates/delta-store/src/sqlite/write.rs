@@ -57,6 +57,32 @@ impl Sql {
                 "UPDATE jobs SET waiting_on = ?3, attempts = ?4, resolution = ?5, cause = ?6, \
                  ended_at = ?7 WHERE run_id = ?1 AND job = ?2"
             }
+            Sql::InsertAttempt | Sql::UpdateAttempt | Sql::RenewAttempt | Sql::InsertPastLease => {
+                self.attempt_text()
+            }
+            Sql::InsertSpec => {
+                "INSERT INTO job_specs (run_id, job, project, spec) VALUES (?1, ?2, ?3, ?4)"
+            }
+            Sql::InsertEvents => {
+                "INSERT INTO events (run_id, first, project, at, hash, record, records) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
+            }
+            Sql::EnterDelayed => {
+                "INSERT INTO delayed (run_id, job, attempt, project, not_before) \
+                 VALUES (?1, ?2, ?3, ?4, ?5)"
+            }
+            Sql::LeaveDelayed => {
+                "DELETE FROM delayed WHERE run_id = ?1 AND job = ?2 AND attempt = ?3"
+            }
+            Sql::SetMeta => {
+                "INSERT INTO meta (name, value) VALUES (?1, ?2) \
+                 ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+            }
+        }
+    }
+
+    fn attempt_text(self) -> &'static str {
+        match self {
             Sql::InsertAttempt => concat!(
                 "INSERT INTO attempts (",
                 columns!(attempt),
@@ -82,30 +108,12 @@ impl Sql {
                 "UPDATE attempts SET cancel_told_at = ?4, progress = ?5, expires_at = ?6, \
                  heartbeat_seq = ?7 WHERE run_id = ?1 AND job = ?2 AND attempt = ?3"
             }
-            Sql::InsertPastLease => concat!(
+            _ => concat!(
                 "INSERT INTO past_leases (run_id, job, attempt, ",
                 columns!(lease),
                 ", project) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, \
                  ?15, ?16, ?17, ?18, ?19, ?20)"
             ),
-            Sql::InsertSpec => {
-                "INSERT INTO job_specs (run_id, job, project, spec) VALUES (?1, ?2, ?3, ?4)"
-            }
-            Sql::InsertEvents => {
-                "INSERT INTO events (run_id, first, project, at, hash, record, records) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)"
-            }
-            Sql::EnterDelayed => {
-                "INSERT INTO delayed (run_id, job, attempt, project, not_before) \
-                 VALUES (?1, ?2, ?3, ?4, ?5)"
-            }
-            Sql::LeaveDelayed => {
-                "DELETE FROM delayed WHERE run_id = ?1 AND job = ?2 AND attempt = ?3"
-            }
-            Sql::SetMeta => {
-                "INSERT INTO meta (name, value) VALUES (?1, ?2) \
-                 ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-            }
         }
     }
 }
