@@ -26,7 +26,7 @@ use crate::private::FolderError;
 use crate::progress::Observer;
 use crate::secret::TokenSource;
 use crate::session::{self, SessionEnd};
-use crate::shim::{Confinement, PRIVATE_STATE, Sandbox};
+use crate::shim::{Confinement, Sandbox};
 use crate::tls::TlsFiles;
 use crate::workspace::{Source, WorkFolder, WorkspaceError};
 
@@ -242,10 +242,6 @@ fn what_is_enforced(
     if settings.sandbox == Sandbox::Strict && root && confinement.user.is_none() {
         let work = work.path().display();
         tracing::warn!(%work, "jobs get no user of their own: others cannot reach the work folder");
-    }
-    let state = state.path().display();
-    if settings.sandbox == Sandbox::Host && !enforced.iter().any(|it| it == PRIVATE_STATE) {
-        tracing::warn!(%state, "jobs can read the state folder; docs/agent.md says where they cannot");
     }
     if settings.sandbox != Sandbox::Strict {
         let untrusted = of(Sandbox::Strict).1;

@@ -35,7 +35,7 @@ use rustix::process::{
 
 pub use self::order::{Abandoned, StepRecord, StopAt};
 use self::order::{COMPLAINTS_FILE, ORDER_FILE, Order};
-pub use self::sandbox::{Confinement, PRIVATE_STATE, Sandbox};
+pub use self::sandbox::{Confinement, Sandbox};
 
 /// The word on the command line that makes this program a shim.
 pub const SUBCOMMAND: &str = "shim";

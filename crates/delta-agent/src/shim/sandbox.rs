@@ -31,9 +31,6 @@ const SIGNALS: ABI = ABI::V6;
 /// From here on files can be moved between folders under rules, as every tool does.
 const MOVES: ABI = ABI::V2;
 
-/// The word for: no job can read the agent's state.
-pub const PRIVATE_STATE: &str = "private-state";
-
 /// How far jobs are trusted with this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -118,7 +115,7 @@ impl Confinement {
             ("rlimits", strict),
             ("clean-env", strict),
             (
-                PRIVATE_STATE,
+                "private-state",
                 self.user.is_some() || self.hides(hidden, secret),
             ),
             // The agent and the shim let nobody of their user in; the rules stop root too.

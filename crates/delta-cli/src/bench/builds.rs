@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use delta_wire::Millis;
 use delta_wire::states::RunOutcome;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
@@ -16,12 +17,14 @@ use super::child::ServerUnderTest;
 use super::jobs::{run_of, submit};
 use super::numbers::Samples;
 use super::wire::Connection;
+use crate::moment;
 
 /// Between two looks at one build that is under way: small beside what a build takes.
 const ONE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Between two looks at many.
-const MANY_PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks at many: each makes the server read all their rows, and how long they took is
+/// told by its own clock.
+const MANY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Jobs of one run: as many as a run may have.
 const JOBS_PER_RUN: usize = 1000;
@@ -95,17 +98,19 @@ pub async fn measure(
     let mut user = server.user().await?;
     let one = run_of(1, None);
     // The first one waits for the agent to be there, and is not counted.
-    build(&mut user, &one, ONE_PAUSE).await?;
+    run_to_its_end(&mut user, &one, ONE_PAUSE).await?;
     let mut waits = Vec::with_capacity(alone);
     for _ in 0..alone {
-        waits.push(build(&mut user, &one, ONE_PAUSE).await?);
+        let sent = Instant::now();
+        run_to_its_end(&mut user, &one, ONE_PAUSE).await?;
+        waits.push(sent.elapsed());
         tell(1);
     }
     let mut took = Duration::ZERO;
     let mut left = together;
     while left > 0 {
         let jobs = left.min(JOBS_PER_RUN);
-        took += build(&mut user, &run_of(jobs, None), MANY_PAUSE).await?;
+        took += run_to_its_end(&mut user, &run_of(jobs, None), MANY_PAUSE).await?;
         tell(jobs as u64);
         left -= jobs;
     }
@@ -120,19 +125,23 @@ pub async fn measure(
 #[derive(Deserialize)]
 struct Seen {
     outcome: Option<RunOutcome>,
+    created_at: Millis,
+    ended_at: Option<Millis>,
 }
 
-/// Submits a run and waits for its end.
-async fn build(user: &mut Connection, body: &str, pause: Duration) -> Result<Duration> {
-    let sent = Instant::now();
+/// Submits a run and waits for its end. How long it took, by the server's clock.
+async fn run_to_its_end(user: &mut Connection, body: &str, pause: Duration) -> Result<Duration> {
     let run = submit(user, body).await?;
     let path = format!("/api/v1/runs/run_{run}");
     loop {
         let answer = user.get(&path).await?.expect(200, "looking at a run")?;
-        match serde_json::from_slice::<Seen>(&answer)?.outcome {
-            Some(RunOutcome::Success) => return Ok(sent.elapsed()),
-            Some(outcome) => bail!("a build ended as {}", outcome.as_str()),
-            None => tokio::time::sleep(pause).await,
+        let seen: Seen = serde_json::from_slice(&answer)?;
+        match (seen.outcome, seen.ended_at) {
+            (Some(RunOutcome::Success), Some(ended)) => {
+                return Ok(moment::between(seen.created_at, ended));
+            }
+            (Some(outcome), _) => bail!("a build ended as {}", outcome.as_str()),
+            (None, _) => tokio::time::sleep(pause).await,
         }
     }
 }
