@@ -22,7 +22,8 @@ use crate::agent::SlotContext;
 use crate::attempt::{self, Adopted, Attempt, Begin, Finished, Happened, Watcher};
 use crate::clock::wall_time;
 use crate::executor::{
-    Ended, Identity, LogSize, Outcome, Step, StopOrder, StopReason, Work, stopped_at, unusable,
+    BaseEnvironment, Ended, Identity, LogSize, Outcome, Step, StopOrder, StopReason, Work,
+    stopped_at, unusable,
 };
 use crate::link::Cursors;
 use crate::log_ship::{self, Shipment};
@@ -154,6 +155,14 @@ impl Assignment {
         Confinement::of_slot(sandbox, state, work, context.slot)
     }
 
+    /// What `--pass-env` names is for those who are trusted.
+    fn base_environment(&self) -> BaseEnvironment {
+        match self.context.untrusted {
+            true => BaseEnvironment::Clean { pass: Vec::new() },
+            false => self.context.settings.base_environment.clone(),
+        }
+    }
+
     fn start(
         &self,
         number: u64,
@@ -171,7 +180,7 @@ impl Assignment {
             workdir: spec.workdir,
             tmp: folder.tmp.clone(),
             home: (home(confinement) == Home::Own).then(|| folder.home.clone()),
-            base: settings.base_environment.clone(),
+            base: self.base_environment(),
             hidden: confinement.to_hide(&self.context.secrets, self.context.work_folder.path()),
             confinement,
             control_group: true,

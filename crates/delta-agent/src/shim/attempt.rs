@@ -229,21 +229,26 @@ impl Shim {
         }
     }
 
-    /// Takes what is in the pipe, once. False when it was empty.
-    fn read_once(&mut self) -> bool {
-        let Ok(count) = self.receiver.try_read(&mut self.buffer[..]) else {
-            return false;
-        };
-        self.spool.output(&self.buffer[..count]);
-        self.control.grew(self.spool.bytes());
-        count > 0
+    /// Takes what is in the pipe, once.
+    fn read_once(&mut self) {
+        if let Ok(count) = self.receiver.try_read(&mut self.buffer[..]) {
+            self.printed(count);
+        }
     }
 
-    /// Takes everything that ended processes left in the pipe.
+    fn printed(&mut self, count: usize) {
+        self.spool.output(&self.buffer[..count]);
+        self.control.grew(self.spool.bytes());
+    }
+
+    /// Takes everything that ended processes left in the pipe. From the pipe itself: the runtime
+    /// says that it is empty until it has looked again, and by then the step is over.
     pub fn drain(&mut self) {
         for _ in 0..MAX_DRAIN_READS {
-            if !self.read_once() {
-                return;
+            let read = || rustix::io::read(&self.receiver, &mut self.buffer[..]);
+            match rustix::io::retry_on_intr(read) {
+                Ok(0) | Err(_) => return,
+                Ok(count) => self.printed(count),
             }
         }
     }

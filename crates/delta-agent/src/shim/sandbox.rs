@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use landlock::ABI;
+use landlock::{ABI, RulesetStatus};
 use rustix::process::{Resource, Rlimit, getpriority_process, setpriority_process, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 use serde::{Deserialize, Serialize};
@@ -192,7 +192,12 @@ pub(super) fn confine(confinement: Confinement, places: &Places<'_>) -> Result<(
     }
     set_no_new_privs(true).map_err(|why| failed("no-new-privs", &why))?;
     let ruled = confinement.rule(places.writable, places.hidden);
-    ruled.map_err(|why| failed("landlock", &why))?;
+    let ruled = ruled.map_err(|why| failed("landlock", &why))?;
+    // Neither rules nor a user of its own: the agent's files would lie open to it.
+    if ruled.ruleset == RulesetStatus::NotEnforced && confinement.user.is_none() {
+        let why = "this kernel has none, and the job has no user of its own";
+        return Err(failed("landlock", &why));
+    }
     if is_root() {
         // Those for becoming the job's user are given up by becoming it.
         let kept = match confinement.user {

@@ -172,3 +172,22 @@ async fn log_bytes_that_nobody_answers_are_sent_again() {
     assert_eq!(server.count("Register"), 1, "on the same line");
     agent.shut_down().await;
 }
+
+// D8: a step that ends right after its last byte loses none of it, though its end is heard of
+// before its output.
+#[tokio::test]
+async fn what_a_short_step_prints_last_is_in_the_log() {
+    const STEPS: usize = 200;
+    let scripts: Vec<String> = (1..=STEPS).map(|n| format!("echo said-{n}-")).collect();
+    let scripts: Vec<&str> = scripts.iter().map(String::as_str).collect();
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| state.jobs.push_back(steps(&scripts)));
+    let agent = Agent::start(&server);
+    server.wait_results(1).await;
+    let log = server.log();
+    let lost: Vec<usize> = (1..=STEPS)
+        .filter(|n| !log.contains(&format!("\nsaid-{n}-\n")))
+        .collect();
+    assert!(lost.is_empty(), "nothing of steps {lost:?} in\n{log}");
+    agent.shut_down().await;
+}

@@ -131,7 +131,11 @@ impl Meaning {
     /// Nothing where it is not said, for the same reason.
     pub(super) fn confirmed(&mut self, confirmed: Option<bool>) {
         if let Some(confirmed) = confirmed {
-            self.text(if confirmed { "confirmed" } else { "unconfirmed" });
+            self.text(if confirmed {
+                "confirmed"
+            } else {
+                "unconfirmed"
+            });
         }
     }
 
