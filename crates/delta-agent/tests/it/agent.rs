@@ -122,10 +122,15 @@ impl Agent {
         std::fs::read_dir(attempts).expect("a folder").count() == 0
     }
 
-    /// Nothing is left of what it worked on.
-    pub fn has_no_workspace(&self) -> bool {
+    /// Soon nothing is left of what it worked on: a result does not wait for that.
+    pub async fn has_no_workspace(&self) {
         let attempts = self.folder.path().join("work/attempts");
-        std::fs::read_dir(attempts).expect("a folder").count() == 0
+        let left = || std::fs::read_dir(&attempts).expect("a folder").count();
+        let deadline = Instant::now() + PATIENCE;
+        while left() > 0 {
+            assert!(Instant::now() < deadline, "the workspace is not removed");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 

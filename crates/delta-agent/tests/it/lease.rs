@@ -34,7 +34,7 @@ async fn a_job_is_assigned_accepted_executed_and_completed() {
     // RP-35: nothing about it follows the answer.
     let after = &order[at("RunComplete") + 1..];
     assert!(after.iter().all(|it| *it == "Heartbeat"), "{after:?}");
-    assert!(agent.has_no_workspace());
+    agent.has_no_workspace().await;
     agent.shut_down().await;
 }
 

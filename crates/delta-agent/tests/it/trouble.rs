@@ -142,7 +142,7 @@ async fn a_stale_lease_ends_the_work_without_a_word() {
         server.wait_idle().await;
         assert!(!is_running(&pid));
         let renewals = server.count("Renewal");
-        assert!(agent.has_no_workspace());
+        agent.has_no_workspace().await;
         agent.shut_down().await;
         assert!(server.results().is_empty());
         assert_eq!(server.count("Renewal"), renewals);
@@ -308,7 +308,8 @@ async fn a_result_of_an_unknown_lease_ends_the_attempt() {
     server.change(|state| instead(state, "RunComplete", Say::StaleLease(unknown)));
     let agent = Agent::start(&server);
     server.wait_idle().await;
-    assert!(agent.has_forgotten() && agent.has_no_workspace());
+    assert!(agent.has_forgotten());
+    agent.has_no_workspace().await;
     agent.shut_down().await;
     assert_eq!(server.results().len(), 1);
 }

@@ -5,11 +5,9 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use delta_core::attempt::Progress;
 use delta_core::command::LeaseProof;
 use delta_core::lease::Revocation;
-use delta_core::{Cause, Command, LeaseKey, Text};
-use delta_wire::StepResult;
+use delta_core::{Cause, Command, LeaseKey};
 use delta_wire::agent::frame::Received;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
@@ -18,15 +16,13 @@ use delta_wire::agent::proto::{
     AgentMessage, AgentStatus, Heartbeat, LeaseRenewal, LeaseRenewalAck, LogChunk, ProtocolError,
     ResultStream, RunComplete, RunStatus, StaleLease, WorkAccepted, WorkRejected,
 };
-use delta_wire::runner::{
-    CancelAck, Complete, CompleteStatus, LeaseToken, LogDigest, MAX_LABEL_BYTES, MAX_SUMMARY_BYTES,
-    MAX_WORD, Reason, Timings,
-};
+use delta_wire::runner::{Complete, CompleteStatus, LeaseToken, MAX_SUMMARY_BYTES, Reason};
 use prost::Message as _;
 
 use super::execution;
 use super::leases::LastWord;
 use super::logs::{Chunk, LogOrder};
+use super::meaning::{cancel_ack, complete, cut, empty_complete, progress, stopped_itself};
 use super::outgoing::MAX_WAITING;
 use super::register::MAX_LISTED;
 use super::registry::Status;
@@ -52,9 +48,9 @@ pub(super) enum Refused {
 
 /// The lease a message is about, and the proof it shows.
 pub(super) struct Proven {
-    lease: LeaseKey,
-    token: LeaseToken,
-    proof: LeaseProof,
+    pub lease: LeaseKey,
+    pub token: LeaseToken,
+    pub proof: LeaseProof,
 }
 
 pub(super) type Commands = Vec<(Ticket, Receipt, Command)>;
@@ -497,116 +493,4 @@ fn about(said: &Said) -> (&'static str, String) {
         Said::DrainComplete(_) => ("DrainComplete", String::new()),
         Said::CreateUpload(it) => ("CreateUpload", cut(&it.run_id, 256)),
     }
-}
-
-fn progress(said: &LeaseRenewal) -> Progress {
-    let progress = said.progress.clone().unwrap_or_default();
-    let label = |text: Option<String>| text.map(|text| Text::from(cut(&text, MAX_LABEL_BYTES)));
-    let percent = progress.percent.filter(|percent| !percent.is_nan());
-    Progress {
-        // A21: outside of 0..=100 is moved to the nearer end.
-        percent: percent.map(|percent| percent.clamp(0.0, 100.0).round() as u8),
-        step_index: progress.step_index,
-        current_step: label(progress.current_step),
-        message: label(progress.message),
-        log_bytes: said.log_bytes,
-    }
-}
-
-fn empty_complete(proven: &Proven) -> Complete {
-    Complete {
-        lease_id: proven.token.clone(),
-        runner_id: proven.proof.runner.to_string(),
-        status: CompleteStatus::Failed,
-        exit_code: None,
-        timings: None,
-        artifacts: Vec::new(),
-        summary: None,
-        cause: None,
-        seq: None,
-        log: None,
-        steps: Vec::new(),
-        confirmed: None,
-    }
-}
-
-/// A30: what the agent's word for the end means.
-fn complete(proven: &Proven, said: &RunComplete, status: RunStatus) -> Complete {
-    let (status, implied) = match status {
-        RunStatus::Success => (CompleteStatus::Succeeded, None),
-        RunStatus::Timeout => (CompleteStatus::TimedOut, None),
-        RunStatus::Error => (CompleteStatus::Failed, Some(Cause::AgentError.name())),
-        _ => (CompleteStatus::Failed, None),
-    };
-    let exit_code = match (status, said.exit_code) {
-        // The specification's own message has no exit code.
-        (CompleteStatus::Succeeded, None) => Some(0),
-        (_, code) => code.map(i64::from),
-    };
-    let cause = (!said.cause.is_empty()).then(|| cut(&said.cause, MAX_WORD));
-    Complete {
-        status,
-        exit_code,
-        timings: Some(Timings {
-            started_at: moment(said.started_at),
-            finished_at: moment(said.completed_at),
-        }),
-        summary: summary(said),
-        cause: cause.or_else(|| implied.map(str::to_owned)),
-        log: log_digest(said),
-        steps: StepResult::of_agent(&said.steps),
-        confirmed: said.confirmed,
-        ..empty_complete(proven)
-    }
-}
-
-fn cancel_ack(proven: &Proven, said: &RunComplete) -> CancelAck {
-    CancelAck {
-        lease_id: proven.token.clone(),
-        runner_id: proven.proof.runner.to_string(),
-        final_status: "CANCELED".to_owned(),
-        ts: moment(said.completed_at),
-        artifacts: Vec::new(),
-        summary: summary(said),
-        seq: None,
-        log: log_digest(said),
-        steps: StepResult::of_agent(&said.steps),
-        confirmed: said.confirmed,
-    }
-}
-
-/// What CANCELLED means when nobody asked for it.
-fn stopped_itself(proven: &Proven, said: &RunComplete) -> Complete {
-    Complete {
-        cause: Some(Cause::AgentShutdown.name().to_owned()),
-        ..complete(proven, said, RunStatus::Failure)
-    }
-}
-
-fn summary(said: &RunComplete) -> Option<String> {
-    (!said.message.is_empty()).then(|| cut(&said.message, MAX_SUMMARY_BYTES))
-}
-
-fn log_digest(said: &RunComplete) -> Option<LogDigest> {
-    let length = said.log_length?;
-    (said.log_sha256.len() == 32).then(|| LogDigest {
-        length,
-        sha256: holder::hex(&said.log_sha256),
-    })
-}
-
-fn moment(at: Option<prost_types::Timestamp>) -> Option<String> {
-    let at = at?;
-    let millis = at.seconds.checked_mul(1000)?;
-    let millis = millis.checked_add(i64::from(at.nanos) / 1_000_000)?;
-    Some(delta_wire::Millis(millis).to_rfc3339())
-}
-
-/// At most so many bytes, never half a character.
-fn cut(text: &str, most: usize) -> String {
-    let mut end = text.len().min(most);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }

@@ -17,6 +17,7 @@ mod execution;
 mod hear;
 mod leases;
 mod logs;
+mod meaning;
 mod noted;
 mod noting;
 mod orders;

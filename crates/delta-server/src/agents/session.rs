@@ -201,8 +201,8 @@ impl Session {
         self.ask_for_work();
     }
 
-    /// A cancel that was asked for while the agent was away. Looked up after the session listens, so
-    /// that none falls between the two.
+    /// A cancel that was asked for while the agent was away. Looked up after the session listens,
+    /// so that none falls between the two.
     async fn cancel_again(&mut self) {
         let (who, agent) = (self.who.principal.id.clone(), self.who.agent.clone());
         let most = self.leases.live().map(|(_, held)| held.slot).max();
@@ -304,7 +304,8 @@ impl Session {
         self.leases.unpark();
     }
 
-    /// Something that cannot be read or lacks a field: counted, and too much of it ends the session (A36).
+    /// Something that cannot be read or lacks a field: counted, and too much of it ends the session
+    /// (A36).
     pub fn offence(&mut self, what: &'static str) {
         self.app.metrics().unknown_fields.inc();
         if self.offences_since.elapsed() >= OFFENCE_WINDOW {

@@ -79,9 +79,9 @@ async fn lease(
     }
 }
 
-/// An agent of the Execution Protocol proves who it is when it registers, and is drained and revoked
-/// by its id. Here nothing but the credential is shown, so an id of ours is taken from nobody who
-/// is not bound to it (A26, T3), and not from one that was sent home (I21).
+/// An agent of the Execution Protocol proves who it is when it registers, and is drained and
+/// revoked by its id. Here nothing but the credential is shown, so an id of ours is taken from
+/// nobody who is not bound to it (A26, T3), and not from one that was sent home (I21).
 async fn may_take_work(app: &App, who: &Principal, runner: &str) -> Result<bool, ApiError> {
     let Some(agent) = who.agent.clone() else {
         return Ok(!runner.starts_with(AGENT_PREFIX));

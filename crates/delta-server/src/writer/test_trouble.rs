@@ -289,7 +289,8 @@ async fn what_stays_due_does_not_keep_the_sweep_from_the_rest() {
     // Leases within the start-up grace (A40) are due by the store's reckoning only.
     let quick = Settings {
         lease_ttl: Span(50),
-        wait_timeout: Span(200),
+        // Long enough for five of them to be taken up on a busy machine.
+        wait_timeout: Span(2_000),
         ..Settings::recommended()
     };
     let desk = desk_with(&[], |thread| {
@@ -301,7 +302,7 @@ async fn what_stays_due_does_not_keep_the_sweep_from_the_rest() {
         kept.push(acked(&desk, n, &format!("r{n}")).await);
     }
     desk.create(6).await.unwrap();
-    let over = desk.writer.now() + Span(200);
+    let over = desk.writer.now() + Span(2_000);
     until("all are due", || desk.writer.now() >= over).await;
     let swept = sweep(&desk).settle_due(2).await.unwrap();
     assert_eq!((swept.looked_at, swept.changed), (6, 1));

@@ -231,8 +231,8 @@ impl Objects {
         })
     }
 
-    /// Whether the first `length` bytes of a log have this hash. Read once per length; a log that is
-    /// not as it was declared is looked at again after a while, since its holder may mend it.
+    /// Whether the first `length` bytes of a log have this hash. Read once per length; a log that
+    /// is not as it was declared is looked at again after a while: its holder may mend it.
     pub fn log_has_hash(&self, lease: LeaseKey, length: u64, hash: &Digest) -> bool {
         let known = locked(&self.logs.hashed).get(&lease).copied();
         if let Some((_, found, at)) = known.filter(|(of, ..)| *of == length)

@@ -1,0 +1,125 @@
+//! What an agent's words mean in those of the Runner Protocol, which the core is told in (A30).
+
+use delta_core::attempt::Progress;
+use delta_core::{Cause, Text};
+use delta_wire::StepResult;
+use delta_wire::agent::proto::{LeaseRenewal, RunComplete, RunStatus};
+use delta_wire::runner::{
+    CancelAck, Complete, CompleteStatus, LogDigest, MAX_LABEL_BYTES, MAX_SUMMARY_BYTES, MAX_WORD,
+    Timings,
+};
+
+use super::hear::Proven;
+use crate::holder;
+
+pub fn progress(said: &LeaseRenewal) -> Progress {
+    let progress = said.progress.clone().unwrap_or_default();
+    let label = |text: Option<String>| text.map(|text| Text::from(cut(&text, MAX_LABEL_BYTES)));
+    let percent = progress.percent.filter(|percent| !percent.is_nan());
+    Progress {
+        // A21: outside of 0..=100 is moved to the nearer end.
+        percent: percent.map(|percent| percent.clamp(0.0, 100.0).round() as u8),
+        step_index: progress.step_index,
+        current_step: label(progress.current_step),
+        message: label(progress.message),
+        log_bytes: said.log_bytes,
+    }
+}
+
+pub fn empty_complete(proven: &Proven) -> Complete {
+    Complete {
+        lease_id: proven.token.clone(),
+        runner_id: proven.proof.runner.to_string(),
+        status: CompleteStatus::Failed,
+        exit_code: None,
+        timings: None,
+        artifacts: Vec::new(),
+        summary: None,
+        cause: None,
+        seq: None,
+        log: None,
+        steps: Vec::new(),
+        confirmed: None,
+    }
+}
+
+/// A30: what the agent's word for the end means.
+pub fn complete(proven: &Proven, said: &RunComplete, status: RunStatus) -> Complete {
+    let (status, implied) = match status {
+        RunStatus::Success => (CompleteStatus::Succeeded, None),
+        RunStatus::Timeout => (CompleteStatus::TimedOut, None),
+        RunStatus::Error => (CompleteStatus::Failed, Some(Cause::AgentError.name())),
+        _ => (CompleteStatus::Failed, None),
+    };
+    let exit_code = match (status, said.exit_code) {
+        // The specification's own message has no exit code.
+        (CompleteStatus::Succeeded, None) => Some(0),
+        (_, code) => code.map(i64::from),
+    };
+    let cause = (!said.cause.is_empty()).then(|| cut(&said.cause, MAX_WORD));
+    Complete {
+        status,
+        exit_code,
+        timings: Some(Timings {
+            started_at: moment(said.started_at),
+            finished_at: moment(said.completed_at),
+        }),
+        summary: summary(said),
+        cause: cause.or_else(|| implied.map(str::to_owned)),
+        log: log_digest(said),
+        steps: StepResult::of_agent(&said.steps),
+        confirmed: said.confirmed,
+        ..empty_complete(proven)
+    }
+}
+
+pub fn cancel_ack(proven: &Proven, said: &RunComplete) -> CancelAck {
+    CancelAck {
+        lease_id: proven.token.clone(),
+        runner_id: proven.proof.runner.to_string(),
+        final_status: "CANCELED".to_owned(),
+        ts: moment(said.completed_at),
+        artifacts: Vec::new(),
+        summary: summary(said),
+        seq: None,
+        log: log_digest(said),
+        steps: StepResult::of_agent(&said.steps),
+        confirmed: said.confirmed,
+    }
+}
+
+/// What CANCELLED means when nobody asked for it.
+pub fn stopped_itself(proven: &Proven, said: &RunComplete) -> Complete {
+    Complete {
+        cause: Some(Cause::AgentShutdown.name().to_owned()),
+        ..complete(proven, said, RunStatus::Failure)
+    }
+}
+
+fn summary(said: &RunComplete) -> Option<String> {
+    (!said.message.is_empty()).then(|| cut(&said.message, MAX_SUMMARY_BYTES))
+}
+
+fn log_digest(said: &RunComplete) -> Option<LogDigest> {
+    let length = said.log_length?;
+    (said.log_sha256.len() == 32).then(|| LogDigest {
+        length,
+        sha256: holder::hex(&said.log_sha256),
+    })
+}
+
+fn moment(at: Option<prost_types::Timestamp>) -> Option<String> {
+    let at = at?;
+    let millis = at.seconds.checked_mul(1000)?;
+    let millis = millis.checked_add(i64::from(at.nanos) / 1_000_000)?;
+    Some(delta_wire::Millis(millis).to_rfc3339())
+}
+
+/// At most so many bytes, never half a character.
+pub fn cut(text: &str, most: usize) -> String {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
