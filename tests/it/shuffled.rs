@@ -54,7 +54,10 @@ fn job(number: u32) -> (String, String, i64) {
 }
 
 fn one_world(seed: u64) {
-    let options = Options::patient().flag("ack-timeout", "3s");
+    // An acknowledgement and the first renewals may all be lost: the lease outlives many tries.
+    let options = Options::patient()
+        .flag("ack-timeout", "3s")
+        .flag("lease-ttl", "30s");
     let server = Server::start(options);
     let person = server.person();
     let proxies = [1, 2].map(|n| GrpcProxy::start(server.addr(), seed ^ n).unwrap());

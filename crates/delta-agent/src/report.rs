@@ -59,6 +59,11 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         // What it came to meanwhile does not matter any more (A10).
         (Todo::CancelAck, _) => (RunStatus::Cancelled, None, None),
         (_, Outcome::Succeeded) => (RunStatus::Success, Some(0), None),
+        // The shim's clock ran out just before a renewal came: the lease lives, so it is told of,
+        // and not as the work's own failure.
+        (_, Outcome::Failed { exit_code: None }) if ended.cause == Some(Cause::LeaseLost) => {
+            (RunStatus::Error, None, Some(Cause::AgentError))
+        }
         (_, Outcome::Failed { exit_code: None }) => (RunStatus::Error, None, ended.cause),
         (_, Outcome::Failed { exit_code }) => (RunStatus::Failure, exit_code, ended.cause),
         (_, Outcome::Signaled { .. }) => (RunStatus::Failure, None, ended.cause),
@@ -127,5 +132,20 @@ pub(crate) fn broken() -> WorkEnd {
         steps: Vec::new(),
         attempt: None,
         cleaning: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_ended_for_want_of_a_renewal_is_not_the_users_failure() {
+        // D10: a lease that lives after all is answered, and the attempt tried again.
+        let mut end = broken();
+        end.ended.cause = Some(Cause::LeaseLost);
+        let said = make(Todo::Complete, &end);
+        assert_eq!(said.status(), RunStatus::Error);
+        assert_eq!(said.cause, Cause::AgentError.name());
     }
 }

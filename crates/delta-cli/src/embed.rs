@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use delta_core::{Settings, Span};
-use delta_server::{Config, Limits, OidcTimes, Server, StartError, StoreChoice, Tls};
+use delta_server::{
+    Config, Limits, OidcTimes, PoolSandboxes, Server, StartError, StoreChoice, Tls,
+};
 use delta_store::StoreError;
 
 use crate::exit::Exit;
@@ -29,6 +31,7 @@ pub struct Wanted {
     pub retention: Option<Span>,
     /// Requests of people that may wait; the recommended number when absent.
     pub waiting_requests: Option<usize>,
+    pub pool_sandboxes: PoolSandboxes,
     pub duties: Duties,
 }
 
@@ -98,6 +101,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         retention: wanted.retention,
         duties: wanted.duties == Duties::On,
         recheck: delta_server::RECHECK,
+        pool_sandboxes: wanted.pool_sandboxes,
         limits,
     };
     delta_server::start(config)
@@ -125,6 +129,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         startup_grace: Span::ZERO,
         retention: None,
         waiting_requests: None,
+        pool_sandboxes: PoolSandboxes::new(),
         duties: Duties::Off,
     })
     .await

@@ -28,6 +28,9 @@ const PRUNE_EVERY: Duration = Duration::from_secs(60);
 const PRUNE_AGAIN: Duration = Duration::from_secs(1);
 /// How often left-over files are looked for: they harm nobody, and looking reads a whole folder.
 const TIDY_EVERY: Duration = Duration::from_secs(3600);
+/// Agents that were not seen for this long are forgotten: machines that come and go would fill the
+/// list of those that stay.
+const AGENT_KEPT: Span = Span::hours(24 * 30);
 /// Runs asked about in one read.
 const TIDY_LIMIT: usize = 500;
 
@@ -220,6 +223,7 @@ impl Retention {
 /// Delete files that a server which died left behind: parts nobody sends any more, and what
 /// belongs to runs that were deleted, by this server or by another on the same store.
 pub struct Tidy {
+    pub writer: Writer,
     pub reader: Arc<dyn Reader>,
     pub objects: Arc<Objects>,
 }
@@ -232,7 +236,22 @@ impl Tidy {
             if parts + runs > 0 {
                 tracing::info!(parts, runs, "left-over files were deleted");
             }
+            // Not right after a start: those who waited for it come back first.
+            if !pause.is_zero() {
+                self.forget_agents().await;
+            }
             pause = TIDY_EVERY;
+        }
+    }
+
+    /// An agent that comes back later registers anew.
+    async fn forget_agents(&self) {
+        let (reader, before) = (self.reader.clone(), self.writer.now() - AGENT_KEPT);
+        let forgotten = tokio::task::spawn_blocking(move || reader.forget_agents(before));
+        match forgotten.await {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(agents)) => tracing::info!(agents, "agents not seen for long were forgotten"),
+            Ok(Err(error)) => tracing::warn!(%error, "old agents could not be forgotten"),
         }
     }
 

@@ -37,7 +37,7 @@ use delta_store::{Store, StoreError};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use agents::RECHECK;
+pub use agents::{PoolSandboxes, RECHECK, Sandbox};
 pub use delta_store::read::Role;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
@@ -75,6 +75,8 @@ pub struct Config {
     pub duties: bool,
     /// How often a session looks whether another server was told something about its agent.
     pub recheck: Duration,
+    /// Pools that only agents with at least this sandbox may be in.
+    pub pool_sandboxes: PoolSandboxes,
     pub limits: Limits,
 }
 
@@ -128,6 +130,7 @@ impl Config {
             retention: None,
             duties: true,
             recheck: agents::RECHECK,
+            pool_sandboxes: PoolSandboxes::new(),
             limits: Limits::recommended(),
         }
     }
@@ -213,13 +216,14 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         tracing::warn!(clamped, "the clock went back while the server was away");
     }
     let identity = Identity::new(reader.clone(), trust, oidc);
-    let recheck = config.recheck;
+    let (recheck, pools) = (config.recheck, config.pool_sandboxes.clone());
     let app = App::new(
         writer.clone(),
         reader,
         identity,
         objects,
         recheck,
+        pools,
         stop.clone(),
     );
     let admin = listen::admin(&config.data)?;
@@ -323,6 +327,7 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
         every: config.settings.sweep,
     };
     let tidy = duties::Tidy {
+        writer: app.writer.clone(),
         reader: app.reader.clone(),
         objects: app.objects.clone(),
     };

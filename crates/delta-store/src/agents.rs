@@ -60,4 +60,8 @@ pub trait Agents {
 
     /// Shuts an agent out for good; false when there is no such agent.
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError>;
+
+    /// Forgets agents that were last seen before this moment, and how many they were. Those for
+    /// whom something was ordered stay: a drain, a revocation.
+    fn forget_agents(&self, before: Millis) -> Result<u64, StoreError>;
 }

@@ -18,10 +18,24 @@ use rustix::fs::{Access as May, access};
 /// The newest rules we ask for; an older kernel enforces what it knows of them.
 const RULES: ABI = ABI::V6;
 
-/// Where tools, their settings and what the kernel tells are found.
-const READABLE: [&str; 13] = [
-    "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr", "/etc", "/opt", "/nix", "/run",
-    "/proc", "/sys",
+/// Where tools, their settings and what the kernel tells are found. Of `/run` only what name
+/// look-ups and a system's own tools need: services keep sockets and secrets there.
+const READABLE: [&str; 15] = [
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/usr",
+    "/etc",
+    "/opt",
+    "/nix",
+    "/run/current-system",
+    "/run/resolvconf",
+    "/run/systemd/resolve",
+    "/proc",
+    "/sys",
 ];
 
 /// Devices that every program expects; no disk, no memory, no terminal of somebody else.

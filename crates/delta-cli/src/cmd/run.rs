@@ -209,6 +209,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         startup_grace: Span::ZERO,
         retention: None,
         waiting_requests: None,
+        pool_sandboxes: Default::default(),
         duties: Duties::On,
     };
     embed::start(wanted)

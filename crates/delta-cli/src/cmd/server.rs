@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use delta_core::{Settings, Span};
-use delta_server::Server;
+use delta_core::{Settings, Span, Text};
+use delta_server::{Sandbox, Server};
 
 use crate::embed::{self, Duties, Wanted};
 use crate::exit::Exit;
@@ -61,8 +61,24 @@ pub struct Args {
     /// Requests of people that may wait before others are sent away with 429 [default: 1024]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     waiting_requests: Option<u32>,
+    /// A pool that takes only agents which confine their jobs at least so: POOL=strict or POOL=host
+    ///
+    /// May be given several times. Other agents of that pool are refused when they register, and
+    /// runners of the Runner Protocol, which do not say it, get no work there.
+    #[arg(long = "pool-sandbox", value_name = "POOL=SANDBOX", value_parser = pool_sandbox)]
+    pool_sandboxes: Vec<(Text, Sandbox)>,
     #[command(flatten)]
     timings: Timings,
+}
+
+fn pool_sandbox(text: &str) -> Result<(Text, Sandbox), String> {
+    let wrong = || "must be like forks=strict; known are strict, host and open".to_owned();
+    let (pool, sandbox) = text.split_once('=').ok_or_else(wrong)?;
+    let sandbox = Sandbox::from_name(sandbox).ok_or_else(wrong)?;
+    match pool.is_empty() {
+        true => Err(wrong()),
+        false => Ok((pool.into(), sandbox)),
+    }
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
@@ -90,6 +106,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,
         waiting_requests: args.waiting_requests.map(|most| most as usize),
+        pool_sandboxes: args.pool_sandboxes.into_iter().collect(),
         duties: Duties::On,
     };
     let scheme = if wanted.tls.is_some() {

@@ -97,6 +97,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,
         waiting_requests: None,
+        pool_sandboxes: Default::default(),
         duties: Duties::On,
     };
     let server = embed::start(wanted)

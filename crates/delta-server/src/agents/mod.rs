@@ -26,6 +26,7 @@ mod past;
 mod rebind;
 mod register;
 mod registry;
+mod sandbox;
 mod session;
 mod tell;
 
@@ -36,4 +37,5 @@ pub use noting::Noting;
 pub use orders::Order;
 pub use register::{AGENT_PREFIX, held};
 pub use registry::{Agents, OFFLINE_AFTER};
+pub use sandbox::{PoolSandboxes, Sandbox};
 pub use session::RECHECK;

@@ -26,6 +26,7 @@ use super::outgoing::Outgoing;
 use super::past;
 use super::rebind::rebind;
 use super::registry::Entry;
+use super::sandbox;
 use super::session::{Session, Who};
 use crate::http::App;
 use crate::identity::Principal;
@@ -47,6 +48,7 @@ pub async fn register(
 ) -> Result<(Session, Orders), Status> {
     check(&request)?;
     let about = capabilities::about(&request, &principal.scope);
+    sandbox::check(&app.pool_sandboxes, &about)?;
     let (row, secret) = identify(app, &principal, &request, &about).await?;
     let agent = row.id.clone();
     let now = app.writer.now();

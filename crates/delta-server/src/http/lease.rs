@@ -55,7 +55,8 @@ async fn lease(
         return Err(ApiError::new(ErrorCode::Forbidden, message).at("runner_id"));
     }
     if !may_take_work(&app, &who, &runner).await? {
-        let message = "this id is an agent's that may take no work here";
+        let message = "this id is an agent's that may take no work here, or its pool asks for a \
+                       sandbox, which only agents of the Execution Protocol tell of";
         return Err(ApiError::new(ErrorCode::Forbidden, message).at("runner_id"));
     }
     let capabilities = capabilities(&who.scope, &ask.capabilities);
@@ -83,6 +84,10 @@ async fn lease(
 /// revoked by its id. Here nothing but the credential is shown, so an id of ours is taken from
 /// nobody who is not bound to it (A26, T3), and not from one that was sent home (I21).
 async fn may_take_work(app: &App, who: &Principal, runner: &str) -> Result<bool, ApiError> {
+    // A runner of this protocol does not say how it confines its jobs.
+    if app.pool_sandboxes.contains_key(&who.scope.pool) {
+        return Ok(false);
+    }
     let Some(agent) = who.agent.clone() else {
         return Ok(!runner.starts_with(AGENT_PREFIX));
     };

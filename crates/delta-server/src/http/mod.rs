@@ -45,7 +45,7 @@ pub use error::ApiError;
 pub use extract::{anybody, runner};
 pub use system::ready;
 
-use crate::agents::Agents;
+use crate::agents::{Agents, PoolSandboxes};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
@@ -65,6 +65,7 @@ pub struct Parts {
     pub objects: Arc<Objects>,
     /// How often a session looks at its agent's row again.
     pub recheck: Duration,
+    pub pool_sandboxes: PoolSandboxes,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     pub ids: Mutex<ContextV7>,
@@ -85,6 +86,7 @@ impl App {
         identity: Identity,
         objects: Arc<Objects>,
         recheck: Duration,
+        pool_sandboxes: PoolSandboxes,
         stop: CancellationToken,
     ) -> App {
         let (_, openapi) = routes().split_for_parts();
@@ -96,6 +98,7 @@ impl App {
             agents: Arc::default(),
             objects,
             recheck,
+            pool_sandboxes,
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: described::complete(openapi).to_json().unwrap_or_default(),

@@ -243,4 +243,8 @@ impl Agents for TestReader {
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
         self.there()?.revoke_agent(id, at)
     }
+
+    fn forget_agents(&self, before: Millis) -> Result<u64, StoreError> {
+        self.there()?.forget_agents(before)
+    }
 }

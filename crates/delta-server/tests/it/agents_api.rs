@@ -263,6 +263,28 @@ async fn an_agents_id_opens_nothing_on_the_other_protocol() {
 }
 
 #[tokio::test]
+async fn a_pool_takes_only_agents_with_its_sandbox() {
+    let data = tempfile::tempdir().unwrap();
+    let pools = [("default".into(), delta_server::Sandbox::Strict)];
+    let config = delta_server::Config {
+        pool_sandboxes: pools.into(),
+        ..config(&data, patient_settings())
+    };
+    let bench = Bench::start(data, config).await;
+    let saying = |word: &str| {
+        let mut request = request();
+        let said = request.capabilities.get_or_insert_default();
+        said.enforced = vec![word.to_owned()];
+        request
+    };
+    let refused = Agent::register(&bench, saying("host")).await.err().unwrap();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("--sandbox strict"), "{refused}");
+    Agent::register(&bench, saying("strict")).await.unwrap();
+    bench.lease_as("somebody", 0.0).await.expect(403);
+}
+
+#[tokio::test]
 async fn orders_outlive_the_server_and_so_does_what_was_known() {
     // EP-28, D3
     let data = tempfile::tempdir().unwrap();

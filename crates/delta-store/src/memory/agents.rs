@@ -61,4 +61,13 @@ impl Agents for MemoryReader {
             .map(|agent| agent.revoked_at.get_or_insert(at))
             .is_some())
     }
+
+    fn forget_agents(&self, before: Millis) -> Result<u64, StoreError> {
+        let mut tables = self.tables();
+        let known = tables.agents.len();
+        tables.agents.retain(|_, agent| {
+            agent.seen_at >= before || agent.drain.is_some() || agent.revoked_at.is_some()
+        });
+        Ok((known - tables.agents.len()) as u64)
+    }
 }

@@ -75,6 +75,10 @@ impl Agents for PgReader {
         let changed = self.rows(Sql::RevokeAgent, &[&escape(id), &at.0])?;
         Ok(!changed.is_empty())
     }
+
+    fn forget_agents(&self, before: Millis) -> Result<u64, StoreError> {
+        Ok(self.rows(Sql::ForgetAgents, &[&before.0])?.len() as u64)
+    }
 }
 
 fn read(row: &Row) -> Result<AgentRow, StoreError> {

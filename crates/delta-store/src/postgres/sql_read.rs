@@ -102,6 +102,10 @@ fn short(sql: Sql) -> &'static str {
         Sql::RevokeAgent => {
             "UPDATE agents SET revoked_at = coalesce(revoked_at, $2) WHERE id = $1 RETURNING id"
         }
+        Sql::ForgetAgents => {
+            "DELETE FROM agents \
+             WHERE seen_at < $1 AND drain IS NULL AND revoked_at IS NULL RETURNING id"
+        }
         Sql::Ping => "SELECT 1",
         // Counting a large table is slow; what vacuum counted last is near enough.
         Sql::Stats => {

@@ -84,6 +84,13 @@ impl Agents for SqliteReader {
         let changed = self.writer().execute(sql, params![id, at.0]);
         Ok(changed.map_err(store_error)? > 0)
     }
+
+    fn forget_agents(&self, before: Millis) -> Result<u64, StoreError> {
+        let sql = "DELETE FROM agents \
+                   WHERE seen_at < ?1 AND drain IS NULL AND revoked_at IS NULL";
+        let gone = self.writer().execute(sql, [before.0]);
+        Ok(gone.map_err(store_error)? as u64)
+    }
 }
 
 fn read(row: &Row) -> Result<AgentRow, StoreError> {

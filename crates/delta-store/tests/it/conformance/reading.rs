@@ -232,4 +232,15 @@ pub fn agents_are_kept_seen_drained_and_revoked(make: &dyn Fn() -> Fixture) {
     let now = bench.reader.agent("agt_2").unwrap().unwrap();
     assert_eq!(&*now.principal, "tok_new");
     assert_eq!(bench.reader.agent("agt_2").unwrap().unwrap().drain, None);
+    // D15: who has not been seen for long is forgotten, but not what was ordered for it.
+    assert_eq!(bench.reader.forget_agents(Millis(5)).unwrap(), 0);
+    assert!(bench.reader.drain_agent("agt_2", Some("d2")).unwrap());
+    assert_eq!(bench.reader.forget_agents(Millis(1_000)).unwrap(), 0);
+    assert!(bench.reader.drain_agent("agt_2", None).unwrap());
+    assert_eq!(bench.reader.forget_agents(Millis(1_000)).unwrap(), 1);
+    assert_eq!(bench.reader.agent("agt_2").unwrap(), None);
+    assert!(
+        bench.reader.agent("agt_1").unwrap().is_some(),
+        "it was revoked"
+    );
 }
