@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -230,9 +230,27 @@ impl Process {
         Ok(())
     }
 
-    /// SIGSTOP: it does nothing until [`Process::cont`].
+    /// SIGSTOP: it does nothing until [`Process::cont`]. Returns when every thread has stopped: the
+    /// others go on until the first has taken the signal.
     pub fn stop(&self) -> Result<()> {
-        self.signal(Signal::STOP)
+        self.signal(Signal::STOP)?;
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !self.is_stopped() && self.is_running() {
+            anyhow::ensure!(Instant::now() < deadline, "{} does not stop", self.name);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn is_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid));
+        let mut tasks = tasks.into_iter().flatten().flatten();
+        tasks.all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The name of a thread may hold anything, a parenthesis too.
+            let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+            state.is_none_or(|state| state.starts_with('T'))
+        })
     }
 
     pub fn cont(&self) -> Result<()> {

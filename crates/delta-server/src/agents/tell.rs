@@ -149,7 +149,12 @@ impl Session {
             }
             Reply::NotAcknowledged => ack.reason = Reason::NotAcked.as_str().to_owned(),
             Reply::Stale(why) => {
-                self.leases.over(ticket.lease);
+                // A result that waits for its log, or was accepted, is still answered (A18).
+                let held = self.leases.get(ticket.lease);
+                let waits = held.is_some_and(|held| held.last_word.is_some());
+                if !waits && *why != Stale::AlreadyFinal {
+                    self.leases.over(ticket.lease);
+                }
                 self.app.metrics().stale.inc();
                 ack.stale = true;
                 ack.reason = Reason::from(*why).as_str().to_owned();
