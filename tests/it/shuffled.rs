@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use delta_testkit::proxy::{GrpcChances, GrpcProxy};
 use delta_testkit::rng::{Rng, SEED_VARIABLE, fresh_seed};
-use delta_testkit::wait::eventually;
 
 use crate::faults_agent::{agent_with, only_job, run_of};
 use crate::harness::{Options, Server, storm_count, walk};
@@ -69,14 +68,7 @@ fn one_world(seed: u64) {
     let create = |(step, ..): &(String, String, i64)| person.create(&run_of(step));
     let runs: Vec<String> = jobs.iter().map(create).collect();
     for (run, (_, printed, exit)) in runs.iter().zip(&jobs) {
-        let over = eventually(PATIENCE, "the run is over", || {
-            let seen = person.run(run);
-            if seen["state"] == "REPORTED" {
-                Ok(seen)
-            } else {
-                Err(seen)
-            }
-        });
+        let over = person.until_over_within(PATIENCE, run);
         let outcome = if *exit == 0 { "SUCCESS" } else { "FAILED" };
         assert_eq!(over["outcome"], outcome, "{over}");
         assert_eq!(walk(&person, run).finals.len(), 1, "it ended once");

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use delta_testkit::proxy::{Direction, Proxy};
 use delta_testkit::rng::{Rng, SEED_VARIABLE, fresh_seed};
-use delta_testkit::wait::eventually;
 
 use crate::faults_agent::{agent_at, only_job, run_of};
 use crate::harness::{Options, Server, storm_count, walk};
@@ -90,14 +89,7 @@ fn agents_behind_a_bad_network_finish_everything_once_and_byte_for_byte() {
         }
         let _ends = Ends(&over);
         for run in &runs {
-            let over = eventually(PATIENCE, "the run is over", || {
-                let seen = person.run(run);
-                if seen["state"] == "REPORTED" {
-                    Ok(seen)
-                } else {
-                    Err(seen)
-                }
-            });
+            let over = person.until_over_within(PATIENCE, run);
             assert_eq!(over["outcome"], "SUCCESS", "{over}");
         }
     });

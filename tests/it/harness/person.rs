@@ -115,11 +115,17 @@ impl Person {
     /// Waits until the run is over; returns it.
     #[track_caller]
     pub fn until_over(&self, run: &str) -> Value {
-        until(
-            "the run is over",
-            || self.run(run),
-            |run| run["state"] == "REPORTED",
-        )
+        self.until_over_within(SOON, run)
+    }
+
+    /// The same for a run that takes longer.
+    #[track_caller]
+    pub fn until_over_within(&self, patience: Duration, run: &str) -> Value {
+        eventually(patience, "the run is over", || {
+            let seen = self.run(run);
+            let over = seen["state"] == "REPORTED";
+            if over { Ok(seen) } else { Err(seen) }
+        })
     }
 }
 

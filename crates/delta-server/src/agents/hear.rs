@@ -20,7 +20,7 @@ use delta_wire::runner::{Complete, CompleteStatus, LeaseToken, MAX_SUMMARY_BYTES
 use prost::Message as _;
 
 use super::execution;
-use super::leases::LastWord;
+use super::leases::Word;
 use super::logs::{Chunk, LogOrder};
 use super::meaning::{cancel_ack, complete, cut, empty_complete, progress, stopped_itself};
 use super::outgoing::MAX_WAITING;
@@ -294,7 +294,7 @@ impl Session {
         let receipt = self.receipt();
         if let Some(held) = self.leases.get_mut(proven.lease) {
             if held.renewing {
-                held.renew_again = Some(Box::new(LastWord {
+                held.renew_again = Some(Box::new(Word {
                     ticket,
                     receipt,
                     command,
@@ -424,7 +424,7 @@ impl Session {
         }
         // Acknowledged means on disk: of the log, too, which the agent may then forget.
         if let Some(held) = self.leases.get_mut(lease) {
-            held.last_word = Some(Box::new(LastWord {
+            held.last_word = Some(Box::new(Word {
                 ticket,
                 receipt,
                 command,

@@ -29,27 +29,27 @@ pub struct Held {
     /// Bytes of log that the agent's last word declared.
     pub declared: u64,
     /// The agent's last word, kept back until its log is on disk.
-    pub last_word: Option<Box<LastWord>>,
+    pub last_word: Option<Box<Word>>,
     /// The agent was told to end it.
     pub canceled: bool,
     /// A renewal is on its way to the writer; the newest that came meanwhile waits for its answer,
     /// so that no agent renews faster than it is answered (D15).
     pub renewing: bool,
-    pub renew_again: Option<Box<LastWord>>,
+    pub renew_again: Option<Box<Word>>,
     /// What to make of the agent's CANCELLED if nobody asked for it (A34).
     pub unless_canceled: Option<Box<Command>>,
 }
 
 /// A message about a lease, as it was received: its result, or a renewal.
-pub struct LastWord {
+pub struct Word {
     pub ticket: Ticket,
     pub receipt: Receipt,
     pub command: Command,
 }
 
-impl std::fmt::Debug for LastWord {
+impl std::fmt::Debug for Word {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LastWord({:?})", self.ticket)
+        write!(f, "Word({:?})", self.ticket)
     }
 }
 

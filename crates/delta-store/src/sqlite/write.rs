@@ -35,9 +35,9 @@ impl Sql {
     fn text(self) -> &'static str {
         match self {
             Sql::InsertRun => {
-                "INSERT INTO runs (run_id, project, state, outcome, cause, cancel, created_at, \
-                 queued_at, started_at, ended_at, jobs, live_jobs, required_failed, \
-                 required_canceled, repository, git_ref, commit_id, idempotency_key, header) \
+                "INSERT INTO runs (run_id, state, outcome, cause, cancel, queued_at, started_at, \
+                 ended_at, jobs, live_jobs, required_failed, required_canceled, project, \
+                 created_at, repository, git_ref, commit_id, idempotency_key, header) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
                  ?17, ?18, ?19)"
             }
@@ -152,6 +152,22 @@ impl Values<'_, '_> {
         }
     }
 
+    /// A run's key, and what of it moves.
+    fn moving(&mut self, run: &Run) -> Result<(), StoreError> {
+        self.put(column::run_bytes(run.id))?;
+        self.put(run.state.name())?;
+        self.put(run.outcome.map(|outcome| outcome.name()))?;
+        self.put(run.cause.map(|cause| cause.name()))?;
+        self.put(run.cancel.as_ref().map(json::encode_run_cancel))?;
+        self.put(millis(run.queued_at))?;
+        self.put(millis(run.started_at))?;
+        self.put(millis(run.ended_at))?;
+        self.put(run.jobs)?;
+        self.put(run.live_jobs)?;
+        self.put(run.required_failed)?;
+        self.put(run.required_canceled)
+    }
+
     fn job_key(&mut self, id: JobId) -> Result<(), StoreError> {
         self.put(column::run_bytes(id.run))?;
         self.put(id.n)
@@ -226,20 +242,9 @@ impl<'c> Write<'c> {
     pub fn insert_run(&mut self, run: &Run) -> Result<(), StoreError> {
         let header = &run.header;
         let mut values = self.values(Sql::InsertRun)?;
-        values.put(column::run_bytes(run.id))?;
+        values.moving(run)?;
         values.put(&*header.project)?;
-        values.put(run.state.name())?;
-        values.put(run.outcome.map(|outcome| outcome.name()))?;
-        values.put(run.cause.map(|cause| cause.name()))?;
-        values.put(run.cancel.as_ref().map(json::encode_run_cancel))?;
         values.put(run.created_at.0)?;
-        values.put(millis(run.queued_at))?;
-        values.put(millis(run.started_at))?;
-        values.put(millis(run.ended_at))?;
-        values.put(run.jobs)?;
-        values.put(run.live_jobs)?;
-        values.put(run.required_failed)?;
-        values.put(run.required_canceled)?;
         values.put(header.repository.as_deref())?;
         values.put(header.git_ref.as_deref())?;
         values.put(header.commit.as_deref())?;
@@ -250,18 +255,7 @@ impl<'c> Write<'c> {
 
     pub fn update_run(&mut self, run: &Run) -> Result<(), StoreError> {
         let mut values = self.values(Sql::UpdateRun)?;
-        values.put(column::run_bytes(run.id))?;
-        values.put(run.state.name())?;
-        values.put(run.outcome.map(|outcome| outcome.name()))?;
-        values.put(run.cause.map(|cause| cause.name()))?;
-        values.put(run.cancel.as_ref().map(json::encode_run_cancel))?;
-        values.put(millis(run.queued_at))?;
-        values.put(millis(run.started_at))?;
-        values.put(millis(run.ended_at))?;
-        values.put(run.jobs)?;
-        values.put(run.live_jobs)?;
-        values.put(run.required_failed)?;
-        values.put(run.required_canceled)?;
+        values.moving(run)?;
         values.run_on_one()
     }
 
