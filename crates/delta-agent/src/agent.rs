@@ -18,7 +18,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::around::Origin;
 use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateFolder};
+use crate::courier::Courier;
 use crate::executor::BaseEnvironment;
 use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine};
 use crate::note::Note;
@@ -118,6 +120,7 @@ pub type Shutdown = watch::Receiver<Option<Instant>>;
 #[derive(Clone)]
 pub(crate) struct SlotContext {
     pub link: Link,
+    pub courier: Courier,
     pub settings: Arc<AgentSettings>,
     pub work_folder: Arc<WorkFolder>,
     pub state: Arc<StateFolder>,
@@ -130,6 +133,8 @@ pub(crate) struct SlotContext {
     pub slot: u32,
     /// The strict sandbox, whatever the settings say.
     pub untrusted: bool,
+    /// Where its source is.
+    pub origin: Origin,
 }
 
 /// Lets nobody of the same user look into this process or attach to it: it holds credentials and
@@ -153,11 +158,13 @@ pub async fn run(
     let (link, assigned) = Link::new(settings.slots);
     let stop = CancellationToken::new();
     let secrets = secrets(&server, &state);
+    let courier = Courier::new(&server);
     let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
     let line = link_settings(server, &settings, &state, enforced).await;
     let mut agent = Agent {
         context: SlotContext {
             link: link.clone(),
+            courier,
             settings: Arc::new(settings),
             work_folder,
             state,
@@ -166,6 +173,7 @@ pub async fn run(
             execution: String::new(),
             slot: 0,
             untrusted: false,
+            origin: Origin::default(),
         },
         sessions: JoinSet::new(),
         taken: BTreeSet::new(),
@@ -315,6 +323,7 @@ impl Agent {
             execution: work.execution,
             slot,
             untrusted: work.untrusted,
+            origin: work.origin,
             ..self.context.clone()
         });
         self.taken.insert(slot);

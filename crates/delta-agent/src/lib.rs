@@ -13,12 +13,15 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod around;
 pub mod attempt;
 mod backoff;
 mod clock;
 mod copy;
+mod courier;
 pub mod enrol;
 pub mod executor;
+mod flush;
 mod link;
 mod log_ship;
 mod note;
@@ -30,6 +33,7 @@ mod secret;
 mod session;
 pub mod shim;
 mod spec;
+mod tap;
 pub mod tls;
 mod work;
 pub mod workspace;

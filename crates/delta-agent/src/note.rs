@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::agent::SlotContext;
+use crate::around::Carried;
 use crate::executor::Identity;
 
 #[derive(Clone)]
@@ -15,6 +16,7 @@ pub(crate) struct Note {
     pub execution: String,
     pub slot: u32,
     pub job_name: String,
+    pub carried: Carried,
 }
 
 #[derive(Serialize)]
@@ -23,6 +25,7 @@ struct Written<'a> {
     execution: &'a str,
     slot: u32,
     job_name: &'a str,
+    carried: &'a Carried,
 }
 
 #[derive(Deserialize)]
@@ -31,6 +34,8 @@ struct Read {
     execution: String,
     slot: u32,
     job_name: String,
+    #[serde(default)]
+    carried: Carried,
 }
 
 impl Note {
@@ -40,6 +45,7 @@ impl Note {
             execution: context.execution.clone(),
             slot: context.slot,
             job_name: identity.job_name.clone(),
+            carried: Carried::default(),
         }
     }
 
@@ -49,6 +55,7 @@ impl Note {
             execution: &self.execution,
             slot: self.slot,
             job_name: &self.job_name,
+            carried: &self.carried,
         };
         // Text and numbers: nothing in it can fail to be written.
         serde_json::to_vec(&written).unwrap_or_default()
@@ -63,6 +70,7 @@ impl Note {
             execution: read.execution,
             slot: read.slot,
             job_name: read.job_name,
+            carried: read.carried,
         })
     }
 }

@@ -59,11 +59,6 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         // What it came to meanwhile does not matter any more (A10).
         (Todo::CancelAck, _) => (RunStatus::Cancelled, None, None),
         (_, Outcome::Succeeded) => (RunStatus::Success, Some(0), None),
-        // The shim's clock ran out just before a renewal came: the lease lives, so it is told of,
-        // and not as the work's own failure.
-        (_, Outcome::Failed { exit_code: None }) if ended.cause == Some(Cause::LeaseLost) => {
-            (RunStatus::Error, None, Some(Cause::AgentError))
-        }
         (_, Outcome::Failed { exit_code: None }) => (RunStatus::Error, None, ended.cause),
         (_, Outcome::Failed { exit_code }) => (RunStatus::Failure, exit_code, ended.cause),
         (_, Outcome::Signaled { .. }) => (RunStatus::Failure, None, ended.cause),
@@ -74,7 +69,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
     let (log_length, log_sha256) = log_digest(&ended.log);
     RunComplete {
         status: status.into(),
-        summary: None,
+        summary: end.summary,
         completed_at: timestamp(&end.finished_at),
         exit_code,
         cause: cause.map_or_else(String::new, |cause| cause.name().to_owned()),
@@ -130,7 +125,8 @@ pub(crate) fn broken() -> WorkEnd {
         started_at: now.clone(),
         finished_at: now,
         steps: Vec::new(),
-        attempt: None,
+        summary: None,
+        remains: None,
         cleaning: None,
     }
 }
@@ -138,12 +134,19 @@ pub(crate) fn broken() -> WorkEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::executor::{StopReason, stopped_at};
 
     #[test]
     fn work_that_ended_for_want_of_a_renewal_is_not_the_users_failure() {
         // D10: a lease that lives after all is answered, and the attempt tried again.
+        let (outcome, cause, summary) = stopped_at(StopReason::LeaseLost, 1);
         let mut end = broken();
-        end.ended.cause = Some(Cause::LeaseLost);
+        end.ended = Ended {
+            outcome,
+            cause,
+            summary,
+            ..end.ended
+        };
         let said = make(Todo::Complete, &end);
         assert_eq!(said.status(), RunStatus::Error);
         assert_eq!(said.cause, Cause::AgentError.name());

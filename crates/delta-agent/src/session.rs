@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::agent::{Shutdown, SlotContext};
+use crate::around::Carried;
 use crate::attempt::{Adopted, Standing};
 use crate::clock;
 use crate::executor::{Identity, StopOrder, StopReason};
@@ -66,6 +67,7 @@ pub(crate) fn resume(
 ) -> impl Future<Output = SessionEnd> {
     let mut session = Session::new(context, note.granted, shutdown);
     session.identity.job_name = note.job_name;
+    session.carried = note.carried;
     session.holder = adopt(session.terms, &adopted.standing);
     // Above whatever the earlier agent counted to: it sent less than one a millisecond.
     session.seq = u64::try_from(clock::now().0).unwrap_or(0);
@@ -110,6 +112,8 @@ struct Session {
     work_end: Option<WorkEnd>,
     report: Option<RunComplete>,
     followed: Followed,
+    /// What an earlier agent left to this one.
+    carried: Carried,
 }
 
 /// An answer that came back, with the moment its message was sent.
@@ -157,6 +161,7 @@ impl Session {
             working: None,
             work_end: None,
             report: None,
+            carried: Carried::default(),
         }
     }
 
@@ -169,8 +174,8 @@ impl Session {
         let Some(work_end) = self.work_end else {
             return end;
         };
-        if let Some(attempt) = work_end.attempt.filter(|_| over) {
-            attempt.remove();
+        if let Some(remains) = work_end.remains.filter(|_| over) {
+            remains.remove();
         }
         // The slot is free when nothing of the job is left on the disk.
         if let Some(cleaning) = work_end.cleaning {
@@ -327,6 +332,7 @@ impl Session {
             visible: Arc::clone(&self.visible),
             cursors: self.followed.cursors.clone(),
             line: self.followed.line.clone(),
+            carried: std::mem::take(&mut self.carried),
         };
         let work = work::perform(assignment, adopted);
         self.working = Some(AbortOnDropHandle::new(tokio::spawn(work)));

@@ -4,27 +4,28 @@
 //! nothing of the job is left on this machine but what it reports, and the record of it, which is
 //! kept until the server has it. When it is dropped, the work goes on in its shim.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use delta_core::Cause;
 use delta_core::time::Millis;
 use delta_wire::JobSpec;
-use delta_wire::agent::proto::StepResult;
+use delta_wire::agent::proto::{RunSummary, StepResult};
 use delta_wire::runner::LeaseGranted;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::agent::SlotContext;
-use crate::attempt::{self, Adopted, Attempt, Begin, Finished, Happened, Watcher};
+use crate::around::{self, Around, Carried, Kept, Log, Prepared};
+use crate::attempt::{self, Adopted, Attempt, Begin, Draft, Finished, Remains, Sizes, Watcher};
 use crate::clock::wall_time;
 use crate::executor::{
     BaseEnvironment, Ended, Identity, LogSize, Outcome, Step, StopOrder, StopReason, Work,
     stopped_at, unusable,
 };
+use crate::flush::{Patience, Shipping, flush};
 use crate::link::Cursors;
 use crate::log_ship::{self, Shipment};
 use crate::note::Note;
@@ -32,19 +33,8 @@ use crate::progress::{Lines, Progress};
 use crate::report;
 use crate::shim::{Confinement, Sandbox};
 use crate::spec;
-use crate::workspace::{AttemptFolder, Home};
-
-/// How long the end of a job waits for a server that is there and takes no more of its log. The
-/// result matters more than the last lines: past this it is reported without them, and says so.
-/// Without a line there is no result to report either, and the lease's local end is the bound.
-const FLUSH_BOUND: Duration = Duration::from_secs(30);
-
-/// The same when the job was stopped: the holder leaves itself five seconds of a cancel deadline,
-/// and the acknowledgement must fit into them too.
-const FLUSH_AFTER_STOP: Duration = Duration::from_secs(3);
-
-/// The log on its way; dropping it stops the shipping.
-type Shipping = AbortOnDropHandle<Result<(), log_ship::ShipError>>;
+use crate::tap::Tap;
+use crate::workspace::{AttemptFolder, Home, WorkspaceError};
 
 /// What the session can see of the work while it goes on.
 #[derive(Debug, Default)]
@@ -63,8 +53,10 @@ pub(crate) struct WorkEnd {
     pub started_at: String,
     pub finished_at: String,
     pub steps: Vec<StepResult>,
+    /// What the tests came to, where there were any.
+    pub summary: Option<RunSummary>,
     /// The record on disk, to be removed when nobody needs it any more.
-    pub attempt: Option<Attempt>,
+    pub remains: Option<Remains>,
     /// The removal of the workspace, which a result does not wait for.
     pub cleaning: Option<JoinHandle<()>>,
 }
@@ -81,6 +73,17 @@ pub(crate) struct Assignment {
     pub visible: Arc<Visible>,
     pub cursors: watch::Receiver<Cursors>,
     pub line: watch::Receiver<Option<u64>>,
+    /// What an earlier agent left to this one.
+    pub carried: Carried,
+}
+
+/// What is needed when the work is over.
+struct Last<'a> {
+    spec: Option<&'a JobSpec>,
+    steps: &'a [Step],
+    carried: Carried,
+    folder: AttemptFolder,
+    shipping: Shipping,
 }
 
 /// Does the work of one lease.
@@ -89,12 +92,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
     let done = match adopted {
         Some(adopted) => {
             assignment.tell_started();
-            let number = adopted.number;
-            let steps = adopted.steps.clone();
-            let tap = assignment.tap(&steps);
-            let attempt = adopted.resume(&assignment.context.state, tap);
-            let folder = assignment.context.work_folder.existing(number);
-            Ok(assignment.follow(attempt, &steps, folder).await)
+            Ok(assignment.go_on(adopted).await)
         }
         None => assignment.begin().await,
     };
@@ -105,7 +103,8 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
             started_at,
             finished_at: wall_time(),
             steps: Vec::new(),
-            attempt: None,
+            summary: None,
+            remains: None,
             cleaning: None,
         },
     };
@@ -137,15 +136,141 @@ impl Assignment {
         let number = self.context.state.number();
         let confinement = self.confinement();
         let folder = self.make_folder(number, confinement).await?;
-        let steps: Vec<Step> = spec.steps.drain(..).map(Step::from).collect();
-        match self.start(number, spec, &steps, &folder, confinement) {
-            Ok(attempt) => Ok(self.follow(attempt, &steps, folder).await),
+        let drafted = attempt::prepare(&self.context.state, number)
+            .and_then(|draft| Ok((self.log(&draft)?, draft)));
+        let (log, draft) = match drafted {
+            Ok(drafted) => drafted,
             Err(problem) => {
                 remove(folder).await;
-                let summary = format!("no shim could be started: {problem}");
-                Err(not_begun(Cause::StartUp, summary))
+                let summary = format!("no log could be begun: {problem}");
+                return Err(not_begun(cause_of(&problem), summary));
+            }
+        };
+        let shipping = self.ship(draft.spool(), draft.sizes());
+        let steps: Vec<Step> = spec.steps.drain(..).map(Step::from).collect();
+        let begun = match self.prepare(&spec, &folder, confinement, &log).await {
+            Ok(prepared) => {
+                log.hand_over();
+                let begun = self.start(&draft, &spec, &steps, &folder, &prepared);
+                let begun = begun.map_err(|problem| {
+                    let summary = format!("no shim could be started: {problem}");
+                    not_begun(Cause::StartUp, summary)
+                });
+                begun.map(|attempt| (attempt, prepared.carried))
+            }
+            Err(ended) => Err(ended),
+        };
+        match begun {
+            Ok((attempt, carried)) => {
+                drop((draft, log));
+                let last = Last {
+                    spec: Some(&spec),
+                    steps: &steps,
+                    carried,
+                    folder,
+                    shipping,
+                };
+                Ok(self.follow(attempt, last).await)
+            }
+            Err(mut ended) => {
+                log.mark(&ended.summary);
+                ended.log = log.finish();
+                Ok(self.not_followed(*ended, draft, folder, shipping).await)
             }
         }
+    }
+
+    /// Everything before the steps, unless it is to stop.
+    async fn prepare(
+        &mut self,
+        spec: &JobSpec,
+        folder: &AttemptFolder,
+        confinement: Confinement,
+        log: &Log,
+    ) -> Result<Prepared, Box<Ended>> {
+        let stopped = CancellationToken::new();
+        let _tell = stopped.clone().drop_guard();
+        let mut stop = self.stop.clone();
+        let around = self.around(spec, folder, confinement, log, stopped);
+        let prepared = tokio::select! {
+            prepared = around::before(&around) => prepared,
+            reason = ordered(&mut stop) => return Err(stopped_before(reason)),
+        };
+        let prepared = prepared.map_err(|failed| not_begun(failed.cause, failed.summary))?;
+        if let Some(owner) = confinement.user {
+            self.give_away(folder, owner).await?;
+        }
+        Ok(prepared)
+    }
+
+    fn around<'a>(
+        &'a self,
+        spec: &'a JobSpec,
+        folder: &'a AttemptFolder,
+        confinement: Confinement,
+        log: &'a Log,
+        stopped: CancellationToken,
+    ) -> Around<'a> {
+        Around {
+            context: &self.context,
+            lease: &self.granted.lease_id,
+            identity: &self.identity,
+            spec,
+            folder,
+            confinement,
+            log,
+            stopped,
+        }
+    }
+
+    fn log(&self, draft: &Draft) -> std::io::Result<Log> {
+        let observer = Arc::clone(&self.context.observer);
+        let quota = self.context.settings.log_quota;
+        let identity = self.identity.clone();
+        Log::begin(&draft.spool(), quota, draft.sizes(), observer, identity)
+    }
+
+    /// The end of an attempt whose work was not begun; its log is kept like any other.
+    async fn not_followed(
+        &mut self,
+        ended: Ended,
+        draft: Draft,
+        folder: AttemptFolder,
+        shipping: Shipping,
+    ) -> WorkEnd {
+        let remains = draft.remains();
+        drop(draft);
+        let now = wall_time();
+        let cleaning = tokio::spawn(remove(folder));
+        flush(shipping, self.stop.clone(), self.patience()).await;
+        WorkEnd {
+            ended,
+            started_at: now.clone(),
+            finished_at: now,
+            steps: Vec::new(),
+            summary: None,
+            remains: Some(remains),
+            cleaning: Some(cleaning),
+        }
+    }
+
+    /// Goes on with what an earlier agent began.
+    async fn go_on(&mut self, adopted: Adopted) -> WorkEnd {
+        let number = adopted.number;
+        let steps = adopted.steps.clone();
+        let tap = self.tap(&steps);
+        let attempt = adopted.resume(&self.context.state, tap);
+        let shipping = self.ship(attempt.spool(), attempt.sizes());
+        // It was read before the work began, and has not changed.
+        let spec = spec::read(&self.granted).ok();
+        let last = Last {
+            spec: spec.as_ref(),
+            steps: &steps,
+            carried: self.carried.clone(),
+            folder: self.context.work_folder.existing(number),
+            shipping,
+        };
+        self.follow(attempt, last).await
     }
 
     fn confinement(&self) -> Confinement {
@@ -165,19 +290,20 @@ impl Assignment {
 
     fn start(
         &self,
-        number: u64,
-        spec: JobSpec,
+        draft: &Draft,
+        spec: &JobSpec,
         steps: &[Step],
         folder: &AttemptFolder,
-        confinement: Confinement,
+        prepared: &Prepared,
     ) -> std::io::Result<Attempt> {
         let settings = &self.context.settings;
+        let confinement = self.confinement();
         let work = Work {
             identity: self.identity.clone(),
             steps: steps.to_vec(),
-            env: spec.env,
+            env: spec.env.clone(),
             workspace: folder.workspace.clone(),
-            workdir: spec.workdir,
+            workdir: spec.workdir.clone(),
             tmp: folder.tmp.clone(),
             home: (home(confinement) == Home::Own).then(|| folder.home.clone()),
             base: self.base_environment(),
@@ -188,59 +314,95 @@ impl Assignment {
             stop_grace: settings.stop_grace,
             leftover_grace: settings.leftover_grace,
         };
-        let note = Note::of(&self.context, &self.granted, &self.identity);
+        let mut note = Note::of(&self.context, &self.granted, &self.identity);
+        note.carried.clone_from(&prepared.carried);
         let begin = Begin {
             program: &settings.shim,
-            number,
             work: &work,
             until: *self.until.borrow(),
             must_finish_by: self.must_finish_by,
             abandoned: settings.abandoned,
             note: &note.to_bytes(),
         };
-        attempt::start(&self.context.state, begin, self.tap(steps))
+        draft.start(&begin, self.tap(steps))
     }
 
-    /// Stays with the work to its end, and ships its log.
-    async fn follow(
-        &mut self,
-        mut attempt: Attempt,
-        steps: &[Step],
-        folder: AttemptFolder,
-    ) -> WorkEnd {
+    fn ship(&self, path: PathBuf, sizes: Sizes) -> Shipping {
         let shipment = Shipment {
             link: self.context.link.clone(),
             execution: self.context.execution.clone(),
             lease: self.granted.lease_id.clone(),
-            path: attempt.spool(),
-            grows: attempt.grows(),
+            path,
+            grows: sizes.subscribe(),
             cursors: self.cursors.clone(),
             line: self.line.clone(),
             shipped: Arc::clone(&self.visible.shipped),
         };
-        let shipping = Shipping::new(tokio::spawn(log_ship::ship(shipment)));
+        Shipping::new(tokio::spawn(log_ship::ship(shipment)))
+    }
+
+    /// Stays with the work to its end, keeps what is to be kept, and sees its log off.
+    async fn follow(&mut self, mut attempt: Attempt, last: Last<'_>) -> WorkEnd {
         let finished = self.obey_until_ended(&mut attempt).await;
-        let steps = finished.steps.iter().map(|it| report::step(it, steps));
+        let steps = finished.steps.iter().map(|it| report::step(it, last.steps));
         let steps = steps.collect();
         self.visible.uploading.store(true, Ordering::Relaxed);
-        let cleaning = tokio::spawn(remove(folder));
-        flush(shipping, self.stop.clone(), self.patience()).await;
+        let remains = attempt.remains();
+        let (ended, summary) = self.keep(attempt, finished.ended, &last).await;
+        let cleaning = tokio::spawn(remove(last.folder));
+        flush(last.shipping, self.stop.clone(), self.patience()).await;
         WorkEnd {
-            ended: finished.ended,
+            ended,
             started_at: finished.started_at,
             finished_at: finished.finished_at,
             steps,
-            attempt: Some(attempt),
+            summary,
+            remains: Some(remains),
             cleaning: Some(cleaning),
         }
     }
 
-    fn patience(&self) -> Patience {
-        Patience {
-            line: self.line.clone(),
-            cursors: self.cursors.clone(),
-            bound: FLUSH_BOUND,
+    /// Everything after the steps, unless it is to stop. The log may grow by it.
+    async fn keep(
+        &mut self,
+        attempt: Attempt,
+        mut ended: Ended,
+        last: &Last<'_>,
+    ) -> (Ended, Option<RunSummary>) {
+        let Some(spec) = last.spec.filter(|spec| around::keeps(spec, &ended)) else {
+            return (ended, None);
+        };
+        let log = Log::go_on(
+            &attempt.spool(),
+            self.context.settings.log_quota,
+            ended.log.clone(),
+            attempt.sizes(),
+            Arc::clone(&self.context.observer),
+            self.identity.clone(),
+        );
+        drop(attempt);
+        let succeeded = ended.outcome == Outcome::Succeeded;
+        let stopped = CancellationToken::new();
+        let tell = stopped.clone().drop_guard();
+        let mut stop = self.stop.clone();
+        let around = self.around(spec, &last.folder, self.confinement(), &log, stopped);
+        let kept = tokio::select! {
+            kept = around::after(&around, &last.carried, succeeded) => kept,
+            _ = ordered(&mut stop) => Kept::default(),
+        };
+        drop(tell);
+        if let Some(failed) = kept.failed.filter(|_| succeeded) {
+            log.mark(&failed.summary);
+            ended.outcome = Outcome::Failed { exit_code: None };
+            ended.cause = Some(failed.cause);
+            ended.summary = failed.summary;
         }
+        ended.log = log.finish();
+        (ended, kept.summary)
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::new(self.line.clone(), self.cursors.clone())
     }
 
     async fn obey_until_ended(&mut self, attempt: &mut Attempt) -> Finished {
@@ -268,26 +430,27 @@ impl Assignment {
         let made = tokio::task::spawn_blocking(move || {
             let source = &context.settings.source;
             let folder = &context.work_folder;
-            folder.attempt(number, source, home(confinement), confinement.user)
+            folder.attempt(number, source, home(confinement))
         });
-        let problem = match made.await {
-            Ok(Ok(folder)) => return Ok(folder),
-            Ok(Err(problem)) => problem,
-            Err(problem) => {
-                return Err(not_begun(
-                    Cause::StartUp,
-                    format!("no workspace: {problem}"),
-                ));
-            }
-        };
-        let cause = match problem.is_disk_full() {
-            true => Cause::DiskFull,
-            false => Cause::StartUp,
-        };
-        Err(not_begun(
-            cause,
-            format!("no workspace: {}", in_full(&problem)),
-        ))
+        match made.await {
+            Ok(made) => made.map_err(|problem| no_workspace(&problem)),
+            Err(problem) => Err(not_begun(
+                Cause::StartUp,
+                format!("no workspace: {problem}"),
+            )),
+        }
+    }
+
+    async fn give_away(&self, folder: &AttemptFolder, owner: u32) -> Result<(), Box<Ended>> {
+        let (context, folder) = (Arc::clone(&self.context), folder.clone());
+        let given = move || context.work_folder.give_away(&folder, owner);
+        match tokio::task::spawn_blocking(given).await {
+            Ok(given) => given.map_err(|problem| no_workspace(&problem)),
+            Err(problem) => Err(not_begun(
+                Cause::StartUp,
+                format!("no workspace: {problem}"),
+            )),
+        }
     }
 
     fn tell_started(&self) {
@@ -306,63 +469,6 @@ impl Assignment {
     }
 }
 
-/// Waits for the rest of the log: long while the job ended by itself, briefly once it is to stop,
-/// and not at all when nobody wants it any more.
-async fn flush(
-    shipping: Shipping,
-    mut stop: watch::Receiver<Option<StopOrder>>,
-    patience: Patience,
-) {
-    let hurried = async {
-        let urgent =
-            |order: &Option<StopOrder>| order.is_some_and(|it| it.reason != StopReason::TimedOut);
-        let order = stop.wait_for(urgent).await.ok().and_then(|order| *order);
-        match order.map(|it| it.reason) {
-            Some(StopReason::LeaseLost) => {}
-            Some(_) => sleep(FLUSH_AFTER_STOP).await,
-            // Nobody is left to order anything: the session is gone.
-            None => std::future::pending().await,
-        }
-    };
-    let shipped = tokio::select! {
-        shipped = shipping => shipped,
-        () = patience.runs_out() => {
-            tracing::warn!("the server takes no more of the log");
-            return;
-        }
-        () = hurried => return,
-    };
-    match shipped {
-        Ok(Ok(())) => {}
-        Ok(Err(problem)) => tracing::warn!(error = %problem, "the log was not shipped"),
-        Err(problem) => tracing::error!(error = %problem, "shipping the log failed"),
-    }
-}
-
-/// How long a log that stands still is waited for.
-struct Patience {
-    line: watch::Receiver<Option<u64>>,
-    cursors: watch::Receiver<Cursors>,
-    bound: Duration,
-}
-
-impl Patience {
-    /// Ends when there was a line for the whole bound and the log did not get on.
-    async fn runs_out(mut self) {
-        loop {
-            // Those who tell are gone only with the whole session.
-            if self.line.wait_for(Option::is_some).await.is_err() {
-                return std::future::pending().await;
-            }
-            tokio::select! {
-                () = sleep(self.bound) => return,
-                Ok(()) = self.line.changed() => {}
-                Ok(()) = self.cursors.changed() => {}
-            }
-        }
-    }
-}
-
 async fn remove(folder: AttemptFolder) {
     let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
     if let Err(problem) = removed {
@@ -375,6 +481,31 @@ fn home(confinement: Confinement) -> Home {
     match confinement.sandbox {
         Sandbox::Strict => Home::Own,
         Sandbox::Host | Sandbox::Open => Home::Agents,
+    }
+}
+
+/// The order that ends the work, once there is one.
+async fn ordered(stop: &mut watch::Receiver<Option<StopOrder>>) -> StopReason {
+    match stop.wait_for(Option::is_some).await.map(|order| *order) {
+        Ok(Some(order)) => order.reason,
+        // Nobody is left to order anything: the session is gone, and this with it.
+        _ => std::future::pending().await,
+    }
+}
+
+fn no_workspace(problem: &WorkspaceError) -> Box<Ended> {
+    let cause = match problem.is_disk_full() {
+        true => Cause::DiskFull,
+        false => Cause::StartUp,
+    };
+    not_begun(cause, format!("no workspace: {}", in_full(problem)))
+}
+
+/// Whose fault a failure of the disk is.
+fn cause_of(problem: &std::io::Error) -> Cause {
+    match problem.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Cause::DiskFull,
+        _ => Cause::StartUp,
     }
 }
 
@@ -413,78 +544,4 @@ fn in_full(problem: &dyn std::error::Error) -> String {
         source = inner.source();
     }
     words
-}
-
-/// Tells the observer what happens, and keeps what heartbeats tell.
-struct Tap {
-    context: Arc<SlotContext>,
-    visible: Arc<Visible>,
-    identity: Identity,
-    steps: Vec<Step>,
-    lines: Lines,
-}
-
-impl Watcher for Tap {
-    fn happened(&mut self, what: Happened<'_>) {
-        let (job, observer) = (&self.identity, &self.context.observer);
-        let tell = |line: &[u8]| observer.progress(Progress::Output { job, line });
-        match what {
-            Happened::Output(bytes) => self.lines.push(bytes, tell),
-            Happened::StepEnded(_) => self.lines.finish(tell),
-            Happened::StepBegan { index } => {
-                let (label, text) = match self.steps.get(index) {
-                    Some(step) => (step.label(), step.script.as_str()),
-                    None => (String::new(), ""),
-                };
-                let mut step = self.visible.step.lock();
-                *step.as_deref_mut().unwrap_or(&mut None) = Some((index, label));
-                let count = self.steps.len();
-                observer.progress(Progress::Step {
-                    job,
-                    index,
-                    count,
-                    text,
-                });
-            }
-        }
-    }
-}
-
-/// A last line without its newline is a line too.
-impl Drop for Tap {
-    fn drop(&mut self) {
-        let (job, observer) = (&self.identity, &self.context.observer);
-        self.lines
-            .finish(|line| observer.progress(Progress::Output { job, line }));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tokio::time::timeout;
-
-    #[tokio::test]
-    async fn a_log_waits_for_its_line_however_long_it_is_away() {
-        // D8: a job that ends during an outage keeps its log. F44: a server that is there and takes
-        // nothing does not keep the result.
-        let bound = Duration::from_millis(50);
-        let (line, cursors) = (watch::Sender::new(None), watch::Sender::default());
-        let patience = Patience {
-            line: line.subscribe(),
-            cursors: cursors.subscribe(),
-            bound,
-        };
-        let mut over = Box::pin(patience.runs_out());
-        let waits = timeout(bound * 4, &mut over).await;
-        assert!(waits.is_err(), "it gave up without a line");
-        line.send_replace(Some(1));
-        for received in 1..5 {
-            let waits = timeout(bound / 2, &mut over).await;
-            assert!(waits.is_err(), "it gave up though the log got on");
-            cursors.send_modify(|it: &mut Cursors| it.received = received);
-        }
-        let ended = timeout(bound * 100, &mut over).await;
-        assert!(ended.is_ok(), "it never gave up");
-    }
 }

@@ -68,7 +68,7 @@ pub struct WorkFolder {
 }
 
 /// The folder of one attempt.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AttemptFolder {
     root: PathBuf,
     pub workspace: PathBuf,
@@ -112,21 +112,17 @@ impl WorkFolder {
         highest
     }
 
-    /// A fresh folder for a number that was never used, given to `owner` if there is one. Copies a
-    /// tree when `source` says so: call it where blocking is fine.
+    /// A fresh folder for a number that was never used. Copies a tree when `source` says so: call
+    /// it where blocking is fine.
     pub fn attempt(
         &self,
         number: u64,
         source: &Source,
         home: Home,
-        owner: Option<u32>,
     ) -> Result<AttemptFolder, WorkspaceError> {
         let mut folder = self.existing(number);
         private::make(&folder.root)?;
-        let made = folder.fill(source, home).and_then(|()| match owner {
-            Some(owner) => self.give_away(&folder, owner),
-            None => Ok(()),
-        });
+        let made = folder.fill(source, home);
         if made.is_err() {
             folder.remove();
         }
@@ -144,8 +140,9 @@ impl WorkFolder {
         }
     }
 
-    /// Opens the way to the folder for its new owner, and to nothing else.
-    fn give_away(&self, folder: &AttemptFolder, owner: u32) -> Result<(), WorkspaceError> {
+    /// Gives a folder, with everything in it, to the user of a job: opens the way to it for them,
+    /// and to nothing else. Takes as long as there are files.
+    pub fn give_away(&self, folder: &AttemptFolder, owner: u32) -> Result<(), WorkspaceError> {
         for path in [self.path(), &self.path().join(ATTEMPTS), &folder.root] {
             fs::set_permissions(path, fs::Permissions::from_mode(PASSABLE))
                 .map_err(failed("open", path))?;
@@ -244,11 +241,11 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let first = WorkFolder::open(place.path()).expect("first");
         let attempt = first
-            .attempt(1, &Source::Empty, Home::Own, None)
+            .attempt(1, &Source::Empty, Home::Own)
             .expect("an attempt");
         fs::write(attempt.workspace.join("left"), "behind").expect("a file");
         let kept = first
-            .attempt(2, &Source::Empty, Home::Own, None)
+            .attempt(2, &Source::Empty, Home::Own)
             .expect("an attempt");
         let again = WorkFolder::open(place.path());
         assert!(
@@ -270,7 +267,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let work = WorkFolder::open(place.path()).expect("a work folder");
         let attempt = work
-            .attempt(1, &Source::Empty, Home::Own, None)
+            .attempt(1, &Source::Empty, Home::Own)
             .expect("an attempt");
         let locked = attempt.workspace.join("locked");
         fs::create_dir(&locked).expect("a folder");
@@ -287,7 +284,7 @@ mod tests {
         fs::write(tree.path().join("kept"), "x").expect("a file");
         let work = WorkFolder::open(place.path()).expect("a work folder");
         let attempt = work
-            .attempt(1, &Source::InPlace(tree.path().into()), Home::Agents, None)
+            .attempt(1, &Source::InPlace(tree.path().into()), Home::Agents)
             .expect("an attempt");
         assert_eq!(
             attempt.workspace,

@@ -11,6 +11,7 @@ use delta_wire::api::create_run::{
 };
 use delta_wire::job_spec::{MAX_ENV, MAX_ENV_VALUE_BYTES};
 
+use crate::around;
 use crate::diagnostic::{Collector, shown};
 use crate::fields::{self, Keys};
 use crate::pipeline::{PlannedJob, Retry};
@@ -29,19 +30,17 @@ const JOB_KEYS: Keys = Keys {
         "once",
         "priority",
         "workdir",
-    ],
-    not_yet: &[
+        "no_output_timeout",
         "artifacts",
         "caches",
-        "concurrency",
-        "function",
-        "if",
+        "checkout",
+        "container",
         "image",
-        "matrix",
+        "inputs",
         "results",
         "secrets",
-        "tests",
     ],
+    not_yet: &["concurrency", "function", "if", "matrix", "tests"],
 };
 
 const RETRY_KEYS: Keys = Keys {
@@ -73,6 +72,7 @@ pub(crate) fn read_job(
         once: false,
         priority: 0,
         workdir: ".".to_owned(),
+        around: serde_json::Map::new(),
     };
     let Some(map) = fields::fields(node, &JOB_KEYS, &what, out) else {
         return (job, Vec::new());
@@ -109,6 +109,7 @@ pub(crate) fn read_job(
     if let Some(workdir) = map.get("workdir").and_then(|node| read_workdir(node, out)) {
         job.workdir = workdir;
     }
+    job.around = around::read(&map, out);
     (job, needs)
 }
 

@@ -3,6 +3,7 @@
 //! A pure function from bytes to a [`Pipeline`] or to every fault found. It reads no disk, starts
 //! nothing and knows no server; `.delta-ci.yaml` comes from a stranger, so everything is bounded.
 
+mod around;
 mod diagnostic;
 mod fields;
 mod graph;

@@ -9,13 +9,13 @@ use delta_wire::StepSpec;
 use serde_json::{Map, Value, json};
 
 /// The jobs of one file, in file order.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Pipeline {
     pub jobs: Vec<PlannedJob>,
 }
 
 /// One job as the file states it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PlannedJob {
     pub name: String,
     pub steps: Vec<StepSpec>,
@@ -34,6 +34,8 @@ pub struct PlannedJob {
     pub priority: i32,
     /// Relative to the workspace.
     pub workdir: String,
+    /// Fields of the job spec around the work, written out in full.
+    pub around: Map<String, Value>,
 }
 
 /// How often a job is tried, and after which causes.
@@ -78,6 +80,9 @@ impl PlannedJob {
             },
         });
         let fields = body.as_object_mut().expect("an object was just written");
+        if let Some(spec) = fields.get_mut("job_spec").and_then(Value::as_object_mut) {
+            spec.extend(self.around.clone());
+        }
         if let Some(timeout) = self.timeout {
             fields.insert("timeout_seconds".into(), seconds(timeout));
         }

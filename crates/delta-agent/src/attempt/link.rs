@@ -14,7 +14,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::{connect, lost, state};
+use super::{Sizes, connect, lost, state};
 use crate::shim::order::{Command, Event, Order, Record, SPOOL_FILE, State, StepRecord, StopAt};
 
 /// How long a shim may take to say where it stands. It does nothing that takes long; the machine
@@ -55,7 +55,7 @@ pub(super) struct Link {
     pub folder: PathBuf,
     pub order: Order,
     pub orders: watch::Receiver<Orders>,
-    pub sizes: watch::Sender<u64>,
+    pub sizes: Sizes,
     /// Bytes of the spool that the watcher has seen or is not to see.
     pub shown: u64,
     /// The step it was last told of.

@@ -15,6 +15,7 @@ use std::io::{self, Write};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 
 use delta_core::time::{Millis, Span};
 use tokio::net::UnixStream;
@@ -53,7 +54,6 @@ impl ShimProgram {
 /// What an attempt begins with.
 pub struct Begin<'a> {
     pub program: &'a ShimProgram,
-    pub number: u64,
     pub work: &'a Work,
     /// The lease's local end.
     pub until: Millis,
@@ -66,7 +66,7 @@ pub struct Begin<'a> {
 pub struct Attempt {
     folder: PathBuf,
     orders: watch::Sender<Orders>,
-    grows: watch::Receiver<u64>,
+    sizes: Sizes,
     link: AbortOnDropHandle<Record>,
 }
 
@@ -104,21 +104,70 @@ pub struct Finished {
     pub steps: Vec<StepRecord>,
 }
 
-/// Starts the work in a shim.
-pub fn start(
-    state: &StateFolder,
-    begin: Begin<'_>,
-    watcher: Box<dyn Watcher>,
-) -> io::Result<Attempt> {
-    let folder = state.make(begin.number)?;
-    let started = start_in(&folder, &begin, watcher);
-    if started.is_err() {
-        state::remove(&folder);
-    }
-    started
+/// The size of a log as it grows. The log has ended when nobody holds it any more.
+pub type Sizes = Arc<watch::Sender<u64>>;
+
+/// An attempt before its work: a folder of its own, with the log that was begun. What is not begun
+/// when the agent dies is nobody's; its lease runs out.
+pub struct Draft {
+    folder: PathBuf,
+    sizes: Sizes,
 }
 
-fn start_in(folder: &Path, begin: &Begin<'_>, watcher: Box<dyn Watcher>) -> io::Result<Attempt> {
+/// What is left of an attempt on disk until its end is reported.
+pub struct Remains(PathBuf);
+
+impl Remains {
+    /// Forgets it: log, order and note. Right once its end is reported, or nobody wants it.
+    pub fn remove(&self) {
+        state::remove(&self.0);
+    }
+}
+
+/// Makes the place of an attempt.
+pub fn prepare(state: &StateFolder, number: u64) -> io::Result<Draft> {
+    let folder = state.make(number)?;
+    let draft = Draft {
+        folder,
+        sizes: Arc::new(watch::Sender::new(0)),
+    };
+    match state::write_private(&draft.spool(), b"") {
+        Ok(()) => Ok(draft),
+        Err(problem) => {
+            draft.remains().remove();
+            Err(problem)
+        }
+    }
+}
+
+impl Draft {
+    /// The file of the log.
+    pub fn spool(&self) -> PathBuf {
+        self.folder.join(SPOOL_FILE)
+    }
+
+    pub fn sizes(&self) -> Sizes {
+        Arc::clone(&self.sizes)
+    }
+
+    pub fn remains(&self) -> Remains {
+        Remains(self.folder.clone())
+    }
+
+    /// Starts the work in a shim, which goes on with the log where it is.
+    pub fn start(&self, begin: &Begin<'_>, watcher: Box<dyn Watcher>) -> io::Result<Attempt> {
+        let shown = *self.sizes.borrow();
+        start_in(&self.folder, begin, watcher, shown, self.sizes())
+    }
+}
+
+fn start_in(
+    folder: &Path,
+    begin: &Begin<'_>,
+    watcher: Box<dyn Watcher>,
+    shown: u64,
+    sizes: Sizes,
+) -> io::Result<Attempt> {
     let order = order(begin);
     state::write(folder, begin.note, &order)?;
     // Ours first, so that it is there whenever the shim is; then it is the shim's alone.
@@ -145,7 +194,8 @@ fn start_in(folder: &Path, begin: &Begin<'_>, watcher: Box<dyn Watcher>) -> io::
         Some(stream),
         order,
         watcher,
-        0,
+        shown,
+        sizes,
     ))
 }
 
@@ -268,12 +318,14 @@ impl Adopted {
         match self.found {
             Found::Running(order) => {
                 let shown = std::fs::metadata(folder.join(SPOOL_FILE)).map_or(0, |it| it.len());
-                Attempt::followed(folder, None, order, watcher, shown)
+                let sizes = Arc::new(watch::Sender::new(shown));
+                Attempt::followed(folder, None, order, watcher, shown, sizes)
             }
             Found::Over(record) => Attempt {
-                folder,
                 orders: watch::Sender::new(Orders::default()),
-                grows: watch::channel(record.log.bytes).1,
+                // More may have been written after the work had ended.
+                sizes: Arc::new(watch::Sender::new(spool_length(&folder, &record))),
+                folder,
                 link: AbortOnDropHandle::new(tokio::spawn(async move { record })),
             },
         }
@@ -298,14 +350,14 @@ impl Attempt {
         order: Order,
         watcher: Box<dyn Watcher>,
         shown: u64,
+        sizes: Sizes,
     ) -> Attempt {
         let orders = watch::Sender::new(Orders::default());
-        let (sizes, grows) = watch::channel(shown);
         let link = Link {
             folder: folder.clone(),
             order,
             orders: orders.subscribe(),
-            sizes,
+            sizes: Arc::clone(&sizes),
             shown,
             step: None,
             watcher,
@@ -313,7 +365,7 @@ impl Attempt {
         Attempt {
             folder,
             orders,
-            grows,
+            sizes,
             link: AbortOnDropHandle::new(tokio::spawn(link.follow(stream))),
         }
     }
@@ -323,9 +375,9 @@ impl Attempt {
         self.folder.join(SPOOL_FILE)
     }
 
-    /// Bytes in the spool, as it grows. It ends when the log does.
-    pub fn grows(&self) -> watch::Receiver<u64> {
-        self.grows.clone()
+    /// Bytes in the spool, as it grows.
+    pub fn sizes(&self) -> Sizes {
+        Arc::clone(&self.sizes)
     }
 
     /// The lease was renewed: its local end is now here.
@@ -370,8 +422,12 @@ impl Attempt {
         }
     }
 
-    /// Forgets it: log, order and note. Right once its end is reported, or nobody wants it.
-    pub fn remove(&self) {
-        state::remove(&self.folder);
+    pub fn remains(&self) -> Remains {
+        Remains(self.folder.clone())
     }
+}
+
+fn spool_length(folder: &Path, record: &Record) -> u64 {
+    let length = std::fs::metadata(folder.join(SPOOL_FILE)).map(|it| it.len());
+    length.unwrap_or(record.log.bytes)
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder};
 use crate::shim::group::Group;
-use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record, SPOOL_FILE};
+use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record};
 
 const NOTE_FILE: &str = "note";
 
@@ -88,12 +88,10 @@ impl StateFolder {
 /// Writes what the shim and the next agent need. Not synced: nothing of it outlives the boot.
 pub(super) fn write(folder: &Path, note: &[u8], order: &Order) -> io::Result<()> {
     write_private(&folder.join(NOTE_FILE), note)?;
-    // There before the shim is, for whoever reads along.
-    write_private(&folder.join(SPOOL_FILE), b"")?;
     write_private(&folder.join(ORDER_FILE), &serde_json::to_vec(order)?)
 }
 
-fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut options = File::options();
     let mut file = options
         .write(true)

@@ -2,7 +2,7 @@
 //! quota. Memory stays small whatever the job prints, because the disk is the buffer.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Step;
 use crate::shim::complain;
+
+/// Bytes of an earlier log read at once.
+const READ_BYTES: usize = 64 * 1024;
 
 /// Characters of a step shown in its mark.
 const MAX_MARK_CHARS: usize = 200;
@@ -43,20 +46,47 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
-    /// Opens an empty file, or makes it. The job's bytes end at `quota`; marks may still follow it.
+    /// Makes a file, or goes on with what is in one. The job's bytes end at `quota`; marks may
+    /// still follow it.
     pub fn open(path: &Path, quota: u64) -> io::Result<Spool> {
         let mut options = OpenOptions::new();
-        options.append(true).create(true).mode(0o600);
-        let file = options.open(path)?;
-        Ok(Spool {
-            file,
+        options.append(true).read(true).create(true).mode(0o600);
+        let mut spool = Spool {
+            file: options.open(path)?,
             quota,
             size: LogSize::default(),
             hash: digest::Context::new(&digest::SHA256),
             full: false,
             broken: false,
             at_line_start: true,
-        })
+        };
+        spool.take_in()?;
+        Ok(spool)
+    }
+
+    /// Goes on after a log that ended, of which all is there: what was dropped before stays so.
+    pub fn reopen(path: &Path, quota: u64, ended: &LogSize) -> io::Result<Spool> {
+        let mut spool = Spool::open(path, quota)?;
+        spool.size.dropped = ended.dropped;
+        spool.full = ended.dropped > 0;
+        Ok(spool)
+    }
+
+    /// What is in the file counts, for the length and for the hash.
+    fn take_in(&mut self) -> io::Result<()> {
+        let mut buffer = vec![0; READ_BYTES];
+        // A device has no length, and may have no end.
+        let length = self.file.metadata()?.len();
+        let mut earlier = (&self.file).take(length);
+        loop {
+            let count = earlier.read(&mut buffer)?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.hash.update(&buffer[..count]);
+            self.size.bytes += count as u64;
+            self.at_line_start = buffer[count - 1] == b'\n';
+        }
     }
 
     /// The number of bytes in the file.
@@ -188,6 +218,29 @@ mod tests {
              --- 9 bytes were dropped\n"
         );
         assert_eq!(size.dropped, 9);
+    }
+
+    #[test]
+    fn a_log_is_gone_on_with() {
+        let (text, size) = written(15, |log| {
+            log.output(b"before\n");
+            let path = log_path(log);
+            let mut next = Spool::open(&path, 15).expect("a log");
+            assert_eq!(next.bytes(), 7);
+            next.output(b"the work");
+            *log = next;
+            log.output(b"!");
+        });
+        assert!(
+            text.starts_with("before\nthe work\n--- the log is full"),
+            "{text}"
+        );
+        assert_eq!(size.dropped, 1);
+    }
+
+    fn log_path(log: &Spool) -> std::path::PathBuf {
+        use std::os::fd::AsRawFd;
+        std::fs::read_link(format!("/proc/self/fd/{}", log.file.as_raw_fd())).expect("a path")
     }
 
     #[test]

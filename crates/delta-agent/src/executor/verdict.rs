@@ -44,9 +44,11 @@ pub(crate) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<
             let summary = format!("step {number} took longer than it may");
             (Outcome::TimedOut, Some(Cause::StepTimeout), summary)
         }
+        // Told of only when the lease lives after all: the shim's clock ran out just before a
+        // renewal came. That is the agent's failure, and not the work's own (D10).
         StopReason::LeaseLost => (
             failed,
-            Some(Cause::LeaseLost),
+            Some(Cause::AgentError),
             format!("the lease was lost during step {number}"),
         ),
         StopReason::Shutdown => {

@@ -14,6 +14,7 @@ use prost::Message as _;
 use super::answer::CallError;
 use super::state::{Key, News, Shared};
 use super::{Assigned, messages};
+use crate::around::Origin;
 
 /// An answer to a call.
 #[derive(Clone, Debug)]
@@ -306,5 +307,17 @@ fn assigned(work: &AssignWork) -> Result<Assigned, &'static str> {
         granted,
         job_name: work.job_name.clone(),
         untrusted: work.untrusted,
+        origin: Origin {
+            repository: work
+                .repository
+                .as_ref()
+                .and_then(|it| filled(&it.clone_url)),
+            git_ref: filled(&work.r#ref),
+            commit: filled(&work.commit),
+        },
     })
+}
+
+fn filled(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
 }

@@ -26,6 +26,8 @@ use std::time::Duration;
 use delta_wire::runner::{LeaseGranted, LeaseToken};
 use tokio::sync::{mpsc, watch};
 
+use crate::around::Origin;
+
 pub(crate) use answer::CallError;
 pub(crate) use call::{Renewal, Settled, stale};
 pub use dial::{Address, AddressError};
@@ -43,6 +45,7 @@ pub(crate) struct Assigned {
     pub job_name: String,
     /// The work comes from people without rights here: the strict sandbox, always.
     pub untrusted: bool,
+    pub origin: Origin,
 }
 
 /// The agent's end of the line. Cheap to clone.

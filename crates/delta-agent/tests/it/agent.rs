@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::bench::{PATIENCE, Seen, shim_program};
+use crate::bench::{PATIENCE, Seen, shim_program, until};
 use crate::fake_server::{FakeServer, TOKEN};
 
 pub struct Agent {
@@ -126,11 +126,7 @@ impl Agent {
     pub async fn has_no_workspace(&self) {
         let attempts = self.folder.path().join("work/attempts");
         let left = || std::fs::read_dir(&attempts).expect("a folder").count();
-        let deadline = Instant::now() + PATIENCE;
-        while left() > 0 {
-            assert!(Instant::now() < deadline, "the workspace is not removed");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until("the workspace is removed", || left() == 0).await;
     }
 }
 

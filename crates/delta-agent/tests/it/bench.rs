@@ -174,14 +174,14 @@ impl Bench {
     pub fn start_that(&self, abandoned: Abandoned) -> Attempt {
         let begin = Begin {
             program: &shim_program(),
-            number: self.state.number(),
             work: &self.work,
             until: now() + self.ttl,
             must_finish_by: now() + self.max_runtime,
             abandoned,
             note: b"a note",
         };
-        attempt::start(&self.state, begin, self.watcher()).expect("a shim")
+        let draft = attempt::prepare(&self.state, self.state.number()).expect("a folder");
+        draft.start(&begin, self.watcher()).expect("a shim")
     }
 
     pub fn watcher(&self) -> Box<dyn Watcher> {
@@ -196,7 +196,7 @@ impl Bench {
         let ended = self.ended(&mut attempt).await;
         let log = self.folder.path().join("log");
         std::fs::copy(attempt.spool(), log).expect("a log");
-        attempt.remove();
+        attempt.remains().remove();
         ended
     }
 
@@ -252,4 +252,13 @@ pub fn is_running(pid: &str) -> bool {
         .rsplit_once(')')
         .map_or("", |(_, rest)| rest.trim_start());
     !state.starts_with(['Z', 'X'])
+}
+
+/// Waits until it is so.
+pub async fn until(what: &str, reached: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 use tonic::Status;
 
 use crate::agent::{Agent, hex, job_number, server_settings, sha256, steps};
-use crate::bench::{PATIENCE, is_running};
+use crate::bench::{is_running, until};
 use crate::fake_server::{FakeServer, State, TOKEN};
 
 /// A port that was free a moment ago.
@@ -196,11 +196,8 @@ async fn a_token_that_cannot_be_read_when_it_is_refused_is_waited_for() {
     let mut settings = server_settings(&server.address);
     settings.token = Some(TokenSource::File(file.path().to_owned()));
     let agent = Agent::start_at(settings);
-    let deadline = Instant::now() + PATIENCE;
-    while std::fs::metadata(file.path()).expect("a file").len() > 0 {
-        assert!(Instant::now() < deadline, "the old token was never shown");
-        sleep(Duration::from_millis(10)).await;
-    }
+    let length = || std::fs::metadata(file.path()).expect("a file").len();
+    until("the old token was shown", || length() == 0).await;
     std::fs::write(file.path(), TOKEN).expect("written");
     server.wait_for("Register", 1).await;
     agent.shut_down().await;
@@ -244,11 +241,7 @@ async fn work_that_a_refused_agent_left_ends_with_its_lease() {
     let pid = job_number(&server).await;
     server.change(|state| state.end_with(Status::permission_denied("revoked")));
     let (_, _folder) = agent.ended_in().await;
-    let deadline = Instant::now() + PATIENCE;
-    while is_running(&pid) {
-        assert!(Instant::now() < deadline, "it outlives its lease");
-        sleep(Duration::from_millis(50)).await;
-    }
+    until("it ends with its lease", || !is_running(&pid)).await;
 }
 
 // A29, EP-52: another protocol is not a matter of patience.

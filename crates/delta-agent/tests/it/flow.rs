@@ -7,7 +7,7 @@ use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 
 use crate::agent::{Agent, hex, sha256, steps};
-use crate::bench::PATIENCE;
+use crate::bench::until;
 use crate::fake_server::{FakeServer, State};
 
 /// Most that may be on its way at a time: what a fast line carries.
@@ -100,11 +100,7 @@ async fn a_server_that_does_not_read_costs_the_agent_nothing() {
     let agent = Agent::start_unwatched(&server);
     server.wait_for("WorkAccepted", 1).await;
     server.change(|state| state.not_reading = true);
-    let deadline = Instant::now() + PATIENCE;
-    while !printed.exists() && Instant::now() < deadline {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    assert!(printed.exists(), "the job goes on");
+    until("the job goes on", || printed.exists()).await;
     let grown = peak_memory() - before;
     assert!(grown < MOST_MEMORY, "{grown} bytes");
     server.change(|state| state.not_reading = false);

@@ -10,7 +10,7 @@ use delta_agent::shim::{Confinement, Sandbox};
 use delta_core::Cause;
 use delta_core::time::Span;
 
-use crate::bench::{Bench, PATIENCE, is_running};
+use crate::bench::{Bench, PATIENCE, is_running, until};
 use crate::lease::sha256;
 
 /// A bench whose job has an id of its own, by which its processes can be found.
@@ -46,15 +46,6 @@ fn with(file: &str, matches: impl Fn(&[u8]) -> bool) -> Vec<String> {
     found
 }
 
-/// Waits until it is so.
-async fn until(what: &str, reached: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !reached() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
 // F8, D7: the same process, the same log, byte for byte.
 #[tokio::test]
 async fn an_attempt_is_found_again_and_gone_on_with() {
@@ -82,7 +73,7 @@ async fn an_attempt_is_found_again_and_gone_on_with() {
     assert!(mark.starts_with("--- step 1: "), "{mark}");
     assert!(pids.contains(&shell.to_owned()), "{shell} of {pids:?}");
     assert_eq!(ended.log.sha256, Some(sha256(log.as_bytes())));
-    second.remove();
+    second.remains().remove();
     assert!(adopt_all(&bench.state).await.is_empty(), "forgotten");
 }
 
@@ -99,7 +90,7 @@ async fn an_attempt_that_ended_meanwhile_is_found_with_its_record() {
         Outcome::Failed { exit_code: Some(4) }
     );
     assert_eq!(finished.steps.len(), 1);
-    assert_eq!(*attempt.grows().borrow(), finished.ended.log.bytes);
+    assert_eq!(*attempt.sizes().borrow(), finished.ended.log.bytes);
 }
 
 // F8, F30: at the lease's local end nothing is left, though nobody is there.
@@ -347,7 +338,7 @@ async fn memory_stays_bounded_whatever_a_job_prints() {
     let made = std::process::Command::new("mkfifo").arg(&fifo).status();
     assert!(made.expect("mkfifo").success());
     let mut attempt = bench.start();
-    let mut grows = attempt.grows();
+    let mut grows = attempt.sizes().subscribe();
     let full = grows.wait_for(|bytes| *bytes > QUOTA);
     tokio::time::timeout(PATIENCE, full)
         .await

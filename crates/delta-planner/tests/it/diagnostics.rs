@@ -122,10 +122,28 @@ fn a_step_with_a_time_but_no_script_is_explained() {
 
 #[test]
 fn keys_of_later_formats_say_so() {
-    let text = "jobs:\n  a:\n    image: rust:1.95\n    steps: [x]\n";
+    let text = "jobs:\n  a:\n    matrix: {rust: [stable]}\n    steps: [x]\n";
     let said = said(text);
-    let wanted = "key `image` in job `a` is not supported by this version yet";
+    let wanted = "key `matrix` in job `a` is not supported by this version yet";
     assert!(said.contains(wanted), "{said}");
+}
+
+#[test]
+fn what_stands_around_the_work_is_pointed_at_where_it_is_wrong() {
+    let text = "jobs:\n  a:\n    steps: [x]\n    image: --privileged\n    caches:\n      - key: k\n        \
+                paths: []\n    results: {format: junt, path: out.xml}\n    checkout: {dept: 1}\n    \
+                secrets: [1X]\n    artifacts: [../up]\n";
+    let said = said(text);
+    for wanted in [
+        "4:12: image: is no reference of an image",
+        "7:16: caches[0].paths: is empty",
+        "8:23: results.format: must be junit",
+        "9:22: checkout.dept: is not known; did you mean `depth`?",
+        "10:15: secrets[0]: has letters, digits",
+        "11:17: artifacts[0]: must be a path inside the work folder",
+    ] {
+        assert!(said.contains(wanted), "{wanted}\n{said}");
+    }
 }
 
 #[test]

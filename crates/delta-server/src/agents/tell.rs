@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use delta_core::lease::Stale;
-use delta_core::{Cause, LeaseKey, Refusal, Reply, Span};
+use delta_core::{Cause, LeaseKey, Refusal, Reply, Span, Text};
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
-    AssignWork, CancelWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, StaleLease,
-    WorkAck,
+    AssignWork, CancelWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, Repository,
+    StaleLease, WorkAck,
 };
 use delta_wire::runner::Reason;
 
@@ -70,6 +70,12 @@ impl Session {
             job_spec: granted.spec.to_string(),
             untrusted: !granted.trusted,
             job_name: granted.name.to_string(),
+            repository: granted.origin.repository.map(|url| Repository {
+                clone_url: url.to_string(),
+                credentials: None,
+            }),
+            r#ref: text(granted.origin.git_ref),
+            commit: text(granted.origin.commit),
             ..Default::default()
         };
         self.outgoing
@@ -259,6 +265,10 @@ impl Session {
             full: written.progress.full,
         }));
     }
+}
+
+fn text(text: Option<Text>) -> String {
+    text.map_or_else(String::new, |text| text.to_string())
 }
 
 fn message_type(kind: TicketKind) -> &'static str {

@@ -10,6 +10,7 @@ use delta_core::{LeaseKey, Span, Text};
 use delta_wire::runner::LeaseToken;
 
 use super::Shared;
+use super::grant::Origin;
 
 /// Everything a runner is told about its lease.
 pub struct GrantedLease {
@@ -21,6 +22,7 @@ pub struct GrantedLease {
     pub name: Text,
     pub priority: i32,
     pub trusted: bool,
+    pub origin: Origin,
     pub delivery: Delivery,
 }
 

@@ -22,6 +22,24 @@ use super::{NotDone, random, sha256};
 /// delay the answers of everybody else.
 const MAX_GRANTS: usize = 256;
 
+/// Where the source of a run is.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    pub repository: Option<Text>,
+    pub git_ref: Option<Text>,
+    pub commit: Option<Text>,
+}
+
+impl Origin {
+    fn of(run: &Run) -> Origin {
+        Origin {
+            repository: run.header.repository.clone(),
+            git_ref: run.header.git_ref.clone(),
+            commit: run.header.commit.clone(),
+        }
+    }
+}
+
 /// A grant that is decided but not yet committed.
 pub(super) struct Given {
     pub slot: SlotId,
@@ -33,6 +51,7 @@ pub(super) struct Given {
     pub name: Text,
     pub priority: i32,
     pub trusted: bool,
+    pub origin: Origin,
 }
 
 /// What a batch has for its slots.
@@ -274,6 +293,7 @@ fn give(
                     name: job.map_or_else(|| "".into(), |job| job.name.clone()),
                     priority: job.map_or(0, |job| job.policy.priority),
                     trusted: run.is_some_and(|run| run.header.trusted),
+                    origin: run.map(Origin::of).unwrap_or_default(),
                 });
             }
             // Not to be had after all: the slot goes on waiting.

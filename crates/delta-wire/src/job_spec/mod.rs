@@ -5,12 +5,22 @@
 //! Exactly one kind of work is in it: `steps`, `tests` or `function` (A68). Empty work is refused
 //! here, so that it can never count as a success.
 
+mod around;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::api::create_run::timeout;
 use crate::fields::{Fields, Node, read_text};
 use crate::invalid::{Invalid, Problems};
+use crate::seconds::Seconds;
 use crate::step::StepSpec;
+
+pub use around::{
+    ArtifactPattern, CacheSpec, CheckoutOptions, CheckoutSpec, ContainerSpec, InputSpec,
+    MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
+    ServiceSpec, secret_name,
+};
 
 /// Bytes of one spec: long scripts in every step still fit, a checked-in binary does not.
 pub const MAX_SPEC_BYTES: usize = 1024 * 1024;
@@ -116,6 +126,11 @@ pub struct JobSpec {
     pub workdir: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<ContainerSpec>,
+    /// Absent: as usual, where the run has a repository.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<CheckoutSpec>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepSpec>,
     /// In the order written: a later entry may refer to an earlier one.
@@ -125,29 +140,24 @@ pub struct JobSpec {
     pub artifacts: Vec<ArtifactPattern>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub caches: Vec<CacheSpec>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<InputSpec>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub results: Vec<ResultsSpec>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretSpec>,
+    /// Past this without a byte of output it is ended.
+    #[serde(
+        rename = "no_output_timeout_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub no_output_timeout: Option<Seconds>,
     /// Test specs, each an object that the agent reads.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tests: Vec<serde_json::Value>,
     /// A function call, an object that the agent reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<serde_json::Value>,
-}
-
-/// Files to keep after the work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ArtifactPattern {
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub path_glob: String,
-}
-
-/// Files to restore before and save after the work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CacheSpec {
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub key: String,
-    pub paths: Vec<String>,
 }
 
 /// The one kind of work a spec holds.
@@ -216,14 +226,28 @@ pub(crate) enum Strangers {
 
 fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Option<JobSpec> {
     let name = p.note(f.may("name", |it| it.text(MAX_WORD)));
-    let workdir = p.note(f.may("workdir", workdir));
-    let image = p.note(f.may("image", |it| it.text(MAX_PATH)));
+    let workdir = p.note(f.may("workdir", around::inside));
+    let image = p.note(f.may("image", around::image));
+    let container = p.note(f.may("container", |it| around::container(it, strangers)));
+    let checkout = p.note(f.may("checkout", |it| around::checkout(it, strangers)));
     let steps = p.note(f.may("steps", |it| {
         it.each(MAX_STEPS, |it| StepSpec::read(it, strangers))
     }));
     let env = p.note(f.may("env", environment));
-    let artifacts = p.note(f.may("artifacts", |it| it.each(MAX_PATTERNS, artifact)));
-    let caches = p.note(f.may("caches", |it| it.each(MAX_PATTERNS, cache)));
+    let artifacts = p.note(f.may("artifacts", |it| {
+        it.each(MAX_PATTERNS, |it| around::artifact(it, strangers))
+    }));
+    let caches = p.note(f.may("caches", |it| {
+        it.each(MAX_PATTERNS, |it| around::cache(it, strangers))
+    }));
+    let inputs = p.note(f.may("inputs", |it| {
+        it.each(MAX_INPUTS, |it| around::input(it, strangers))
+    }));
+    let results = p.note(f.may("results", |it| around::results(it, strangers)));
+    let secrets = p.note(f.may("secrets", |it| {
+        it.each(MAX_SECRETS, |it| around::secret(it, strangers))
+    }));
+    let no_output = p.note(f.may("no_output_timeout_seconds", timeout));
     let tests = p.note(f.may("tests", |it| it.each(MAX_TESTS, opaque_object)));
     let function = p.note(f.may("function", opaque_object));
     match strangers {
@@ -234,10 +258,16 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
         name: name?,
         workdir: workdir?.unwrap_or_else(|| ".".to_owned()),
         image: image?,
+        container: container?,
+        checkout: checkout?,
         steps: steps?.unwrap_or_default(),
         env: env?.unwrap_or_default(),
         artifacts: artifacts?.unwrap_or_default(),
         caches: caches?.unwrap_or_default(),
+        inputs: inputs?.unwrap_or_default(),
+        results: results?.unwrap_or_default(),
+        secrets: secrets?.unwrap_or_default(),
+        no_output_timeout: no_output?,
         tests: tests?.unwrap_or_default(),
         function: function?,
     };
@@ -256,18 +286,35 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
             "has several kinds of work; give one of steps, tests, function",
         )),
     }
+    if spec.container.is_some() && spec.image.is_none() && spec.tests.is_empty() {
+        let words = "describes a container, and there is no `image` to make it of";
+        p.push(Invalid::field("container", words));
+    }
     Some(spec)
 }
 
-/// A folder inside the work folder: relative, and never above it.
-fn workdir(node: Node<'_>) -> Result<String, Invalid> {
-    let path = node.text(MAX_PATH)?;
-    if path.starts_with('/') || path.split('/').any(|part| part == "..") || path.contains('\0') {
-        return Err(Invalid::here(
-            "must be a path inside the work folder, without `..`",
-        ));
+/// Reads what stands around the work, as a person wrote it, and gives it back written out in full.
+/// For the pipeline file, whose own reader knows where each value stands.
+pub fn check_around(value: &serde_json::Value) -> Result<serde_json::Value, Problems> {
+    let mut problems = Problems::new();
+    let mut with_work = value.clone();
+    if let Some(fields) = with_work.as_object_mut() {
+        fields.insert("steps".to_owned(), serde_json::json!(["true"]));
     }
-    Ok(path)
+    let text = with_work.to_string();
+    let read = read_text(text.as_bytes(), |node| {
+        Ok(JobSpec::read(node, Strangers::Refused))
+    });
+    let spec = match problems.note(read) {
+        Some((Ok(spec), _)) => spec,
+        Some((Err(found), _)) => return Err(found),
+        None => return Err(problems),
+    };
+    let mut written = serde_json::to_value(&spec).unwrap_or_default();
+    if let (Some(all), Some(asked)) = (written.as_object_mut(), value.as_object()) {
+        all.retain(|key, _| asked.contains_key(key));
+    }
+    Ok(written)
 }
 
 fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
@@ -296,25 +343,6 @@ fn variable(name: &str, value: Node<'_>) -> Result<(String, String), Invalid> {
         return Err(Invalid::field(name, most));
     }
     Ok((name.to_owned(), value))
-}
-
-fn artifact(node: Node<'_>) -> Result<ArtifactPattern, Invalid> {
-    let mut fields = node.object()?;
-    let kind = fields.must("type", |it| it.text(MAX_WORD))?;
-    let path_glob = fields.must("path_glob", |it| it.text(MAX_PATH))?;
-    fields.close();
-    Ok(ArtifactPattern { kind, path_glob })
-}
-
-fn cache(node: Node<'_>) -> Result<CacheSpec, Invalid> {
-    let mut fields = node.object()?;
-    let kind = fields.must("type", |it| it.text(MAX_WORD))?;
-    let key = fields.must("key", |it| it.text(MAX_PATH))?;
-    let paths = fields.must("paths", |it| {
-        it.each(MAX_PATTERNS, |path| path.text(MAX_PATH))
-    })?;
-    fields.close();
-    Ok(CacheSpec { kind, key, paths })
 }
 
 /// An object that only the agent understands. The JSON reader bounds its depth.

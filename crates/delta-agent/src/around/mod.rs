@@ -1,0 +1,95 @@
+//! What is done around the work: before it the workspace gets what the job spec names, after it
+//! what is to be kept goes to the server.
+//!
+//! It happens in the agent and not in the shim, which knows neither server nor lease. So an agent
+//! that dies before the work began has begun nothing, and one that dies after it does this part
+//! again. Each part says why it failed, in the words of the causes; none of them is the user's
+//! exit.
+
+mod log;
+
+use delta_core::Cause;
+use delta_wire::JobSpec;
+use delta_wire::agent::proto::RunSummary;
+use delta_wire::runner::LeaseToken;
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::log::Log;
+use crate::agent::SlotContext;
+use crate::executor::{Ended, Identity, StopReason};
+use crate::secret::Secret;
+use crate::shim::Confinement;
+use crate::workspace::AttemptFolder;
+
+/// Where the source of a run is, as the server says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub repository: Option<String>,
+    pub git_ref: Option<String>,
+    pub commit: Option<String>,
+}
+
+/// What each part has in hand.
+pub(crate) struct Around<'a> {
+    pub context: &'a SlotContext,
+    pub lease: &'a LeaseToken,
+    pub identity: &'a Identity,
+    pub spec: &'a JobSpec,
+    pub folder: &'a AttemptFolder,
+    pub confinement: Confinement,
+    pub log: &'a Log,
+    /// Set when the work is to stop: for threads, which are not ended by being dropped.
+    pub stopped: CancellationToken,
+}
+
+/// What the parts before the work leave to the work.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    /// Variables that no file may hold.
+    pub secrets: Vec<(String, Secret)>,
+    pub carried: Carried,
+}
+
+/// What the parts before the work leave to those after it, also when that is another agent's turn.
+#[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Carried {}
+
+/// What came of the parts after the work.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    pub summary: Option<RunSummary>,
+    /// What could not be kept: it ends an attempt that succeeded otherwise.
+    pub failed: Option<Failed>,
+}
+
+/// Why a part could not be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failed {
+    pub cause: Cause,
+    /// One sentence for people.
+    pub summary: String,
+}
+
+/// Whether there is anything to do after work that ended so. Nobody waits for what a canceled or
+/// lost attempt leaves.
+pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
+    let nothing = spec.results.is_empty() && spec.artifacts.is_empty() && spec.caches.is_empty();
+    let waited_for = match ended.stopped {
+        None | Some(StopReason::TimedOut | StopReason::StepTimedOut) => true,
+        Some(StopReason::Canceled | StopReason::LeaseLost | StopReason::Shutdown) => false,
+    };
+    !nothing && waited_for
+}
+
+/// Everything before the work, in this order. Dropping it ends it.
+pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
+    let _ = around;
+    Ok(Prepared::default())
+}
+
+/// Everything after the work, in this order. Dropping it ends it.
+pub(crate) async fn after(around: &Around<'_>, carried: &Carried, succeeded: bool) -> Kept {
+    let _ = (around, carried, succeeded);
+    Kept::default()
+}

@@ -1,0 +1,116 @@
+//! What stands around a job's work: image, checkout, inputs, results, artifacts, caches, secrets.
+//!
+//! Their rules are those of the job spec and are kept there; here each value is brought into its
+//! shape, and what is wrong with it is pointed at in the file.
+
+use delta_wire::job_spec::check_around;
+use serde_json::{Map, Value as Json};
+
+use crate::diagnostic::{Collector, sentence};
+use crate::fields::{self, Fields};
+use crate::job::TIMEOUTS;
+use crate::yaml::{Node, Place, Value};
+
+/// The keys that are read here.
+pub(crate) const KEYS: [&str; 8] = [
+    "artifacts",
+    "caches",
+    "checkout",
+    "container",
+    "image",
+    "inputs",
+    "results",
+    "secrets",
+];
+
+/// The fields of the job spec that these keys mean.
+pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Json> {
+    let mut asked = Map::new();
+    for key in KEYS {
+        if let Some(node) = map.get(key).filter(|node| !node.is_absent()) {
+            asked.insert(key.to_owned(), json(node));
+        }
+    }
+    if let Some(node) = map.get("no_output_timeout") {
+        let time = fields::duration(node, "`no_output_timeout`", TIMEOUTS, out);
+        let seconds = time.map(|time| Json::from(time.as_secs_f64()));
+        asked.extend(seconds.map(|it| ("no_output_timeout_seconds".to_owned(), it)));
+    }
+    if asked.is_empty() {
+        return asked;
+    }
+    match check_around(&Json::Object(asked)) {
+        Ok(Json::Object(written)) => return written,
+        Ok(_) => {}
+        Err(problems) => {
+            for problem in problems.iter() {
+                let words = sentence(&problem.to_string());
+                if let Some(place) = place(map, problem.place()) {
+                    out.push(place, words, None);
+                }
+            }
+        }
+    }
+    Map::new()
+}
+
+/// A value as JSON: what is not quoted and looks like a number or a truth is one.
+fn json(node: &Node) -> Json {
+    match &node.value {
+        Value::Scalar {
+            text,
+            quoted: false,
+        } => match text.as_str() {
+            "true" => Json::Bool(true),
+            "false" => Json::Bool(false),
+            "" | "~" | "null" => Json::Null,
+            // A leading zero, a sign or a version like 1.10 is text, as it is written.
+            _ => number(text).unwrap_or_else(|| Json::from(text.as_str())),
+        },
+        Value::Scalar { text, .. } => Json::from(text.as_str()),
+        Value::List(items) => items.iter().map(json).collect(),
+        Value::Map(pairs) => {
+            let text = |key: &Node| match &key.value {
+                Value::Scalar { text, .. } => text.clone(),
+                _ => String::new(),
+            };
+            pairs
+                .iter()
+                .map(|(key, it)| (text(key), json(it)))
+                .collect()
+        }
+    }
+}
+
+fn number(text: &str) -> Option<Json> {
+    let number: serde_json::Number = serde_json::from_str(text).ok()?;
+    (number.to_string() == text).then_some(Json::Number(number))
+}
+
+/// Where the value stands that a path such as `caches[0].key` names; the nearest there is.
+fn place(map: &Fields<'_>, path: &str) -> Option<Place> {
+    let mut parts = path.split(['.', '[', ']']).filter(|part| !part.is_empty());
+    let first = parts.next()?;
+    let first = match first {
+        "no_output_timeout_seconds" => "no_output_timeout",
+        other => other,
+    };
+    let Some(mut node) = map.get(first) else {
+        return KEYS.iter().find_map(|key| map.get(key)).map(|it| it.place);
+    };
+    for part in parts {
+        let inner = match &node.value {
+            Value::List(items) => part.parse().ok().and_then(|n: usize| items.get(n)),
+            Value::Map(pairs) => pairs.iter().find_map(|(key, value)| match &key.value {
+                Value::Scalar { text, .. } if text == part => Some(value),
+                _ => None,
+            }),
+            Value::Scalar { .. } => None,
+        };
+        match inner {
+            Some(inner) => node = inner,
+            None => break,
+        }
+    }
+    Some(node.place)
+}

@@ -1,0 +1,452 @@
+//! What stands around a job's work: its source, its container, what it gets from other jobs and
+//! from the server, and what is kept of it afterwards.
+//!
+//! Paths and patterns here are relative to the workspace and never leave it. That they do not by
+//! way of a link is for the agent to see.
+
+use serde::{Serialize, Serializer};
+
+use super::{MAX_ENV, MAX_PATH, MAX_PATTERNS, MAX_WORD, Strangers, as_map, environment};
+use crate::fields::{Fields, Node};
+use crate::invalid::{Invalid, Problems};
+
+/// Services beside one job: a database, a cache, a queue; more is a cluster.
+pub const MAX_SERVICES: usize = 16;
+/// Secrets of one job.
+pub const MAX_SECRETS: usize = 100;
+/// Inputs of one job: as many as it may need others.
+pub const MAX_INPUTS: usize = 200;
+/// Words of an entrypoint.
+const MAX_ARGUMENTS: usize = 100;
+/// Prefixes that a cache may be restored by.
+const MAX_RESTORE_KEYS: usize = 16;
+/// Commits of history that may be asked for; whoever wants more wants all of it, which is 0.
+const MAX_DEPTH: i64 = 1_000_000;
+
+/// Files to keep after the work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ArtifactPattern {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub path_glob: String,
+}
+
+/// Files to restore before and save after the work.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheSpec {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub key: String,
+    pub paths: Vec<String>,
+    /// Prefixes of keys to fall back on, in this order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub restore_keys: Vec<String>,
+}
+
+/// How the run's repository comes into the workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckoutSpec {
+    /// Not at all: `false`.
+    Off,
+    On(CheckoutOptions),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckoutOptions {
+    /// Commits of history; 0 is all of it.
+    pub depth: u32,
+    pub submodules: bool,
+    pub lfs: bool,
+    /// The secret with a token or a key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credential: Option<String>,
+}
+
+impl Default for CheckoutOptions {
+    fn default() -> Self {
+        CheckoutOptions {
+            depth: 1,
+            submodules: false,
+            lfs: true,
+            credential: None,
+        }
+    }
+}
+
+impl Serialize for CheckoutSpec {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            CheckoutSpec::Off => to.serialize_bool(false),
+            CheckoutSpec::On(options) => options.serialize(to),
+        }
+    }
+}
+
+/// How the container of a job's `image` is run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ContainerSpec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entrypoint: Option<Vec<String>>,
+    /// `none`, `bridge` or `host`; what the agent allows when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<MountSpec>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceSpec>,
+}
+
+/// A folder of the workspace at another place of the container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MountSpec {
+    /// Inside the workspace.
+    pub source: String,
+    pub target: String,
+    pub read_only: bool,
+}
+
+/// A container beside the job, reachable by its name.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ServiceSpec {
+    pub name: String,
+    pub image: String,
+    #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<(String, String)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+}
+
+/// A report of tests that the work writes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ResultsSpec {
+    /// `junit`, `jest`, `playwright`, `tap`, `json`.
+    pub format: ResultsFormat,
+    /// A path or a pattern.
+    pub path: String,
+}
+
+crate::states::spelled! {
+    /// How a report of tests is written.
+    ResultsFormat {
+        Junit = "junit",
+        Jest = "jest",
+        Playwright = "playwright",
+        Tap = "tap",
+        Json = "json",
+    }
+}
+
+/// Artifacts of a job that this one needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InputSpec {
+    pub job: String,
+    /// Which of them; all when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_glob: Option<String>,
+    /// Where they go; the root of the workspace when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub into: Option<String>,
+}
+
+/// A secret that the work gets as a variable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SecretSpec {
+    pub name: String,
+    /// The variable.
+    pub env: String,
+}
+
+pub(super) fn artifact(node: Node<'_>, strangers: Strangers) -> Result<ArtifactPattern, Invalid> {
+    if node.raw().get().starts_with('"') {
+        return Ok(ArtifactPattern {
+            kind: "file".to_owned(),
+            path_glob: pattern(node)?,
+        });
+    }
+    let mut f = node.object()?;
+    let kind = f.must("type", |it| it.text(MAX_WORD))?;
+    let path_glob = f.must("path_glob", pattern)?;
+    done(f, strangers)?;
+    Ok(ArtifactPattern { kind, path_glob })
+}
+
+pub(super) fn cache(node: Node<'_>, strangers: Strangers) -> Result<CacheSpec, Invalid> {
+    let mut f = node.object()?;
+    let kind = f.may("type", |it| it.text(MAX_WORD))?;
+    let key = f.must("key", |it| it.text(MAX_PATH))?;
+    let paths = f.must("paths", |it| {
+        it.each(MAX_PATTERNS, |path| path.text(MAX_PATH))
+    })?;
+    if paths.is_empty() {
+        return Err(Invalid::field(
+            "paths",
+            "is empty: there is nothing to save",
+        ));
+    }
+    let restore_keys = f.may("restore_keys", |it| {
+        it.each(MAX_RESTORE_KEYS, |key| key.text(MAX_PATH))
+    })?;
+    done(f, strangers)?;
+    Ok(CacheSpec {
+        kind: kind.unwrap_or_else(|| "files".to_owned()),
+        key,
+        paths,
+        restore_keys: restore_keys.unwrap_or_default(),
+    })
+}
+
+pub(super) fn checkout(node: Node<'_>, strangers: Strangers) -> Result<CheckoutSpec, Invalid> {
+    if !node.raw().get().starts_with('{') {
+        return match node.boolean() {
+            Ok(false) => Ok(CheckoutSpec::Off),
+            Ok(true) => Ok(CheckoutSpec::On(CheckoutOptions::default())),
+            Err(_) => Err(Invalid::here("must be true, false or an object")),
+        };
+    }
+    let usual = CheckoutOptions::default();
+    let mut f = node.object()?;
+    let options = CheckoutOptions {
+        depth: f
+            .may("depth", |it| it.whole(0, MAX_DEPTH))?
+            .and_then(|depth| u32::try_from(depth).ok())
+            .unwrap_or(usual.depth),
+        submodules: f
+            .may("submodules", Node::boolean)?
+            .unwrap_or(usual.submodules),
+        lfs: f.may("lfs", Node::boolean)?.unwrap_or(usual.lfs),
+        credential: f.may("credential", secret_name)?,
+    };
+    done(f, strangers)?;
+    Ok(CheckoutSpec::On(options))
+}
+
+pub(super) fn container(node: Node<'_>, strangers: Strangers) -> Result<ContainerSpec, Invalid> {
+    let mut f = node.object()?;
+    let container = ContainerSpec {
+        entrypoint: f.may("entrypoint", arguments)?,
+        network: f.may("network", network)?,
+        memory_mb: f
+            .may("memory_mb", |it| it.whole(4, 64 * 1024 * 1024))?
+            .map(i64::unsigned_abs),
+        cpus: f.may("cpus", cpus)?,
+        pids: f
+            .may("pids", |it| it.whole(1, 4_194_304))?
+            .and_then(|pids| u32::try_from(pids).ok()),
+        user: f.may("user", user)?,
+        mounts: f
+            .may("mounts", |it| {
+                it.each(MAX_PATTERNS, |it| mount(it, strangers))
+            })?
+            .unwrap_or_default(),
+        services: f
+            .may("services", |it| {
+                it.each(MAX_SERVICES, |it| service(it, strangers))
+            })?
+            .unwrap_or_default(),
+    };
+    done(f, strangers)?;
+    Ok(container)
+}
+
+fn network(node: Node<'_>) -> Result<String, Invalid> {
+    let name = node.text(MAX_WORD)?;
+    match name.as_str() {
+        "none" | "bridge" | "host" => Ok(name),
+        _ => Err(Invalid::here("must be none, bridge or host")),
+    }
+}
+
+fn cpus(node: Node<'_>) -> Result<f64, Invalid> {
+    let cpus = node.number()?;
+    match (0.01..=1024.0).contains(&cpus) {
+        true => Ok(cpus),
+        false => Err(Invalid::here("must be from 0.01 to 1024")),
+    }
+}
+
+fn user(node: Node<'_>) -> Result<String, Invalid> {
+    let user = node.text(MAX_WORD)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
+    match user.chars().all(fits) && !user.starts_with('-') {
+        true => Ok(user),
+        false => Err(Invalid::here("must be USER, or UID:GID")),
+    }
+}
+
+fn mount(node: Node<'_>, strangers: Strangers) -> Result<MountSpec, Invalid> {
+    let mut f = node.object()?;
+    let source = f.must("source", inside)?;
+    let target = f.must("target", |it| it.text(MAX_PATH))?;
+    let plain = target.starts_with('/') && !target.split('/').any(|part| part == "..");
+    if !plain || target.contains([',', ':', '\0', '"']) {
+        return Err(Invalid::field(
+            "target",
+            "must be an absolute path without `..`, `,` or `:`",
+        ));
+    }
+    let read_only = f.may("read_only", Node::boolean)?.unwrap_or(false);
+    done(f, strangers)?;
+    Ok(MountSpec {
+        source,
+        target,
+        read_only,
+    })
+}
+
+fn service(node: Node<'_>, strangers: Strangers) -> Result<ServiceSpec, Invalid> {
+    let mut f = node.object()?;
+    let name = f.must("name", |it| it.text(63))?;
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !name.chars().all(fits) || name.starts_with('-') {
+        return Err(Invalid::field(
+            "name",
+            "is a host name: small letters, digits and `-`",
+        ));
+    }
+    let image = f.must("image", image)?;
+    let env = f.may("env", environment)?.unwrap_or_default();
+    debug_assert!(env.len() <= MAX_ENV);
+    let command = f.may("command", arguments)?;
+    done(f, strangers)?;
+    Ok(ServiceSpec {
+        name,
+        image,
+        env,
+        command,
+    })
+}
+
+/// A reference that no program takes for an option.
+pub(super) fn image(node: Node<'_>) -> Result<String, Invalid> {
+    let image = node.text(MAX_PATH)?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+    match image.starts_with(|c: char| c.is_ascii_alphanumeric()) && image.chars().all(plain) {
+        true => Ok(image),
+        false => Err(Invalid::here(
+            "is no reference of an image; write NAME:TAG or NAME@DIGEST",
+        )),
+    }
+}
+
+fn arguments(node: Node<'_>) -> Result<Vec<String>, Invalid> {
+    node.each(MAX_ARGUMENTS, |it| {
+        let word = it.string()?;
+        match word.len() > MAX_PATH || word.contains('\0') {
+            true => Err(Invalid::here(format!(
+                "has more than {MAX_PATH} bytes, or a NUL"
+            ))),
+            false => Ok(word),
+        }
+    })
+}
+
+/// One report, or a list of them.
+pub(super) fn results(node: Node<'_>, strangers: Strangers) -> Result<Vec<ResultsSpec>, Invalid> {
+    match node.raw().get().starts_with('[') {
+        true => node.each(MAX_PATTERNS, |it| one_result(it, strangers)),
+        false => Ok(vec![one_result(node, strangers)?]),
+    }
+}
+
+fn one_result(node: Node<'_>, strangers: Strangers) -> Result<ResultsSpec, Invalid> {
+    let mut f = node.object()?;
+    let format = f.must("format", |it| {
+        let name = it.text(MAX_WORD)?;
+        let known = "must be junit, jest, playwright, tap or json";
+        ResultsFormat::from_text(&name).ok_or_else(|| Invalid::here(known))
+    })?;
+    let path = f.must("path", pattern)?;
+    done(f, strangers)?;
+    Ok(ResultsSpec { format, path })
+}
+
+pub(super) fn input(node: Node<'_>, strangers: Strangers) -> Result<InputSpec, Invalid> {
+    if node.raw().get().starts_with('"') {
+        return Ok(InputSpec {
+            job: node.text(MAX_WORD)?,
+            path_glob: None,
+            into: None,
+        });
+    }
+    let mut f = node.object()?;
+    let input = InputSpec {
+        job: f.must("job", |it| it.text(MAX_WORD))?,
+        path_glob: f.may("path_glob", pattern)?,
+        into: f.may("into", inside)?,
+    };
+    done(f, strangers)?;
+    Ok(input)
+}
+
+pub(super) fn secret(node: Node<'_>, strangers: Strangers) -> Result<SecretSpec, Invalid> {
+    if node.raw().get().starts_with('"') {
+        let name = secret_name(node)?;
+        return Ok(SecretSpec {
+            env: name.clone(),
+            name,
+        });
+    }
+    let mut f = node.object()?;
+    let name = f.must("name", secret_name)?;
+    let env = f.may("env", variable)?.unwrap_or_else(|| name.clone());
+    done(f, strangers)?;
+    Ok(SecretSpec { name, env })
+}
+
+/// The name of a secret is one of a variable, too.
+pub fn secret_name(node: Node<'_>) -> Result<String, Invalid> {
+    variable(node)
+}
+
+fn variable(node: Node<'_>) -> Result<String, Invalid> {
+    let name = node.text(MAX_WORD)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !name.chars().all(fits) || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(Invalid::here(
+            "has letters, digits and `_`, and begins with no digit",
+        ));
+    }
+    match name.starts_with("DELTA_") {
+        true => Err(Invalid::here(
+            "names that begin with DELTA_ are set by the agent",
+        )),
+        false => Ok(name),
+    }
+}
+
+/// A folder or file inside the workspace.
+pub(super) fn inside(node: Node<'_>) -> Result<String, Invalid> {
+    let path = node.text(MAX_PATH)?;
+    if path.starts_with('/') || path.split('/').any(|part| part == "..") || path.contains('\0') {
+        return Err(Invalid::here(
+            "must be a path inside the work folder, without `..`",
+        ));
+    }
+    Ok(path)
+}
+
+/// A pattern of files inside the workspace.
+fn pattern(node: Node<'_>) -> Result<String, Invalid> {
+    inside(node)
+}
+
+/// What nobody asked for: refused where a person wrote it, left alone where an agent reads it.
+fn done(f: Fields<'_>, strangers: Strangers) -> Result<(), Invalid> {
+    let mut problems = Problems::new();
+    match strangers {
+        Strangers::Ignored => f.close(),
+        Strangers::Refused => f.refuse_unknown(&mut problems),
+    }
+    match problems.iter().next() {
+        Some(first) => Err(first.clone()),
+        None => Ok(()),
+    }
+}
