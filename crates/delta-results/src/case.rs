@@ -81,6 +81,12 @@ pub struct Counts {
 }
 
 impl Counts {
+    pub(crate) fn of(status: Status) -> Counts {
+        let mut one = Counts::default();
+        one.add(status);
+        one
+    }
+
     pub fn add(&mut self, status: Status) {
         let count = match status {
             Status::Pass => &mut self.passed,

@@ -100,6 +100,77 @@ impl<R: BufRead> Read for Input<R> {
     }
 }
 
+/// The same as text: bytes that are none become replacement characters.
+pub struct Text<'i, R> {
+    input: &'i mut Input<R>,
+    ready: String,
+    taken: usize,
+    /// The beginning of a character whose rest has not come.
+    rest: Vec<u8>,
+}
+
+impl<'i, R: BufRead> Text<'i, R> {
+    pub fn new(input: &'i mut Input<R>) -> Text<'i, R> {
+        Text {
+            input,
+            ready: String::new(),
+            taken: 0,
+            rest: Vec::new(),
+        }
+    }
+
+    fn refill(&mut self) -> Result<()> {
+        self.ready.clear();
+        self.taken = 0;
+        while self.ready.is_empty() {
+            let bytes = self.input.fill_buf()?;
+            let (seen, ended) = (bytes.len(), bytes.is_empty());
+            self.rest.extend_from_slice(bytes);
+            self.input.consume(seen);
+            let whole = std::mem::take(&mut self.rest);
+            let mut at = 0;
+            for chunk in whole.utf8_chunks() {
+                self.ready.push_str(chunk.valid());
+                at += chunk.valid().len() + chunk.invalid().len();
+                // Three bytes at most are the beginning of something.
+                let open = at == whole.len() && chunk.invalid().len() < 4 && !ended;
+                if open {
+                    self.rest = chunk.invalid().to_vec();
+                } else if !chunk.invalid().is_empty() {
+                    self.ready.push(char::REPLACEMENT_CHARACTER);
+                }
+            }
+            if ended {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: BufRead> BufRead for Text<'_, R> {
+    fn fill_buf(&mut self) -> Result<&[u8]> {
+        if self.taken == self.ready.len() {
+            self.refill()?;
+        }
+        Ok(&self.ready.as_bytes()[self.taken..])
+    }
+
+    fn consume(&mut self, amount: usize) {
+        self.taken += amount;
+    }
+}
+
+impl<R: BufRead> Read for Text<'_, R> {
+    fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+        let bytes = self.fill_buf()?;
+        let room = bytes.len().min(into.len());
+        into[..room].copy_from_slice(&bytes[..room]);
+        self.consume(room);
+        Ok(room)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +183,19 @@ mod tests {
         assert!(all == "four" && !exact.is_over());
         let mut over = Input::new(&b"fives"[..], 4);
         assert!(over.read_to_string(&mut all).is_err() && over.is_over());
+    }
+
+    #[test]
+    fn broken_characters_are_replaced_wherever_the_reads_fall() {
+        let bytes = "aä€😀".bytes().chain([0xff, b'b', 0xe2, 0x82]);
+        let bytes: Vec<u8> = bytes.collect();
+        for size in 1..=bytes.len() {
+            let reader = std::io::BufReader::with_capacity(size, &bytes[..]);
+            let mut input = Input::new(reader, 100);
+            let mut text = String::new();
+            Text::new(&mut input).read_to_string(&mut text).unwrap();
+            assert_eq!(text, "aä€😀\u{fffd}b\u{fffd}", "{size}");
+        }
     }
 
     #[test]

@@ -91,11 +91,7 @@ struct Trouble {
 }
 
 /// The outermost suite is the file; those inside are `describe` blocks.
-fn walk<'s>(
-    suite: &'s Suite,
-    titles: &mut Vec<&'s str>,
-    cases: &mut Cases,
-) -> Result<(), Problem> {
+fn walk<'s>(suite: &'s Suite, titles: &mut Vec<&'s str>, cases: &mut Cases) -> Result<(), Problem> {
     for spec in &suite.specs {
         for test in &spec.tests {
             one(spec, test, titles, &suite.file, cases)?;
@@ -129,7 +125,11 @@ fn one(
         name.push_str(" > ");
     }
     name.push_str(&spec.title);
-    let file = if spec.file.is_empty() { file } else { &spec.file };
+    let file = if spec.file.is_empty() {
+        file
+    } else {
+        &spec.file
+    };
     let mut case = Case::new(cases.place(file), name, status);
     case.duration_ms = last.and_then(|last| crate::junit::millis(last.duration));
     case.note("project", test.project_name.clone());

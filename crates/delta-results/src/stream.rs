@@ -12,6 +12,27 @@ pub struct Cases<'s> {
     totals: Totals,
 }
 
+/// Without the colours that some tools write into their reports.
+fn plain(text: &mut String) {
+    if !text.contains('\u{1b}') {
+        return;
+    }
+    let (mut kept, mut rest) = (String::with_capacity(text.len()), text.as_str());
+    while let Some((before, after)) = rest.split_once('\u{1b}') {
+        kept.push_str(before);
+        // `ESC [ numbers letter`; any other escape loses its first character only.
+        let end = after.strip_prefix('[').and_then(|numbers| {
+            let end = numbers.find(|c: char| !(c.is_ascii_digit() || c == ';'))?;
+            numbers[end..]
+                .starts_with(|c: char| c.is_ascii_alphabetic())
+                .then_some(end + 2)
+        });
+        rest = &after[end.unwrap_or(0)..];
+    }
+    kept.push_str(rest);
+    *text = kept;
+}
+
 impl<'s> Cases<'s> {
     pub fn new(limits: &'s Limits, root: &'s str, sink: &'s mut dyn FnMut(Case)) -> Cases<'s> {
         Cases {
@@ -60,6 +81,7 @@ impl<'s> Cases<'s> {
             (&mut case.trace, limits.trace),
         ] {
             if let Some(text) = text {
+                plain(text);
                 clip(text, limit);
             }
         }

@@ -9,7 +9,7 @@ use quick_xml::escape::{resolve_xml_entity, unescape};
 use quick_xml::events::{BytesStart, Event};
 
 use crate::Problem;
-use crate::input::Input;
+use crate::input::{Input, Text};
 
 pub enum Piece {
     Open(Element),
@@ -36,7 +36,7 @@ impl Element {
 }
 
 pub struct Pieces<'i, R> {
-    reader: Reader<&'i mut Input<R>>,
+    reader: Reader<Text<'i, R>>,
     buffer: Vec<u8>,
     depth: usize,
     deepest: usize,
@@ -44,7 +44,7 @@ pub struct Pieces<'i, R> {
 
 impl<'i, R: BufRead> Pieces<'i, R> {
     pub fn new(input: &'i mut Input<R>, deepest: usize) -> Pieces<'i, R> {
-        let mut reader = Reader::from_reader(input);
+        let mut reader = Reader::from_reader(Text::new(input));
         let config = reader.config_mut();
         config.expand_empty_elements = true;
         // A lone ampersand is common in hand-made reports.
@@ -65,9 +65,9 @@ impl<'i, R: BufRead> Pieces<'i, R> {
             let piece = match self.reader.read_event_into(&mut self.buffer) {
                 Ok(Event::Start(start)) => Piece::Open(element(&start)),
                 Ok(Event::End(_)) => Piece::Close,
-                Ok(Event::Text(text)) => Piece::Text(lossy(&text)),
-                Ok(Event::CData(text)) => Piece::Text(lossy(&text)),
-                Ok(Event::GeneralRef(name)) => Piece::Text(reference(&lossy(&name))),
+                Ok(Event::Text(text)) => Piece::Text(text.to_string()),
+                Ok(Event::CData(text)) => Piece::Text(text.to_string()),
+                Ok(Event::GeneralRef(name)) => Piece::Text(reference(&name)),
                 Ok(Event::DocType(_)) => return Err(Problem::Doctype),
                 Ok(Event::Eof) if self.depth > 0 => return Err(Problem::CutOff),
                 Ok(Event::Eof) => Piece::End,
@@ -124,21 +124,18 @@ impl<'i, R: BufRead> Pieces<'i, R> {
 }
 
 fn element(start: &BytesStart) -> Element {
-    let attributes = start.attributes().with_checks(false);
+    let mut attributes = start.attributes();
+    attributes.with_checks(false);
     // A broken attribute costs itself.
     let attributes = attributes.flatten().map(|attribute| {
-        let value = lossy(&attribute.value);
-        let value = unescape(&value).map_or_else(|_| value.clone(), |text| text.into_owned());
-        (lossy(attribute.key.local_name().as_ref()), value)
+        let value = attribute.value;
+        let value = unescape(&value).map_or_else(|_| value.to_string(), |text| text.into_owned());
+        (attribute.key.local_name().as_ref().to_owned(), value)
     });
     Element {
-        name: lossy(start.local_name().as_ref()),
+        name: start.local_name().as_ref().to_owned(),
         attributes: attributes.collect(),
     }
-}
-
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// What `&name;` stands for; itself where nobody knows.
