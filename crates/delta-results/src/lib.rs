@@ -1,0 +1,146 @@
+//! Test reports: JUnit, TRX, Jest, Playwright, TAP and JSON, read as a stream.
+//!
+//! Reports are written by the code under test, so they are hostile input. This crate owns what a
+//! report may cost: bytes, depth, cases and the length of every text have a bound in [`Limits`].
+//! Cases are handed over as they are read; a report that breaks off keeps what was read before.
+//!
+//! It opens no file, resolves no entity, follows no reference and knows nothing of jobs.
+
+mod case;
+mod input;
+mod jest;
+mod json;
+mod junit;
+mod limits;
+mod lines;
+mod playwright;
+mod stream;
+mod tap;
+mod trx;
+mod xml;
+
+use std::io::BufRead;
+
+pub use case::{Case, Counts, Status};
+pub use limits::Limits;
+
+use input::Input;
+
+/// What a report is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Format {
+    /// JUnit XML, and the .trx files of .NET, told apart by their first element.
+    Junit,
+    /// `jest --json`; Vitest writes the same.
+    Jest,
+    /// Playwright's JSON reporter.
+    Playwright,
+    /// TAP 13 and 14.
+    Tap,
+    /// Our own schema, libtest's JSON or `go test -json`, told apart by their first object.
+    Json,
+}
+
+impl Format {
+    pub const ALL: [Format; 5] = [
+        Format::Junit,
+        Format::Jest,
+        Format::Playwright,
+        Format::Tap,
+        Format::Json,
+    ];
+
+    /// The name in a pipeline file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Junit => "junit",
+            Format::Jest => "jest",
+            Format::Playwright => "playwright",
+            Format::Tap => "tap",
+            Format::Json => "json",
+        }
+    }
+
+    /// `trx` is a name of its own for people; the reader tells the two apart.
+    pub fn from_name(name: &str) -> Option<Format> {
+        match name {
+            "trx" => Some(Format::Junit),
+            _ => Format::ALL.into_iter().find(|format| format.name() == name),
+        }
+    }
+}
+
+/// What a whole report came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// What was read.
+    pub seen: Counts,
+    /// What the report says of itself, where it does.
+    pub claimed: Option<Counts>,
+}
+
+impl Totals {
+    /// The report contradicts itself. Only tests and failures are compared: tools count skipped
+    /// tests and errors in different ways.
+    pub fn is_contradicted(&self) -> bool {
+        let Some(claimed) = self.claimed else {
+            return false;
+        };
+        claimed.total() != self.seen.total() || claimed.unhappy() != self.seen.unhappy()
+    }
+}
+
+/// Why a report was not read to its end. The cases before it stand.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    #[error("the report ends in the middle")]
+    CutOff,
+    #[error("the report is larger than {0} bytes")]
+    TooLarge(u64),
+    #[error("the report has more than {0} test cases")]
+    TooMany(u64),
+    #[error("the report is nested deeper than {0}")]
+    TooDeep(usize),
+    #[error("the report declares a document type, which is not read")]
+    Doctype,
+    #[error("near byte {at}: {why}")]
+    Malformed { at: u64, why: String },
+    #[error("the report could not be read: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// What was read, and whether that was all.
+#[derive(Debug)]
+pub struct Report {
+    pub totals: Totals,
+    pub problem: Option<Problem>,
+}
+
+/// Reads a report and hands over its cases one by one. `root` is the folder the tests ran in: it is
+/// cut off paths, so that a test keeps its name wherever it runs.
+pub fn read(
+    format: Format,
+    input: impl BufRead,
+    root: &str,
+    limits: &Limits,
+    sink: &mut dyn FnMut(Case),
+) -> Report {
+    let mut cases = stream::Cases::new(limits, root, sink);
+    let mut input = Input::new(input, limits.bytes);
+    let read = match format {
+        Format::Junit => junit::read(&mut input, &mut cases),
+        Format::Jest => jest::read(&mut input, &mut cases),
+        Format::Playwright => playwright::read(&mut input, &mut cases),
+        Format::Tap => tap::read(&mut input, &mut cases),
+        Format::Json => json::read(&mut input, &mut cases),
+    };
+    // The bound is what stopped it, whatever a parser made of that.
+    let problem = match read {
+        Err(_) if input.is_over() => Some(Problem::TooLarge(limits.bytes)),
+        other => other.err(),
+    };
+    Report {
+        totals: cases.into_totals(),
+        problem,
+    }
+}

@@ -1,0 +1,19 @@
+//! Reports of real tools, hostile ones, and the promise that whatever comes in is bounded.
+
+mod bounds;
+mod hostile;
+mod real;
+
+use delta_results::{Case, Format, Limits, Report, read};
+
+pub fn cases(format: Format, bytes: &[u8]) -> (Vec<Case>, Report) {
+    let mut found = Vec::new();
+    let report = read(
+        format,
+        bytes,
+        "/build/app",
+        &Limits::default(),
+        &mut |case| found.push(case),
+    );
+    (found, report)
+}
