@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use delta_core::Cause;
 use delta_core::holder::Todo;
-use delta_wire::JobSpec;
 use delta_wire::agent::proto::{Progress, RunComplete, RunStatus, StepResult};
 use delta_wire::runner::{GrantedSpec, LeaseGranted};
+use delta_wire::{Evidence, JobSpec};
 use prost_types::Timestamp;
 
 use crate::attempt::StepRecord;
@@ -79,6 +79,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         started_at: timestamp(&end.started_at),
         steps: end.steps.clone(),
         confirmed: Some(ended.confirmed),
+        evidence: (!ended.evidence.is_empty()).then(|| ended.evidence.clone().into()),
     }
 }
 
@@ -121,6 +122,7 @@ pub(crate) fn broken() -> WorkEnd {
             stopped: None,
             confirmed: false,
             log: LogSize::default(),
+            evidence: Evidence::default(),
         },
         started_at: now.clone(),
         finished_at: now,

@@ -83,7 +83,7 @@ fn adopt(terms: Terms, standing: &Standing) -> Holder {
             StopReason::TimedOut => StopWhy::MaxRuntime,
             StopReason::LeaseLost => StopWhy::OutOfTouch,
             // It ends by itself, and its record says why.
-            StopReason::StepTimedOut | StopReason::Shutdown => return None,
+            StopReason::StepTimedOut | StopReason::Silent | StopReason::Shutdown => return None,
         };
         Some((why, Millis(stop.kill_at)))
     });

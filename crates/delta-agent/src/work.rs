@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use delta_core::Cause;
 use delta_core::time::Millis;
-use delta_wire::JobSpec;
 use delta_wire::agent::proto::{RunSummary, StepResult};
 use delta_wire::runner::LeaseGranted;
+use delta_wire::{Evidence, JobSpec};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -313,6 +313,7 @@ impl Assignment {
             log_quota: settings.log_quota,
             stop_grace: settings.stop_grace,
             leftover_grace: settings.leftover_grace,
+            silence: spec.no_output_timeout.map(|it| it.as_duration()),
         };
         let mut note = Note::of(&self.context, &self.granted, &self.identity);
         note.carried.clone_from(&prepared.carried);
@@ -519,6 +520,7 @@ fn not_begun(cause: Cause, summary: String) -> Box<Ended> {
         stopped: None,
         confirmed: true,
         log: LogSize::default(),
+        evidence: Evidence::default(),
     })
 }
 
@@ -532,6 +534,7 @@ fn stopped_before(reason: StopReason) -> Box<Ended> {
         stopped: Some(reason),
         confirmed: true,
         log: LogSize::default(),
+        evidence: Evidence::default(),
     })
 }
 

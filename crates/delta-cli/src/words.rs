@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use delta_wire::StepResult;
 use delta_wire::api::{CancelView, JobSummary, LeaseView};
 use delta_wire::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
+use delta_wire::{Evidence, StepResult};
 
 use crate::table::Cell;
 use crate::terminal::Tone;
@@ -118,6 +118,18 @@ pub fn lease_reason(lease: &LeaseView) -> String {
 }
 
 /// Whether anything of the work may still run.
+/// What was seen at the end, in words.
+pub fn evidence(seen: &Evidence) -> Option<String> {
+    let kills = seen.oom_kills.filter(|kills| *kills > 0);
+    let words = [
+        seen.signal.map(|signal| format!("signal {signal}")),
+        kills.map(|kills| format!("{kills} ended by the kernel for want of memory")),
+        seen.free_bytes.map(|bytes| format!("{bytes} bytes free")),
+    ];
+    let words: Vec<String> = words.into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
 pub fn confirmed(confirmed: bool) -> String {
     match confirmed {
         true => "confirmed: nothing of it is left".to_owned(),

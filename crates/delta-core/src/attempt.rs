@@ -208,6 +208,8 @@ pub struct Report {
     pub steps: Option<Text>,
     /// Whether the holder saw that nothing of the work is left (D9); absent when it does not say.
     pub confirmed: Option<bool>,
+    /// What was seen at the end (D10): JSON text the core does not read.
+    pub evidence: Option<Text>,
     /// Length and hash of the log as the holder saw it.
     pub log: Option<(u64, Digest)>,
     pub started_at: Option<Millis>,

@@ -52,6 +52,10 @@ fn completion_report(done: &Complete) -> Report {
         artifacts: kept(&done.artifacts),
         steps: kept(&done.steps),
         confirmed: done.confirmed,
+        evidence: done.evidence.as_ref().and_then(|it| {
+            let text = serde_json::to_string(it);
+            text.ok().map(Text::from)
+        }),
         log: done.log.as_ref().and_then(log),
         started_at: moment(timings.and_then(|it| it.started_at.as_ref())),
         finished_at: moment(timings.and_then(|it| it.finished_at.as_ref())),

@@ -10,6 +10,7 @@ pub mod api;
 mod convert;
 pub mod duration;
 pub mod error;
+pub mod evidence;
 pub mod fields;
 pub mod invalid;
 pub mod job_spec;
@@ -21,6 +22,7 @@ pub mod step;
 pub mod time;
 
 pub use error::{ErrorBody, ErrorCode};
+pub use evidence::Evidence;
 pub use invalid::{Invalid, Problems};
 pub use job_spec::{JobSpec, RawJobSpec};
 pub use seconds::Seconds;

@@ -76,7 +76,8 @@ pub(crate) struct Failed {
 pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
     let nothing = spec.results.is_empty() && spec.artifacts.is_empty() && spec.caches.is_empty();
     let waited_for = match ended.stopped {
-        None | Some(StopReason::TimedOut | StopReason::StepTimedOut) => true,
+        None => true,
+        Some(StopReason::TimedOut | StopReason::StepTimedOut | StopReason::Silent) => true,
         Some(StopReason::Canceled | StopReason::LeaseLost | StopReason::Shutdown) => false,
     };
     !nothing && waited_for

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use delta_core::Cause;
+use delta_wire::Evidence;
 
 use super::state;
 use crate::clock::wall_time;
@@ -57,5 +58,6 @@ pub(super) fn record(folder: &Path, deadlines: Deadlines) -> Record {
         finished_at: now,
         steps: Vec::new(),
         deadlines,
+        evidence: Evidence::default(),
     }
 }

@@ -216,6 +216,7 @@ fn order(begin: &Begin<'_>) -> Order {
         log_quota: work.log_quota,
         stop_grace: work.stop_grace,
         leftover_grace: work.leftover_grace,
+        silence: work.silence,
         deadlines: Deadlines {
             until: begin.until.0,
             must_finish_by: begin.must_finish_by.0,

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use delta_core::Cause;
-use delta_wire::StepSpec;
+use delta_wire::{Evidence, StepSpec};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -20,7 +20,7 @@ pub use environment::{BaseEnvironment, Identity};
 pub(crate) use environment::{environment, unusable};
 pub use log::LogSize;
 pub(crate) use log::Spool;
-pub(crate) use verdict::{exited, spawn_cause, stopped_at};
+pub(crate) use verdict::{NEARLY_FULL_BELOW, exited, spawn_cause, stopped_at};
 
 use crate::shim::Confinement;
 
@@ -50,6 +50,8 @@ pub struct Work {
     pub stop_grace: Duration,
     /// How long a job that ended may take to end what it left behind.
     pub leftover_grace: Duration,
+    /// How long it may print nothing.
+    pub silence: Option<Duration>,
 }
 
 /// One shell script.
@@ -91,6 +93,8 @@ pub enum StopReason {
     TimedOut,
     /// A step ran as long as it may.
     StepTimedOut,
+    /// Nothing was printed for as long as that may last.
+    Silent,
     /// The lease is gone: nobody waits for the result.
     LeaseLost,
     /// This agent is going away.
@@ -137,4 +141,6 @@ pub struct Ended {
     /// False when a process of the job could not be shown to be gone.
     pub confirmed: bool,
     pub log: LogSize,
+    /// What was seen at the end of work that failed.
+    pub evidence: Evidence,
 }

@@ -5,26 +5,115 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use delta_core::Cause;
+use delta_wire::Evidence;
 
 use super::{Outcome, StopReason};
 
+/// Shells say so when a program of theirs was ended by a signal: this, and its number.
+const SIGNALED: i32 = 128;
+
+const KILL: i32 = 9;
+
+/// A disk with less than this is full: no program gets far with it.
+const FULL_BELOW: u64 = 1024 * 1024;
+
+/// With less than this, what a program said of the disk is believed: many remove what they had
+/// half written before they say it.
+pub(crate) const NEARLY_FULL_BELOW: u64 = 256 * 1024 * 1024;
+
 /// The end of a step whose shell ended by itself.
-pub(crate) fn exited(status: ExitStatus, number: usize) -> (Outcome, Option<Cause>, String) {
-    if let Some(signal) = status.signal() {
-        let summary = format!("step {number} was ended by signal {signal}");
-        return (
-            Outcome::Signaled { signal },
-            Some(Cause::UserSignal),
-            summary,
-        );
-    }
+pub(crate) fn exited(
+    status: ExitStatus,
+    number: usize,
+    evidence: &mut Evidence,
+) -> (Outcome, Option<Cause>, String) {
     let code = status.code();
-    let summary = format!("step {number} ended with exit code {}", code.unwrap_or(-1));
-    (
-        Outcome::Failed { exit_code: code },
-        Some(Cause::UserExit),
-        summary,
-    )
+    let below = code
+        .and_then(|code| code.checked_sub(SIGNALED))
+        .filter(|signal| name(*signal).is_some());
+    evidence.signal = status.signal().or(below);
+    let outcome = match status.signal() {
+        Some(signal) => Outcome::Signaled { signal },
+        None => Outcome::Failed { exit_code: code },
+    };
+    let kills = evidence.oom_kills.unwrap_or(0);
+    if kills > 0 && evidence.signal == Some(KILL) {
+        let summary = format!(
+            "step {number} ran out of memory: the kernel ended {}",
+            counted(kills)
+        );
+        return (outcome, Some(Cause::OutOfMemory), summary);
+    }
+    if let Some(free) = evidence
+        .free_bytes
+        .filter(|free| disk_full(*free, evidence))
+    {
+        let summary = format!("step {number} failed on a full disk: {free} bytes were free");
+        return (outcome, Some(Cause::DiskFull), summary);
+    }
+    let (cause, summary) = match (status.signal(), below) {
+        (Some(signal), _) => (
+            Cause::UserSignal,
+            format!("step {number} was ended by {}", signal_words(signal)),
+        ),
+        (None, Some(signal)) => {
+            let signal = signal_words(signal);
+            let code = code.unwrap_or_default();
+            let words =
+                format!("step {number} ended with exit code {code}: a program of it got {signal}");
+            (Cause::UserSignal, words)
+        }
+        (None, None) => {
+            let code = code.unwrap_or(-1);
+            let words = format!("step {number} ended with exit code {code}");
+            (Cause::UserExit, words)
+        }
+    };
+    (outcome, Some(cause), summary)
+}
+
+fn disk_full(free: u64, evidence: &Evidence) -> bool {
+    let said = |line: &String| line.contains("No space left on device");
+    free < FULL_BELOW || (free < NEARLY_FULL_BELOW && evidence.last_lines.iter().any(said))
+}
+
+fn counted(kills: u64) -> String {
+    match kills {
+        1 => "a process of it".to_owned(),
+        many => format!("{many} processes of it"),
+    }
+}
+
+fn signal_words(signal: i32) -> String {
+    match name(signal) {
+        Some(name) => format!("signal {signal} ({name})"),
+        None => format!("signal {signal}"),
+    }
+}
+
+/// Those that end a program, by the names people know.
+fn name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "HUP",
+        2 => "INT",
+        3 => "QUIT",
+        4 => "ILL",
+        5 => "TRAP",
+        6 => "ABRT",
+        7 => "BUS",
+        8 => "FPE",
+        KILL => "KILL",
+        10 => "USR1",
+        11 => "SEGV",
+        12 => "USR2",
+        13 => "PIPE",
+        14 => "ALRM",
+        15 => "TERM",
+        24 => "XCPU",
+        25 => "XFSZ",
+        31 => "SYS",
+        _ => return None,
+    })
 }
 
 /// The end of a step that was told to stop.
@@ -43,6 +132,10 @@ pub(crate) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<
         StopReason::StepTimedOut => {
             let summary = format!("step {number} took longer than it may");
             (Outcome::TimedOut, Some(Cause::StepTimeout), summary)
+        }
+        StopReason::Silent => {
+            let summary = format!("step {number} printed nothing for longer than it may");
+            (Outcome::TimedOut, Some(Cause::NoOutput), summary)
         }
         // Told of only when the lease lives after all: the shim's clock ran out just before a
         // renewal came. That is the agent's failure, and not the work's own (D10).
@@ -68,5 +161,74 @@ pub(crate) fn spawn_cause(problem: &io::Error) -> Cause {
         | io::ErrorKind::ArgumentListTooLong => Cause::SpecError,
         // Too many processes, no memory: another try elsewhere may do.
         _ => Cause::StartUp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(raw: i32, mut evidence: Evidence) -> (Cause, String) {
+        let (outcome, cause, summary) = exited(ExitStatus::from_raw(raw), 2, &mut evidence);
+        assert_ne!(outcome, Outcome::Succeeded);
+        (cause.expect("a cause"), summary)
+    }
+
+    fn with(oom_kills: u64, free_bytes: u64, line: &str) -> Evidence {
+        Evidence {
+            signal: None,
+            oom_kills: Some(oom_kills),
+            free_bytes: Some(free_bytes),
+            last_lines: vec![line.to_owned()],
+        }
+    }
+
+    #[test]
+    fn an_exit_is_told_with_what_was_seen() {
+        // D10: never a bare "exit 137".
+        let plenty = 1 << 40;
+        let full = "write: No space left on device";
+        let (exit_1, exit_137, kill) = (1 << 8, 137 << 8, 9);
+        for (raw, evidence, cause, words) in [
+            (exit_1, with(0, plenty, ""), Cause::UserExit, "exit code 1"),
+            (
+                exit_137,
+                with(0, plenty, ""),
+                Cause::UserSignal,
+                "exit code 137: a program of it got signal 9 (KILL)",
+            ),
+            (
+                kill,
+                with(0, plenty, ""),
+                Cause::UserSignal,
+                "by signal 9 (KILL)",
+            ),
+            (
+                kill,
+                with(1, plenty, ""),
+                Cause::OutOfMemory,
+                "out of memory",
+            ),
+            (
+                exit_137,
+                with(2, plenty, ""),
+                Cause::OutOfMemory,
+                "2 processes",
+            ),
+            // Another process of the machine's, perhaps.
+            (exit_1, with(1, plenty, ""), Cause::UserExit, "exit code 1"),
+            (exit_1, with(0, 0, ""), Cause::DiskFull, "0 bytes were free"),
+            (exit_1, with(0, 9 << 20, full), Cause::DiskFull, "full disk"),
+            (
+                exit_1,
+                with(0, plenty, full),
+                Cause::UserExit,
+                "exit code 1",
+            ),
+        ] {
+            let (judged, summary) = judged(raw, evidence.clone());
+            assert_eq!(judged, cause, "{raw} {evidence:?}");
+            assert!(summary.contains(words), "{summary}");
+        }
     }
 }

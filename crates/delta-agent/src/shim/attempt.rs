@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use delta_core::Cause;
 use delta_core::time::{Millis, Span};
+use delta_wire::Evidence;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::control::{Control, Heard};
+use super::evidence::{self, OomWatch};
 use super::group::Group;
 use super::order::{
     Abandoned, Command, Deadlines, Event, GROUP_FILE, Order, RECORD_FILE, RESERVE_FILE, Record,
@@ -52,6 +54,10 @@ pub(super) struct Shim {
     pub step: Option<usize>,
     pub steps: Vec<StepRecord>,
     pub step_deadline: Option<Millis>,
+    /// When the running step is silent for too long; moved on by every byte.
+    pub silent_at: Option<Millis>,
+    oom: OomWatch,
+    folder: PathBuf,
     pub group: Joining,
     deadlines: Deadlines,
     receiver: pipe::Receiver,
@@ -102,6 +108,8 @@ impl Shim {
         spool: Spool,
         control: Control,
     ) -> io::Result<Shim> {
+        // Before a group of our own is joined: see there.
+        let oom = OomWatch::begin();
         let group = match order.control_group {
             true => Joining::start(folder),
             false => Joining::default(),
@@ -122,6 +130,9 @@ impl Shim {
             step: None,
             steps: Vec::new(),
             step_deadline: None,
+            silent_at: None,
+            oom,
+            folder: folder.to_owned(),
             group,
             receiver,
             buffer: Box::new([0; READ_BYTES]),
@@ -207,7 +218,8 @@ impl Shim {
             Some(_) => until,
             None => until
                 .min(Millis(self.deadlines.must_finish_by))
-                .min(self.step_deadline.unwrap_or(Millis::FAR)),
+                .min(self.step_deadline.unwrap_or(Millis::FAR))
+                .min(self.silent_at.unwrap_or(Millis::FAR)),
         }
     }
 
@@ -226,6 +238,8 @@ impl Shim {
             self.stop_with_grace(StopReason::TimedOut);
         } else if self.stop.is_none() && self.step_deadline.is_some_and(|at| now >= at) {
             self.stop_with_grace(StopReason::StepTimedOut);
+        } else if self.stop.is_none() && self.silent_at.is_some_and(|at| now >= at) {
+            self.stop_with_grace(StopReason::Silent);
         }
     }
 
@@ -237,6 +251,9 @@ impl Shim {
     }
 
     fn printed(&mut self, count: usize) {
+        if self.silent_at.is_some() {
+            self.silent_at = self.silent_from_now();
+        }
         self.spool.output(&self.buffer[..count]);
         self.control.grew(self.spool.bytes());
     }
@@ -258,10 +275,29 @@ impl Shim {
         self.control.send(&Event::Mark(self.spool.bytes()));
     }
 
+    /// When a step that prints nothing from now on is silent for too long.
+    pub fn silent_from_now(&self) -> Option<Millis> {
+        let silence = self.order.silence?;
+        let silence = i64::try_from(silence.as_millis()).unwrap_or(i64::MAX / 2);
+        Some(clock::now() + Span(silence))
+    }
+
+    fn evidence(&self) -> Evidence {
+        let workspace = Path::new(&self.order.workspace);
+        evidence::gather(workspace, &self.folder.join(SPOOL_FILE), &self.oom)
+    }
+
     fn conclude(mut self, verdict: Verdict, confirmed: bool) -> (Record, Control, Joining) {
         self.drain();
         let number = verdict.step.map_or(0, |index| index + 1);
         let mut stopped = None;
+        let mut evidence = match verdict.end {
+            StepEnd::AllDone
+            | StepEnd::Stopped(
+                StopReason::Canceled | StopReason::LeaseLost | StopReason::Shutdown,
+            ) => Evidence::default(),
+            _ => self.evidence(),
+        };
         let (outcome, cause, summary) = match verdict.end {
             StepEnd::AllDone => {
                 let summary = match self.order.steps.len() {
@@ -270,7 +306,7 @@ impl Shim {
                 };
                 (Outcome::Succeeded, None, summary)
             }
-            StepEnd::Exited(status) => exited(status, number),
+            StepEnd::Exited(status) => exited(status, number, &mut evidence),
             StepEnd::NotStarted(cause, summary) => {
                 (Outcome::Failed { exit_code: None }, Some(cause), summary)
             }
@@ -298,6 +334,7 @@ impl Shim {
             finished_at: clock::wall_time(),
             steps: self.steps,
             deadlines: self.deadlines,
+            evidence,
         };
         (record, self.control, self.group)
     }
@@ -316,6 +353,7 @@ fn refused(summary: String, spool: Spool, deadlines: Deadlines) -> Record {
         finished_at: clock::wall_time(),
         steps: Vec::new(),
         deadlines,
+        evidence: Evidence::default(),
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod attempt;
 mod control;
+mod evidence;
 pub(crate) mod group;
 pub(crate) mod order;
 mod rules;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use delta_core::Cause;
 use delta_core::time::Millis;
+use delta_wire::Evidence;
 use serde::{Deserialize, Serialize};
 
 use super::Confinement;
@@ -48,6 +49,8 @@ pub(crate) struct Order {
     pub log_quota: u64,
     pub stop_grace: Duration,
     pub leftover_grace: Duration,
+    #[serde(default)]
+    pub silence: Option<Duration>,
     pub deadlines: Deadlines,
     pub abandoned: Abandoned,
 }
@@ -164,6 +167,8 @@ pub(crate) struct Record {
     pub finished_at: String,
     pub steps: Vec<StepRecord>,
     pub deadlines: Deadlines,
+    #[serde(default)]
+    pub evidence: Evidence,
 }
 
 impl Record {
@@ -176,6 +181,7 @@ impl Record {
             stopped: self.stopped,
             confirmed: self.confirmed,
             log: self.log.clone(),
+            evidence: self.evidence.clone(),
         }
     }
 }

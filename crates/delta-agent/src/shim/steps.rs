@@ -71,6 +71,7 @@ impl Shim {
         self.control.send(&Event::StepBegan { index });
         let (started_at, began) = (clock::wall_time(), Instant::now());
         self.step_deadline = step.timeout.map(|timeout| clock::now() + span(timeout));
+        self.silent_at = self.silent_from_now();
         let end = match self.spawner.spawn(step.script).await {
             Ok(pid) => self.supervise(pid).await,
             Err(problem) => {
@@ -78,7 +79,7 @@ impl Shim {
                 StepEnd::NotStarted(spawn_cause(&problem), summary)
             }
         };
-        self.step_deadline = None;
+        (self.step_deadline, self.silent_at) = (None, None);
         self.drain();
         let status = match &end {
             StepEnd::Exited(status) => Some(*status),

@@ -155,6 +155,7 @@ impl Bench {
             log_quota: 1 << 20,
             stop_grace: Duration::from_millis(300),
             leftover_grace: Duration::from_millis(300),
+            silence: None,
         };
         Bench {
             state: StateFolder::open(&folder.path().join("state")).expect("a state folder"),

@@ -3,6 +3,7 @@
 mod agent;
 mod assignment;
 mod bench;
+mod causes;
 mod connection;
 mod fake_server;
 mod flow;

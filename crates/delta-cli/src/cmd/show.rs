@@ -183,6 +183,11 @@ fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
             .map(|code| ("exit code", code.to_string())),
     );
     facts.extend(attempt.confirmed.map(|it| ("end", words::confirmed(it))));
+    if let Some(evidence) = &attempt.evidence {
+        facts.extend(words::evidence(evidence).map(|it| ("seen", it)));
+        let lines = evidence.last_lines.iter();
+        facts.extend(lines.map(|line| ("last lines", clean::text(line))));
+    }
     if let Some(log) = &attempt.log {
         let cut = if log.cut { ", cut at the quota" } else { "" };
         facts.push(("log", format!("{} bytes, {log}{cut}", log.length)));

@@ -2,12 +2,12 @@
 
 use delta_core::attempt::Progress;
 use delta_core::{Cause, Text};
-use delta_wire::StepResult;
 use delta_wire::agent::proto::{LeaseRenewal, RunComplete, RunStatus};
 use delta_wire::runner::{
     CancelAck, Complete, CompleteStatus, LogDigest, MAX_LABEL_BYTES, MAX_SUMMARY_BYTES, MAX_WORD,
     Timings,
 };
+use delta_wire::{Evidence, StepResult};
 
 use super::hear::Proven;
 use crate::holder;
@@ -40,6 +40,7 @@ pub fn empty_complete(proven: &Proven) -> Complete {
         log: None,
         steps: Vec::new(),
         confirmed: None,
+        evidence: None,
     }
 }
 
@@ -69,6 +70,7 @@ pub fn complete(proven: &Proven, said: &RunComplete, status: RunStatus) -> Compl
         log: log_digest(said),
         steps: StepResult::of_agent(&said.steps),
         confirmed: said.confirmed,
+        evidence: said.evidence.as_ref().map(Evidence::of_agent),
         ..empty_complete(proven)
     }
 }

@@ -193,6 +193,9 @@ fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
             .map(|it| cancel(it.requested_at, &it.by)),
         progress: progress(attempt),
         confirmed: confirmed(attempt),
+        evidence: report
+            .and_then(|it| it.evidence.as_ref())
+            .and_then(|text| serde_json::from_str(text).ok()),
         steps: steps(report),
         log: left.log,
         artifacts: left.artifacts,

@@ -187,6 +187,12 @@ pub struct ReportPart {
     steps: Option<Text>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     confirmed: Option<bool>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    evidence: Option<Text>,
     #[serde(with = "log", default, skip_serializing_if = "Option::is_none")]
     log: Option<(u64, Digest)>,
     #[serde(

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::create_run::Trust;
 use super::log::LogView;
+use crate::evidence::Evidence;
 use crate::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
 use crate::step::StepResult;
 use crate::time::Millis;
@@ -163,6 +164,9 @@ pub struct AttemptView {
     /// forced, and when the runner could not end a process; absent when nobody said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<bool>,
+    /// What the runner saw at the end, beside the cause.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
     /// What each step came to, in order, as the runner saw it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepResult>,

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::settle::{Artifact, LogDigest, Meaning, artifacts, log_digest};
 use super::{LeaseToken, MAX_WORD, Message, id, summary, ts};
+use crate::evidence::{Evidence, evidence};
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
 use crate::states::spelled;
@@ -39,6 +40,9 @@ pub struct Complete {
     /// Extension: whether the runner saw that nothing of the work is left; absent says nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<bool>,
+    /// Extension: what was seen at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Evidence>,
 }
 
 spelled! {
@@ -85,6 +89,7 @@ impl Message for Complete {
             log: f.may("log", log_digest)?,
             steps: step::results(f)?,
             confirmed: f.may("confirmed", Node::boolean)?,
+            evidence: evidence(f)?,
         })
     }
 }
@@ -120,6 +125,7 @@ pub fn complete_digest_input(complete: &Complete) -> Vec<u8> {
     bytes.log(complete.log.as_ref());
     bytes.steps(&complete.steps);
     bytes.confirmed(complete.confirmed);
+    bytes.evidence(complete.evidence.as_ref());
     bytes.into_bytes()
 }
 

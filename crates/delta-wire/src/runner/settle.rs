@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::{LeaseToken, MAX_ARTIFACTS, MAX_URI, MAX_WORD, Message, Reason, printable};
+use crate::evidence::Evidence;
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
 use crate::states::AttemptState;
@@ -136,6 +137,19 @@ impl Meaning {
             } else {
                 "unconfirmed"
             });
+        }
+    }
+
+    /// The same again.
+    pub(super) fn evidence(&mut self, evidence: Option<&Evidence>) {
+        if let Some(evidence) = evidence {
+            self.optional(evidence.signal.map(|it| it.to_string()).as_deref());
+            self.optional(evidence.oom_kills.map(|it| it.to_string()).as_deref());
+            self.optional(evidence.free_bytes.map(|it| it.to_string()).as_deref());
+            self.number(evidence.last_lines.len() as u64);
+            for line in &evidence.last_lines {
+                self.text(line);
+            }
         }
     }
 

@@ -114,6 +114,7 @@ fn facts_of_attempts() -> Vec<Fact> {
                 artifacts: Some("[]".into()),
                 steps: None,
                 confirmed: None,
+                evidence: None,
                 log: Some((12, [4; 32])),
                 started_at: Some(Millis(1)),
                 finished_at: Some(Millis(2)),

@@ -107,6 +107,7 @@ prop_compose! {
             artifacts: texts.1,
             steps: texts.2,
             confirmed: exit_code.map(|code| code > 0),
+            evidence: exit_code.map(|code| format!("{{\"signal\":{code}}}").into()),
             log,
             started_at: moments.0,
             finished_at: moments.1,

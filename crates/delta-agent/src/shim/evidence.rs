@@ -1,0 +1,139 @@
+//! What a shim sees when a step ends: processes that the kernel ended for want of memory, the room
+//! on the disk, the last lines of the log. From it the verdict is made, and people believe it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use delta_wire::Evidence;
+use delta_wire::evidence::{MAX_LAST_LINES, MAX_LINE_BYTES};
+use rustix::fs::statvfs;
+
+use crate::executor::NEARLY_FULL_BELOW;
+
+/// Bytes of the log's end that are looked at for its last lines.
+const TAIL_BYTES: u64 = 8 * 1024;
+
+/// Counts the processes that the kernel ends for want of memory: in the group of this process where
+/// they are counted, otherwise on the whole machine. The group is the one it was in at first; what
+/// is counted in a group of its own counts there, too.
+#[derive(Debug)]
+pub(super) struct OomWatch {
+    file: PathBuf,
+    before: Option<u64>,
+}
+
+impl OomWatch {
+    pub fn begin() -> OomWatch {
+        let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let counted = groups(&membership)
+            .into_iter()
+            .find(|file| count(file).is_some());
+        let file = counted.unwrap_or_else(|| "/proc/vmstat".into());
+        let before = count(&file);
+        OomWatch { file, before }
+    }
+
+    /// How many since then; nothing when there were none, or nobody counts.
+    pub fn kills(&self) -> Option<u64> {
+        let kills = count(&self.file)?.checked_sub(self.before?)?;
+        (kills > 0).then_some(kills)
+    }
+}
+
+/// Files that count for the groups this process is in: version 2, then version 1.
+fn groups(membership: &str) -> Vec<PathBuf> {
+    let group = |line: &str| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let path = path.trim_start_matches('/');
+        match controllers {
+            "" => Some(Path::new("/sys/fs/cgroup").join(path).join("memory.events")),
+            _ if controllers.split(',').any(|it| it == "memory") => {
+                let root = Path::new("/sys/fs/cgroup/memory");
+                Some(root.join(path).join("memory.oom_control"))
+            }
+            _ => None,
+        }
+    };
+    let mut groups: Vec<PathBuf> = membership.lines().filter_map(group).collect();
+    groups.sort_by_key(|path| path.ends_with("memory.oom_control"));
+    groups
+}
+
+fn count(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "))?;
+    line.trim().parse().ok()
+}
+
+/// Bytes that are free for us where this folder is.
+pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
+    let found = statvfs(folder).ok()?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// The last lines of a log without our marks, as text.
+pub(super) fn last_lines(spool: &Path) -> io::Result<Vec<String>> {
+    let file = File::open(spool)?;
+    let length = file.metadata()?.len();
+    let from = length.saturating_sub(TAIL_BYTES);
+    let mut tail = vec![0; usize::try_from(length - from).unwrap_or(0)];
+    file.read_exact_at(&mut tail, from)?;
+    let text = String::from_utf8_lossy(&tail);
+    // The first may be half of a line.
+    let whole = text.lines().skip(usize::from(from > 0));
+    let lines = whole.filter(|line| !line.trim().is_empty() && !line.starts_with("--- "));
+    let cut = |line: &str| line[..line.floor_char_boundary(MAX_LINE_BYTES)].to_owned();
+    let lines: Vec<String> = lines.map(cut).collect();
+    Ok(lines[lines.len().saturating_sub(MAX_LAST_LINES)..].to_vec())
+}
+
+/// Everything that is worth telling of work that failed.
+pub(super) fn gather(workspace: &Path, spool: &Path, oom: &OomWatch) -> Evidence {
+    Evidence {
+        signal: None,
+        oom_kills: oom.kills(),
+        free_bytes: free_bytes(workspace).filter(|free| *free < NEARLY_FULL_BELOW),
+        last_lines: last_lines(spool).unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_of_both_kinds_are_found() {
+        let unified = groups("0::/user.slice/a\n");
+        assert_eq!(
+            unified,
+            [Path::new("/sys/fs/cgroup/user.slice/a/memory.events")]
+        );
+        let hybrid = groups("4:memory:/b/c\n2:cpu,cpuacct:/\n0::/\n");
+        assert_eq!(
+            hybrid,
+            [
+                Path::new("/sys/fs/cgroup/memory.events"),
+                Path::new("/sys/fs/cgroup/memory/b/c/memory.oom_control")
+            ]
+        );
+        assert_eq!(groups("nonsense"), [""; 0].map(PathBuf::from));
+    }
+
+    #[test]
+    fn the_last_lines_are_those_of_the_job() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let spool = folder.path().join("spool");
+        let mut text = "early\n".repeat(5000);
+        text.push_str("x\n\n--- step 2: make\nerror: no rule\nmake: *** [all] Error 2");
+        fs::write(&spool, text).expect("a log");
+        let lines = last_lines(&spool).expect("lines");
+        assert_eq!(lines.len(), MAX_LAST_LINES);
+        assert_eq!(lines[18..], ["error: no rule", "make: *** [all] Error 2"]);
+        fs::write(&spool, [0xff; 9000]).expect("a log");
+        assert!(last_lines(&spool).expect("lines").len() <= 1);
+    }
+}
