@@ -30,7 +30,7 @@ use crate::secret::TokenSource;
 use crate::session::{self, SessionEnd};
 use crate::shim::{Confinement, Sandbox};
 use crate::tls::TlsFiles;
-use crate::workspace::{Source, WorkFolder, WorkspaceError};
+use crate::workspace::{self, Source, WorkFolder, WorkspaceError};
 
 /// The server an agent works for, and as whom.
 #[derive(Debug, Clone)]
@@ -69,6 +69,8 @@ pub struct AgentSettings {
     pub base_environment: BaseEnvironment,
     /// Bytes of log kept per lease.
     pub log_quota: u64,
+    /// Work is turned away while the disk of the work folder has less than this many bytes free.
+    pub min_free: u64,
     /// Between TERM and KILL, when the agent itself ends a job.
     pub stop_grace: Duration,
     /// Between TERM and KILL for what a finished job left running.
@@ -95,6 +97,8 @@ impl AgentSettings {
             // A chatty build prints a few megabytes; a gigabyte is a loop that went wrong. One
             // less than a server takes, so that our marks fit too.
             log_quota: 255 * 1024 * 1024,
+            // Room for the log and the record of a job that does nothing.
+            min_free: 64 * 1024 * 1024,
             stop_grace: Duration::from_secs(10),
             leftover_grace: Duration::from_secs(2),
         }
@@ -287,9 +291,9 @@ impl Agent {
             // A result may be answered before its session has cleared its slot.
             let slot_free = self.taken.len() < self.context.settings.slots as usize;
             tokio::select! {
-                Some(work) = assigned.recv(), if ending || slot_free => match ending {
-                    true => self.context.link.turn_away(&work),
-                    false => {
+                Some(work) = assigned.recv(), if ending || slot_free => match self.unfit(ending) {
+                    Some(reason) => self.context.link.turn_away(&work, reason),
+                    None => {
                         had_one = true;
                         self.begin(work);
                     }
@@ -315,6 +319,19 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// Why work is turned away before it is accepted, in the protocol's words (EP-42).
+    fn unfit(&self, ending: bool) -> Option<&'static str> {
+        if ending {
+            return Some("draining");
+        }
+        let free = workspace::free_bytes(self.context.work_folder.path())?;
+        let full = free < self.context.settings.min_free;
+        if full {
+            tracing::warn!(free, "work is turned away: the disk is full");
+        }
+        full.then_some("resource_exhausted")
     }
 
     fn begin(&mut self, work: Assigned) {

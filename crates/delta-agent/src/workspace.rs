@@ -10,7 +10,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat};
+use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat, statvfs};
 
 use crate::copy::{self, CopyError};
 use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder, failed};
@@ -181,6 +181,12 @@ impl AttemptFolder {
             tracing::warn!(path = %self.root.display(), error = %problem, "left behind");
         }
     }
+}
+
+/// Bytes that are free for us where this folder is.
+pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
+    let found = statvfs(folder).ok()?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// The whole tree changes hands; links themselves do, never what they point at.

@@ -39,6 +39,8 @@ pub struct Wanted {
     pub once: bool,
     pub source: Source,
     pub base_environment: BaseEnvironment,
+    /// Bytes of the disk below which work is turned away.
+    pub min_free: Option<u64>,
     /// Between TERM and KILL of a job that the agent itself must end.
     pub stop_grace: Duration,
 }
@@ -75,6 +77,7 @@ impl Worker {
         settings.source = wanted.source;
         settings.base_environment = wanted.base_environment;
         settings.stop_grace = wanted.stop_grace;
+        settings.min_free = wanted.min_free.unwrap_or(settings.min_free);
         delta_agent::keep_private();
         let (stop, stopped) = watch::channel(None);
         let task = tokio::spawn(delta_agent::run(server, settings, observer, stopped));

@@ -79,9 +79,9 @@ impl Link {
     }
 
     /// Gives back what was assigned and is not held.
-    pub fn turn_away(&self, work: &Assigned) {
-        self.0
-            .turn_away(&work.execution, work.granted.lease_id.expose(), "draining");
+    pub fn turn_away(&self, work: &Assigned, reason: &str) {
+        let lease = work.granted.lease_id.expose();
+        self.0.turn_away(&work.execution, lease, reason);
         self.0.not_taken(&work.execution);
     }
 

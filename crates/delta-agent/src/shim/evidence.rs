@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use delta_wire::Evidence;
 use delta_wire::evidence::{MAX_LAST_LINES, MAX_LINE_BYTES};
-use rustix::fs::statvfs;
 
 use crate::executor::NEARLY_FULL_BELOW;
+use crate::workspace::free_bytes;
 
 /// Bytes of the log's end that are looked at for its last lines.
 const TAIL_BYTES: u64 = 8 * 1024;
@@ -67,12 +67,6 @@ fn count(file: &Path) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("oom_kill "))?;
     line.trim().parse().ok()
-}
-
-/// Bytes that are free for us where this folder is.
-pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
-    let found = statvfs(folder).ok()?;
-    Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// The last lines of a log without our marks, as text.

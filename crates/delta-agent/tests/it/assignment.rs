@@ -94,6 +94,18 @@ async fn an_assignment_beyond_its_slots_is_rejected() {
     agent.shut_down().await;
 }
 
+// EP-42, F43: before it is accepted, work goes back to those who have room for it.
+#[tokio::test]
+async fn work_is_turned_away_while_the_disk_is_full() {
+    let server = FakeServer::start(&[steps(&["true"])]).await;
+    let agent = Agent::start_with(&server, |settings| settings.min_free = u64::MAX);
+    server.wait_for("WorkRejected", 1).await;
+    let rejected = server.rejections().remove(0);
+    assert_eq!(rejected.reason, "resource_exhausted");
+    assert_eq!(server.count("WorkAccepted"), 0);
+    agent.shut_down().await;
+}
+
 // A67: an assignment that is said twice is one.
 #[tokio::test]
 async fn an_assignment_that_is_repeated_is_taken_once() {

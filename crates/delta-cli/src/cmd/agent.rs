@@ -80,6 +80,9 @@ pub struct Args {
     /// A variable of this agent's environment that jobs see, beside PATH; repeatable
     #[arg(long, value_name = "NAME")]
     pass_env: Vec<String>,
+    /// Take no job while the disk of the work folder has less than this many MiB free
+    #[arg(long, value_name = "MIB", default_value_t = 64)]
+    min_free_mb: u64,
     /// How long running jobs may go on once it is told to stop
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = timings::span)]
     shutdown_grace: Span,
@@ -147,6 +150,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         base_environment: BaseEnvironment::Clean {
             pass: args.pass_env,
         },
+        min_free: Some(args.min_free_mb.saturating_mul(1024 * 1024)),
         stop_grace: STOP_GRACE,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;

@@ -256,6 +256,7 @@ async fn start_agent(
         once: false,
         source,
         base_environment: BaseEnvironment::Inherited,
+        min_free: None,
         stop_grace: FORCED_GRACE,
     };
     Worker::start(wanted, screen)

@@ -151,6 +151,7 @@ async fn start_agent(
         once: false,
         source: Source::Empty,
         base_environment: BaseEnvironment::Clean { pass: Vec::new() },
+        min_free: None,
         stop_grace: STOP_GRACE,
     };
     Worker::start(wanted, Arc::new(Brief::new(terminal)))
