@@ -150,7 +150,6 @@ impl Assignment {
         let steps: Vec<Step> = spec.steps.drain(..).map(Step::from).collect();
         let begun = match self.prepare(&spec, &folder, confinement, &log).await {
             Ok(prepared) => {
-                log.hand_over();
                 let begun = self.start(&draft, &spec, &steps, &folder, &prepared);
                 let begun = begun.map_err(|problem| {
                     let summary = format!("no shim could be started: {problem}");
@@ -162,6 +161,8 @@ impl Assignment {
         };
         match begun {
             Ok((attempt, carried)) => {
+                // The shim goes on with it.
+                log.hand_over();
                 drop((draft, log));
                 let last = Last {
                     spec: Some(&spec),
@@ -389,12 +390,13 @@ impl Assignment {
         let around = self.around(spec, &last.folder, self.confinement(), &log, stopped);
         let kept = tokio::select! {
             kept = around::after(&around, &last.carried, succeeded) => kept,
-            _ = ordered(&mut stop) => Kept::default(),
+            // Without what was to be kept it is no success.
+            reason = ordered(&mut stop) => Kept::stopped(reason),
         };
         drop(tell);
         if let Some(failed) = kept.failed.filter(|_| succeeded) {
             log.mark(&failed.summary);
-            ended.outcome = Outcome::Failed { exit_code: None };
+            ended.outcome = failed.outcome();
             ended.cause = Some(failed.cause);
             ended.summary = failed.summary;
         }

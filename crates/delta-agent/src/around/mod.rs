@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::log::Log;
 use crate::agent::SlotContext;
-use crate::executor::{Ended, Identity, StopReason};
+use crate::executor::{Ended, Identity, Outcome, StopReason, stopped_at};
 use crate::secret::Secret;
 use crate::shim::Confinement;
 use crate::workspace::AttemptFolder;
@@ -81,6 +81,31 @@ pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
         Some(StopReason::Canceled | StopReason::LeaseLost | StopReason::Shutdown) => false,
     };
     !nothing && waited_for
+}
+
+impl Kept {
+    /// What an order to stop leaves of it.
+    pub fn stopped(reason: StopReason) -> Kept {
+        let (_, cause, _) = stopped_at(reason, 0);
+        let failed = cause.map(|cause| Failed {
+            cause,
+            summary: "the work was stopped while its results were kept".to_owned(),
+        });
+        Kept {
+            failed,
+            ..Kept::default()
+        }
+    }
+}
+
+impl Failed {
+    /// What an attempt is that failed so.
+    pub fn outcome(&self) -> Outcome {
+        match self.cause {
+            Cause::JobTimeout => Outcome::TimedOut,
+            _ => Outcome::Failed { exit_code: None },
+        }
+    }
 }
 
 /// Everything before the work, in this order. Dropping it ends it.
