@@ -20,6 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::around::Origin;
 use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateFolder};
+use crate::checkout::{CheckoutSettings, Repositories};
 use crate::courier::Courier;
 use crate::executor::BaseEnvironment;
 use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine};
@@ -66,6 +67,8 @@ pub struct AgentSettings {
     pub once: bool,
     /// What each workspace begins with.
     pub source: Source,
+    /// How the run's repository comes into an empty one.
+    pub checkout: CheckoutSettings,
     pub base_environment: BaseEnvironment,
     /// Bytes of log kept per lease.
     pub log_quota: u64,
@@ -93,6 +96,7 @@ impl AgentSettings {
             sandbox: Sandbox::Host,
             once: false,
             source: Source::Empty,
+            checkout: CheckoutSettings::recommended(),
             base_environment: BaseEnvironment::Clean { pass: Vec::new() },
             // A chatty build prints a few megabytes; a gigabyte is a loop that went wrong. One
             // less than a server takes, so that our marks fit too.
@@ -128,6 +132,7 @@ pub(crate) struct SlotContext {
     pub settings: Arc<AgentSettings>,
     pub work_folder: Arc<WorkFolder>,
     pub state: Arc<StateFolder>,
+    pub repositories: Arc<Repositories>,
     pub observer: Arc<dyn Observer>,
     /// What no job may read: the state folder, and the files that say who the agent is.
     pub secrets: Arc<[PathBuf]>,
@@ -171,6 +176,7 @@ pub async fn run(
             courier,
             settings: Arc::new(settings),
             work_folder,
+            repositories: Repositories::of_state(state.path()),
             state,
             observer,
             secrets,

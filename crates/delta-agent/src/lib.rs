@@ -16,6 +16,7 @@ pub mod agent;
 mod around;
 pub mod attempt;
 mod backoff;
+pub mod checkout;
 mod clock;
 mod copy;
 mod courier;

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::log::Log;
 use crate::agent::SlotContext;
+use crate::checkout;
 use crate::executor::{Ended, Identity, Outcome, StopReason, stopped_at};
 use crate::secret::Secret;
 use crate::shim::Confinement;
@@ -110,7 +111,7 @@ impl Failed {
 
 /// Everything before the work, in this order. Dropping it ends it.
 pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
-    let _ = around;
+    checkout::prepare(around).await?;
     Ok(Prepared::default())
 }
 

@@ -1,0 +1,406 @@
+//! Which repositories and revisions git is told of at all: rules on text, before any process.
+//!
+//! What a run says of its source is a stranger's. A URL has one of few forms, nothing in it can be
+//! taken for an option or for another transport, and it carries no password. Refs follow git's own
+//! rules for names, commits are whole hashes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Longer than any clone URL, shorter than an argument may be.
+const MAX_URL: usize = 2048;
+/// Longer than any ref that a file system could hold.
+const MAX_REF: usize = 1024;
+
+/// What may be cloned from besides https and ssh.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Protocols {
+    /// http to any host, in clear; without it to this machine only.
+    pub http: bool,
+    /// Repositories in this machine's file system.
+    pub file: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Protocol {
+    Https,
+    Http,
+    Ssh,
+    File,
+}
+
+impl Protocol {
+    /// As `GIT_ALLOW_PROTOCOL` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Https => "https",
+            Protocol::Http => "http",
+            Protocol::Ssh => "ssh",
+            Protocol::File => "file",
+        }
+    }
+}
+
+/// Where a repository is, in words that git may be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub url: String,
+    pub protocol: Protocol,
+    /// With its port, where one is named; empty for files.
+    pub host: String,
+}
+
+/// Why git is not even asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("the repository's URL is too long, or has characters that no URL has")]
+    Text,
+    #[error("the repository's URL holds a password; name a secret as `checkout.credential`")]
+    Password,
+    #[error("the repository's URL names no host, or no path there")]
+    Incomplete,
+    #[error("repositories are cloned over https or ssh; {0} is not allowed on this agent")]
+    Protocol(String),
+    #[error("no repository is cloned from a link-local address")]
+    LinkLocal,
+    #[error("the ref is no name that git allows")]
+    Ref,
+    #[error("the commit is no hash of 40 or 64 hexadecimal digits")]
+    Commit,
+}
+
+impl Address {
+    pub fn parse(text: &str, allowed: Protocols) -> Result<Address, Refused> {
+        let plain = |c: char| c.is_ascii_graphic() && !"\\\"'`<>{}|^$;*?#".contains(c);
+        if text.len() > MAX_URL || text.starts_with('-') || !text.chars().all(plain) {
+            return Err(Refused::Text);
+        }
+        if let Some((scheme, rest)) = text.split_once("://") {
+            return with_scheme(text, scheme, rest, allowed);
+        }
+        // `ext::command`, `fd::7`: programs, not places.
+        if let Some((transport, _)) = text.split_once("::") {
+            return Err(Refused::Protocol(format!("`{transport}::`")));
+        }
+        match text.split_once(':') {
+            Some((place, path)) if !place.contains('/') => short_ssh(text, place, path),
+            _ => file(text, text, allowed),
+        }
+    }
+
+    /// What a credential for it is good for: this server and no other.
+    pub fn server(&self) -> String {
+        format!("{}://{}", self.protocol.name(), self.host)
+    }
+}
+
+fn with_scheme(
+    text: &str,
+    scheme: &str,
+    rest: &str,
+    allowed: Protocols,
+) -> Result<Address, Refused> {
+    // Spelled as git's own list spells it; it compares letter by letter.
+    let protocol = match scheme {
+        "https" => Protocol::Https,
+        "http" => Protocol::Http,
+        "ssh" => Protocol::Ssh,
+        "file" => return file(text, rest, allowed),
+        _ => return Err(Refused::Protocol(format!("`{scheme}`"))),
+    };
+    let (place, path) = rest.split_once('/').ok_or(Refused::Incomplete)?;
+    let host = host(place, protocol)?;
+    if path.is_empty() {
+        return Err(Refused::Incomplete);
+    }
+    if protocol == Protocol::Http && !allowed.http && !is_this_machine(host) {
+        return Err(Refused::Protocol("http to other machines".to_owned()));
+    }
+    Ok(Address {
+        url: text.to_owned(),
+        protocol,
+        host: host.to_owned(),
+    })
+}
+
+/// `git@host:path`.
+fn short_ssh(text: &str, place: &str, path: &str) -> Result<Address, Refused> {
+    let host = host(place, Protocol::Ssh)?;
+    if path.is_empty() || path.starts_with('-') {
+        return Err(Refused::Incomplete);
+    }
+    Ok(Address {
+        url: text.to_owned(),
+        protocol: Protocol::Ssh,
+        host: host.to_owned(),
+    })
+}
+
+fn file(text: &str, path: &str, allowed: Protocols) -> Result<Address, Refused> {
+    if !allowed.file {
+        return Err(Refused::Protocol("a path of the file system".to_owned()));
+    }
+    if !path.starts_with('/') {
+        return Err(Refused::Incomplete);
+    }
+    let url = match text.starts_with('/') {
+        true => format!("file://{text}"),
+        false => text.to_owned(),
+    };
+    Ok(Address {
+        url,
+        protocol: Protocol::File,
+        host: String::new(),
+    })
+}
+
+/// The host of `user@host:port`, with its port.
+fn host(place: &str, protocol: Protocol) -> Result<&str, Refused> {
+    let (user, host) = match place.rsplit_once('@') {
+        Some((user, host)) => (Some(user), host),
+        None => (None, place),
+    };
+    let word = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
+    if let Some(user) = user {
+        if user.contains(':') {
+            return Err(Refused::Password);
+        }
+        if user.is_empty() || user.starts_with('-') || !user.chars().all(word) {
+            return Err(Refused::Text);
+        }
+    }
+    let (name, port) = name_and_port(host)?;
+    if protocol != Protocol::File && is_link_local(name) {
+        return Err(Refused::LinkLocal);
+    }
+    match port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) {
+        true => Ok(host),
+        false => Err(Refused::Incomplete),
+    }
+}
+
+fn name_and_port(host: &str) -> Result<(&str, Option<&str>), Refused> {
+    if let Some(rest) = host.strip_prefix('[') {
+        let (name, port) = rest.split_once(']').ok_or(Refused::Incomplete)?;
+        name.parse::<Ipv6Addr>().map_err(|_| Refused::Incomplete)?;
+        return match port.strip_prefix(':') {
+            Some(port) => Ok((name, Some(port))),
+            None if port.is_empty() => Ok((name, None)),
+            None => Err(Refused::Incomplete),
+        };
+    }
+    let (name, port) = match host.split_once(':') {
+        Some((name, port)) => (name, Some(port)),
+        None => (host, None),
+    };
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    match name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
+        true => Err(Refused::Incomplete),
+        false => Ok((name, port)),
+    }
+}
+
+/// The numbers an address stands for, also one that IPv6 only wraps.
+fn ip(name: &str) -> Option<IpAddr> {
+    let ip = name.parse::<IpAddr>().ok()?;
+    Some(ip.to_canonical())
+}
+
+/// Where clouds keep the credentials of their machines: never a git server (T17).
+fn is_link_local(name: &str) -> bool {
+    match ip(name) {
+        Some(IpAddr::V4(ip)) => ip.is_link_local() || ip == Ipv4Addr::UNSPECIFIED,
+        Some(IpAddr::V6(ip)) => ip.is_unicast_link_local() || ip == Ipv6Addr::UNSPECIFIED,
+        // The library that git calls reads `0xa9fe…` and `2852039166` as addresses, too.
+        None => {
+            let last = name.rsplit('.').find(|part| !part.is_empty());
+            last.is_some_and(|part| part.starts_with(|c: char| c.is_ascii_digit()))
+        }
+    }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let name = name_and_port(host).map(|(name, _)| name);
+    name.is_ok_and(|name| name == "localhost" || ip(name).is_some_and(|ip| ip.is_loopback()))
+}
+
+/// The rules of `git check-ref-format`, and that no program takes it for an option.
+pub(crate) fn check_ref(name: &str) -> Result<(), Refused> {
+    let bad = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
+    let part = |part: &str| part.is_empty() || part.starts_with('.') || part.ends_with(".lock");
+    let wrong = name.is_empty()
+        || name.len() > MAX_REF
+        || name == "@"
+        || name.starts_with('-')
+        || name.ends_with('.')
+        || name.contains("..")
+        || name.contains("@{")
+        || name.chars().any(bad)
+        || name.split('/').any(part);
+    match wrong {
+        true => Err(Refused::Ref),
+        false => Ok(()),
+    }
+}
+
+/// A whole hash, in the letters that git prints.
+pub(crate) fn check_commit(text: &str) -> Result<String, Refused> {
+    let whole = matches!(text.len(), 40 | 64) && text.bytes().all(|it| it.is_ascii_hexdigit());
+    match whole {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err(Refused::Commit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTHING: Protocols = Protocols {
+        http: false,
+        file: false,
+    };
+
+    #[test]
+    fn usual_addresses_are_understood() {
+        let read = |text: &str| Address::parse(text, NOTHING).expect(text);
+        let github = read("https://github.com/acme/app.git");
+        assert_eq!(github.protocol, Protocol::Https);
+        assert_eq!(github.server(), "https://github.com");
+        assert_eq!(read("https://me@host:8443/a").server(), "https://host:8443");
+        assert_eq!(
+            read("git@host.example:acme/app.git").protocol,
+            Protocol::Ssh
+        );
+        assert_eq!(read("ssh://git@host:2222/a.git").host, "host:2222");
+        assert_eq!(
+            read("ssh://git@[2001:db8::1]:22/a").host,
+            "[2001:db8::1]:22"
+        );
+        for here in ["127.0.0.1:8080", "localhost", "[::1]:80"] {
+            read(&format!("http://{here}/a.git"));
+        }
+    }
+
+    // EP-19, T14, T17
+    #[test]
+    fn hostile_urls_are_refused() {
+        for url in HOSTILE_URLS {
+            let refused = Address::parse(url, NOTHING);
+            assert!(refused.is_err(), "{url}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn settings_allow_http_and_files() {
+        let all = Protocols {
+            http: true,
+            file: true,
+        };
+        for url in ["http://git.example/a", "file:///srv/a.git", "/srv/a.git"] {
+            assert!(Address::parse(url, NOTHING).is_err());
+            assert!(Address::parse(url, all).is_ok(), "{url}");
+        }
+        for url in ["srv/a.git", "file://host/a", "./a", "ext::sh"] {
+            assert!(Address::parse(url, all).is_err(), "{url}");
+        }
+    }
+
+    // T14
+    #[test]
+    fn hostile_refs_and_commits_are_refused() {
+        for name in HOSTILE_REFS {
+            assert_eq!(check_ref(name), Err(Refused::Ref), "{name}");
+        }
+        for name in [
+            "main",
+            "refs/heads/a-b",
+            "refs/pull/1/head",
+            "v1.0",
+            "$(id)",
+        ] {
+            assert_eq!(check_ref(name), Ok(()), "{name}");
+        }
+        let hash = "0123456789abcdef0123456789ABCDEF01234567";
+        assert_eq!(check_commit(hash), Ok(hash.to_ascii_lowercase()));
+        for commit in [
+            "",
+            "main",
+            &hash[1..],
+            "--upload-pack=id",
+            &format!("{hash}0"),
+        ] {
+            assert_eq!(check_commit(commit), Err(Refused::Commit), "{commit}");
+        }
+    }
+}
+
+/// What must not reach git.
+#[cfg(test)]
+pub(crate) const HOSTILE_URLS: [&str; 42] = [
+    "",
+    "-oProxyCommand=id",
+    "--upload-pack=touch /tmp/x",
+    "ext::sh -c id",
+    "ext::sh%20-c%20id",
+    "fd::7",
+    "file:///etc",
+    "/etc",
+    "../other",
+    "app.git",
+    "git://host/a.git",
+    "ftp://host/a.git",
+    "ftps://host/a.git",
+    "HTTPS://host/a.git",
+    "http://host.example/a.git",
+    "http://10.0.0.1/a.git",
+    "https://",
+    "https:///a.git",
+    "https://host",
+    "https://host/",
+    "https://user:token@host/a.git",
+    "https://-oX@host/a.git",
+    "https://-host/a.git",
+    "https://host:99999/a.git",
+    "https://host:/a.git",
+    "https://host/a b",
+    "https://host/a\nb",
+    "https://host/\u{0}",
+    "https://host/$(id)",
+    "https://host/`id`",
+    "https://host/a;id",
+    "https://169.254.169.254/latest/meta-data",
+    "https://[::ffff:169.254.169.254]/latest",
+    "https://[fe80::1]/a.git",
+    "https://2852039166/latest",
+    "https://0xa9fea9fe/latest",
+    "https://0/a.git",
+    "ssh://-oProxyCommand=id/a",
+    "ssh://user@-oProxyCommand=id/a",
+    "-oProxyCommand=id:a.git",
+    "git@-oProxyCommand=id:a.git",
+    "git@host:-x",
+];
+
+#[cfg(test)]
+pub(crate) const HOSTILE_REFS: [&str; 20] = [
+    "",
+    "-",
+    "--upload-pack=id",
+    "-c",
+    "a..b",
+    "a b",
+    "a~1",
+    "a^",
+    "a:b",
+    "a?",
+    "a*",
+    "a[b",
+    "a\\b",
+    "a\nb",
+    ".a",
+    "a/.b",
+    "a.lock",
+    "a/",
+    "a@{1}",
+    "@",
+];

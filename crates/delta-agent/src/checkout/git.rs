@@ -1,0 +1,302 @@
+//! Calls of git: arguments only, a clean environment, no configuration but ours, and an end.
+//!
+//! Nothing in a repository or on this machine makes git start a program: no hooks, no monitor, no
+//! filters, no transports but the one that was checked. A call that is dropped takes its whole
+//! family of processes with it.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+
+use super::credential::Loan;
+use super::talk::Talk;
+use crate::around::Log;
+
+/// Moves the credential from the standard input to descriptor 3. The words that follow are
+/// arguments, never text of the script.
+const LEND: &str = r#"exec "$0" "$@" 3<&0 0</dev/null"#;
+
+/// Bytes that a call may print: names of submodules, at most.
+const MAX_OUTPUT: usize = 4 * 1024 * 1024;
+
+/// What of the agent's environment git sees: how to get out of here, and whom to believe there.
+const PASSED: [&str; 10] = [
+    "PATH",
+    "http_proxy",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "no_proxy",
+    "NO_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+];
+
+/// Stronger than what any file says.
+const CONFIG: [(&str, &str); 20] = [
+    ("core.hooksPath", "/dev/null"),
+    ("core.fsmonitor", "false"),
+    ("core.protectHFS", "true"),
+    ("core.protectNTFS", "true"),
+    ("safe.bareRepository", "explicit"),
+    // Resets the list of helpers.
+    ("credential.helper", ""),
+    ("credential.interactive", "false"),
+    // Elsewhere is where nobody checked, and where a credential does not belong (T17).
+    ("http.followRedirects", "false"),
+    // A server that says less than this in a minute is gone.
+    ("http.lowSpeedLimit", "100"),
+    ("http.lowSpeedTime", "60"),
+    ("protocol.version", "2"),
+    ("protocol.ext.allow", "never"),
+    ("transfer.unpackLimit", "1"),
+    ("fetch.recurseSubmodules", "false"),
+    ("submodule.recurse", "false"),
+    // Nothing that works on in the background.
+    ("gc.auto", "0"),
+    ("maintenance.auto", "false"),
+    ("advice.detachedHead", "false"),
+    ("init.defaultBranch", "main"),
+    ("init.templateDir", ""),
+];
+
+/// Why a call came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GitError {
+    #[error("git cannot be started: {0}")]
+    Start(#[from] io::Error),
+    #[error("git ended with {status}")]
+    Ended {
+        status: ExitStatus,
+        /// What it said last.
+        last: Vec<String>,
+    },
+}
+
+/// Who calls git, and where its words go.
+pub(crate) struct Git<'a> {
+    pub program: &'a Path,
+    /// An empty private folder, which it takes for its user's.
+    pub home: &'a Path,
+    pub log: &'a Log,
+}
+
+/// One call.
+pub(crate) struct Call<'a> {
+    arguments: Vec<OsString>,
+    /// As `GIT_ALLOW_PROTOCOL` takes them; none for a call that stays here.
+    protocols: String,
+    loan: Option<&'a Loan>,
+    shown: bool,
+    /// Above which folder no repository is looked for.
+    folder: &'a Path,
+}
+
+impl<'a> Call<'a> {
+    /// In this folder, which holds a repository or will.
+    pub fn in_folder(folder: &'a Path, arguments: &[&str]) -> Call<'a> {
+        let place = ["-C".into(), folder.as_os_str().to_owned()];
+        Call::new(folder, place, arguments)
+    }
+
+    /// With this repository, which has no work tree.
+    pub fn bare(folder: &'a Path, arguments: &[&str]) -> Call<'a> {
+        let place = ["--git-dir".into(), folder.as_os_str().to_owned()];
+        Call::new(folder, place, arguments)
+    }
+
+    fn new(folder: &'a Path, place: [OsString; 2], arguments: &[&str]) -> Call<'a> {
+        let arguments = arguments.iter().map(OsString::from);
+        Call {
+            arguments: place.into_iter().chain(arguments).collect(),
+            protocols: String::new(),
+            loan: None,
+            shown: false,
+            folder,
+        }
+    }
+
+    pub fn arg(mut self, argument: impl Into<OsString>) -> Call<'a> {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// May go to another repository, by these ways and with this credential.
+    pub fn over(mut self, protocols: &str, loan: Option<&'a Loan>) -> Call<'a> {
+        self.protocols = protocols.to_owned();
+        self.loan = loan;
+        self
+    }
+
+    /// What it says goes to the log.
+    pub fn shown(mut self) -> Call<'a> {
+        self.shown = true;
+        self
+    }
+}
+
+impl Git<'_> {
+    /// What it printed, once it has succeeded.
+    pub async fn call(&self, call: Call<'_>) -> Result<Vec<u8>, GitError> {
+        let mut family = Family::spawn(self.command(&call)?)?;
+        let (stdout, stderr) = (family.child.stdout.take(), family.child.stderr.take());
+        let (printed, last) = tokio::try_join!(print(stdout), self.listen(stderr, call.shown))?;
+        let status = family.wait().await?;
+        match status.success() {
+            true => Ok(printed),
+            false => Err(GitError::Ended { status, last }),
+        }
+    }
+
+    /// The first line it printed.
+    pub async fn ask(&self, call: Call<'_>) -> Result<String, GitError> {
+        let printed = self.call(call).await?;
+        let text = String::from_utf8_lossy(&printed);
+        Ok(text.lines().next().unwrap_or_default().to_owned())
+    }
+
+    fn command(&self, call: &Call<'_>) -> io::Result<Command> {
+        let mut command = match call.loan {
+            None => {
+                let mut command = Command::new(self.program);
+                command.stdin(Stdio::null());
+                command
+            }
+            Some(loan) => {
+                let mut command = Command::new("/bin/sh");
+                command.args(["-c", LEND]).arg(self.program);
+                command.stdin(loan.file.try_clone()?);
+                command
+            }
+        };
+        command
+            .args(&call.arguments)
+            .env_clear()
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .current_dir(self.home)
+            .process_group(0)
+            .kill_on_drop(true);
+        for name in PASSED {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        let above = call.folder.parent().unwrap_or(call.folder);
+        command
+            .env("HOME", self.home)
+            .env("XDG_CONFIG_HOME", self.home)
+            // Its words are read here, too.
+            .env("LC_ALL", "C")
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_ATTR_NOSYSTEM", "1")
+            .env("GIT_TERMINAL_PROMPT", "0")
+            .env("GIT_PROTOCOL_FROM_USER", "0")
+            // Without a key of the job's there is no ssh: the agent's own are not for jobs.
+            .env("GIT_SSH_COMMAND", "false")
+            .env("GIT_SSH_VARIANT", "ssh")
+            .env("GIT_CEILING_DIRECTORIES", above)
+            .env("GIT_LFS_SKIP_SMUDGE", "1")
+            .env("GIT_ALLOW_PROTOCOL", allowed(&call.protocols));
+        let config = CONFIG.iter().map(|(key, value)| (*key, *value));
+        let lent = call.loan.iter().flat_map(|loan| &loan.config);
+        let config = config.chain(lent.map(|(key, value)| (key.as_str(), value.as_str())));
+        let mut count = 0;
+        for (index, (key, value)) in config.enumerate() {
+            command
+                .env(format!("GIT_CONFIG_KEY_{index}"), key)
+                .env(format!("GIT_CONFIG_VALUE_{index}"), value);
+            count = index + 1;
+        }
+        command.env("GIT_CONFIG_COUNT", count.to_string());
+        for (name, value) in call.loan.iter().flat_map(|loan| &loan.env) {
+            command.env(name, value);
+        }
+        Ok(command)
+    }
+
+    /// Reads what it says to the end, and keeps the last lines.
+    async fn listen(
+        &self,
+        stderr: Option<impl AsyncRead + Unpin>,
+        shown: bool,
+    ) -> io::Result<Vec<String>> {
+        let show = |line: &str| {
+            if shown {
+                self.log.output(format!("{line}\n").as_bytes());
+            }
+        };
+        let mut talk = Talk::new();
+        let mut buffer = [0; 4096];
+        if let Some(mut stderr) = stderr {
+            loop {
+                let count = stderr.read(&mut buffer).await?;
+                if count == 0 {
+                    break;
+                }
+                talk.hear(&buffer[..count], Instant::now(), show);
+            }
+        }
+        Ok(talk.end(show))
+    }
+}
+
+/// An empty list would allow everything.
+fn allowed(protocols: &str) -> &str {
+    match protocols.is_empty() {
+        true => "none",
+        false => protocols,
+    }
+}
+
+/// Reads everything, and keeps as much as anybody needs.
+async fn print(stdout: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut kept = Vec::new();
+    if let Some(mut stdout) = stdout {
+        let mut few = (&mut stdout).take(MAX_OUTPUT as u64);
+        few.read_to_end(&mut kept).await?;
+        tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await?;
+    }
+    Ok(kept)
+}
+
+/// A process with all its children: they have a group of their own, and end with this.
+struct Family {
+    child: Child,
+    group: Option<Pid>,
+}
+
+impl Family {
+    fn spawn(mut command: Command) -> io::Result<Family> {
+        let child = command.spawn()?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Ok(Family {
+            group: id.and_then(Pid::from_raw),
+            child,
+        })
+    }
+
+    async fn wait(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait().await?;
+        // From now on the number may be somebody else's.
+        self.group = None;
+        Ok(status)
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        if let Some(group) = self.group {
+            // Nothing to do about one that is gone.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+}
