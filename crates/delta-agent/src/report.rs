@@ -79,6 +79,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         started_at: timestamp(&end.started_at),
         steps: end.steps.clone(),
         confirmed: Some(ended.confirmed),
+        artifacts: end.artifacts,
     }
 }
 
@@ -126,6 +127,7 @@ pub(crate) fn broken() -> WorkEnd {
         finished_at: now,
         steps: Vec::new(),
         summary: None,
+        artifacts: 0,
         remains: None,
         cleaning: None,
     }
