@@ -58,10 +58,22 @@ impl Courier {
 
     /// A client with the certificates of this moment; one per part of the work is right.
     pub fn client(&self) -> Result<Requests, CourierError> {
+        self.build(Some(SILENCE))
+    }
+
+    /// A client for what takes long to send. The answer may be silent all that time; whoever sends
+    /// sees whether its bytes move.
+    pub fn sender(&self) -> Result<Requests, CourierError> {
+        self.build(None)
+    }
+
+    fn build(&self, silence: Option<Duration>) -> Result<Requests, CourierError> {
         let mut builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
-            .connect_timeout(CONNECT_TIME)
-            .read_timeout(SILENCE);
+            .connect_timeout(CONNECT_TIME);
+        if let Some(silence) = silence {
+            builder = builder.read_timeout(silence);
+        }
         if self.loopback {
             builder = builder.no_proxy();
         }

@@ -80,6 +80,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         steps: end.steps.clone(),
         confirmed: Some(ended.confirmed),
         evidence: (!ended.evidence.is_empty()).then(|| ended.evidence.clone().into()),
+        artifacts: end.artifacts,
     }
 }
 
@@ -128,6 +129,7 @@ pub(crate) fn broken() -> WorkEnd {
         finished_at: now,
         steps: Vec::new(),
         summary: None,
+        artifacts: 0,
         remains: None,
         cleaning: None,
     }

@@ -448,7 +448,7 @@ impl Session {
         tracing::warn!(job_id, error = %problem, "a message was not answered");
         match problem {
             CallError::Busy { retry_after, .. } => Some(*retry_after),
-            CallError::Unreachable(_) => Some(None),
+            CallError::Unreachable(_) | CallError::StorageFull => Some(None),
             CallError::Refused { .. } => None,
         }
     }

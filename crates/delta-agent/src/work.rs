@@ -55,6 +55,8 @@ pub(crate) struct WorkEnd {
     pub steps: Vec<StepResult>,
     /// What the tests came to, where there were any.
     pub summary: Option<RunSummary>,
+    /// Artifacts that were handed over.
+    pub artifacts: u32,
     /// The record on disk, to be removed when nobody needs it any more.
     pub remains: Option<Remains>,
     /// The removal of the workspace, which a result does not wait for.
@@ -104,6 +106,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
             finished_at: wall_time(),
             steps: Vec::new(),
             summary: None,
+            artifacts: 0,
             remains: None,
             cleaning: None,
         },
@@ -250,6 +253,7 @@ impl Assignment {
             finished_at: now,
             steps: Vec::new(),
             summary: None,
+            artifacts: 0,
             remains: Some(remains),
             cleaning: Some(cleaning),
         }
@@ -350,7 +354,7 @@ impl Assignment {
         let steps = steps.collect();
         self.visible.uploading.store(true, Ordering::Relaxed);
         let remains = attempt.remains();
-        let (ended, summary) = self.keep(attempt, finished.ended, &last).await;
+        let (ended, kept) = self.keep(attempt, finished.ended, &last).await;
         let cleaning = tokio::spawn(remove(last.folder));
         flush(last.shipping, self.stop.clone(), self.patience()).await;
         WorkEnd {
@@ -358,7 +362,8 @@ impl Assignment {
             started_at: finished.started_at,
             finished_at: finished.finished_at,
             steps,
-            summary,
+            summary: kept.summary,
+            artifacts: kept.artifacts,
             remains: Some(remains),
             cleaning: Some(cleaning),
         }
@@ -370,9 +375,9 @@ impl Assignment {
         attempt: Attempt,
         mut ended: Ended,
         last: &Last<'_>,
-    ) -> (Ended, Option<RunSummary>) {
+    ) -> (Ended, Kept) {
         let Some(spec) = last.spec.filter(|spec| around::keeps(spec, &ended)) else {
-            return (ended, None);
+            return (ended, Kept::default());
         };
         let log = Log::go_on(
             &attempt.spool(),
@@ -388,20 +393,22 @@ impl Assignment {
         let tell = stopped.clone().drop_guard();
         let mut stop = self.stop.clone();
         let around = self.around(spec, &last.folder, self.confinement(), &log, stopped);
-        let kept = tokio::select! {
+        let mut kept = tokio::select! {
             kept = around::after(&around, &last.carried, succeeded) => kept,
             // Without what was to be kept it is no success.
             reason = ordered(&mut stop) => Kept::stopped(reason),
         };
         drop(tell);
-        if let Some(failed) = kept.failed.filter(|_| succeeded) {
+        if let Some(failed) = &kept.failed {
             log.mark(&failed.summary);
+        }
+        if let Some(failed) = kept.failed.take().filter(|_| succeeded) {
             ended.outcome = failed.outcome();
             ended.cause = Some(failed.cause);
             ended.summary = failed.summary;
         }
         ended.log = log.finish();
-        (ended, kept.summary)
+        (ended, kept)
     }
 
     fn patience(&self) -> Patience {

@@ -67,7 +67,7 @@ fn moment(text: Option<&String>) -> Option<delta_core::Millis> {
 }
 
 /// A list as the text it is kept as; nothing for an empty one.
-fn kept<T: serde::Serialize>(list: &[T]) -> Option<Text> {
+pub fn kept<T: serde::Serialize>(list: &[T]) -> Option<Text> {
     let text = (!list.is_empty()).then(|| serde_json::to_string(list))?;
     text.ok().map(Text::from)
 }

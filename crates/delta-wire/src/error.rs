@@ -27,13 +27,15 @@ pub enum ErrorCode {
     Invalid,
     /// A queue is full: come back after `Retry-After`.
     Overloaded,
+    /// The disk that logs and artifacts are kept on is full: somebody must make room.
+    StorageFull,
     /// The store is away, or the server is stopping: come back after `Retry-After`.
     Unavailable,
     Internal,
 }
 
 impl ErrorCode {
-    pub const ALL: [ErrorCode; 14] = [
+    pub const ALL: [ErrorCode; 15] = [
         ErrorCode::Unauthenticated,
         ErrorCode::Forbidden,
         ErrorCode::NotFound,
@@ -46,6 +48,7 @@ impl ErrorCode {
         ErrorCode::UnsupportedMediaType,
         ErrorCode::Invalid,
         ErrorCode::Overloaded,
+        ErrorCode::StorageFull,
         ErrorCode::Unavailable,
         ErrorCode::Internal,
     ];
@@ -64,6 +67,7 @@ impl ErrorCode {
             ErrorCode::UnsupportedMediaType => "UNSUPPORTED_MEDIA_TYPE",
             ErrorCode::Invalid => "INVALID",
             ErrorCode::Overloaded => "OVERLOADED",
+            ErrorCode::StorageFull => "STORAGE_FULL",
             ErrorCode::Unavailable => "UNAVAILABLE",
             ErrorCode::Internal => "INTERNAL",
         }
@@ -92,6 +96,7 @@ impl ErrorCode {
             ErrorCode::Overloaded => 429,
             ErrorCode::Internal => 500,
             ErrorCode::Unavailable => 503,
+            ErrorCode::StorageFull => 507,
         }
     }
 
@@ -101,6 +106,7 @@ impl ErrorCode {
             self,
             ErrorCode::RunnerBusy
                 | ErrorCode::Overloaded
+                | ErrorCode::StorageFull
                 | ErrorCode::Unavailable
                 | ErrorCode::Internal
         )

@@ -6,7 +6,12 @@
 //! again. Each part says why it failed, in the words of the causes; none of them is the user's
 //! exit.
 
+mod artifacts;
+mod files;
+mod glob;
+mod inputs;
 mod log;
+mod transfer;
 
 use delta_core::Cause;
 use delta_wire::JobSpec;
@@ -60,6 +65,8 @@ pub(crate) struct Carried {}
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub summary: Option<RunSummary>,
+    /// Artifacts that the server has.
+    pub artifacts: u32,
     /// What could not be kept: it ends an attempt that succeeded otherwise.
     pub failed: Option<Failed>,
 }
@@ -112,11 +119,16 @@ impl Failed {
 /// Everything before the work, in this order. Dropping it ends it.
 pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
     checkout::prepare(around).await?;
+    inputs::fetch(around).await?;
     Ok(Prepared::default())
 }
 
 /// Everything after the work, in this order. Dropping it ends it.
 pub(crate) async fn after(around: &Around<'_>, carried: &Carried, succeeded: bool) -> Kept {
-    let _ = (around, carried, succeeded);
-    Kept::default()
+    let _ = (carried, succeeded);
+    let mut kept = Kept::default();
+    let artifacts = artifacts::keep(around).await;
+    kept.artifacts = artifacts.count;
+    kept.failed = kept.failed.or(artifacts.failed);
+    kept
 }

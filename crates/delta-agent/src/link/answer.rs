@@ -14,6 +14,9 @@ pub enum CallError {
         message: String,
         retry_after: Option<Duration>,
     },
+    /// Nothing but somebody who makes room helps.
+    #[error("the server's disk is full")]
+    StorageFull,
     /// The same message will be refused again.
     #[error("the server refused the message ({code}): {message}")]
     Refused { code: String, message: String },

@@ -8,7 +8,9 @@ use delta_core::time::Span;
 use delta_wire::agent::MAX_CHUNK_BYTES;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
-use delta_wire::agent::proto::{self, LeaseRenewal, LogChunk, RunComplete};
+use delta_wire::agent::proto::{
+    self, Artifact, CreateUpload, LeaseRenewal, LogChunk, RunComplete, UploadCreated,
+};
 use delta_wire::runner::{LeaseToken, Reason};
 use tokio::sync::{oneshot, watch};
 
@@ -111,6 +113,49 @@ impl Link {
                 _ => Settled::Taken,
             }),
             Heard::Stale => Ok(Settled::Stale),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Hands over a small artifact, or says where a large one was sent.
+    pub async fn keep_artifact(
+        &self,
+        execution: &str,
+        lease: &LeaseToken,
+        artifact: Artifact,
+    ) -> Result<(), CallError> {
+        let key = Key::Upload(execution.to_owned(), artifact.name.clone());
+        let payload = Payload::Artifact(artifact);
+        let heard = self
+            .call(key, |state| {
+                let said = messages::result(&state.agent_id, execution, lease, payload);
+                state.control.push_back(Said::Result(said));
+            })
+            .await?;
+        match heard {
+            Heard::Upload(_) => Ok(()),
+            other => Err(nonsense(&other)),
+        }
+    }
+
+    /// Asks where to send a large one.
+    pub async fn create_upload(
+        &self,
+        execution: &str,
+        lease: &LeaseToken,
+        wanted: CreateUpload,
+    ) -> Result<UploadCreated, CallError> {
+        let key = Key::Upload(execution.to_owned(), wanted.name.clone());
+        let said = CreateUpload {
+            run_id: execution.to_owned(),
+            lease: lease.expose().to_owned(),
+            ..wanted
+        };
+        let heard = self
+            .call(key, |state| state.control.push_back(Said::CreateUpload(said)))
+            .await?;
+        match heard {
+            Heard::Upload(created) => Ok(created),
             other => Err(nonsense(&other)),
         }
     }

@@ -5,7 +5,7 @@ use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
     AssignWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, ResumePoint, ServerMessage,
-    WorkAck,
+    UploadCreated, WorkAck,
 };
 use delta_wire::runner::{GrantedSpec, LeaseGranted, LeaseToken, Reason};
 use delta_wire::{RawJobSpec, Seconds};
@@ -22,6 +22,7 @@ pub enum Heard {
     Work(WorkAck),
     Renewed(LeaseRenewalAck),
     Complete(CompleteAck),
+    Upload(UploadCreated),
     Stale,
 }
 
@@ -59,7 +60,10 @@ impl Shared {
             Say::LogAck(ack) => self.log_ack(&ack),
             Say::StaleLease(stale) => self.stale(&stale.run_id, &stale.reason),
             Say::ProtocolError(error) => self.refused(&error),
-            Say::UploadCreated(_) => {}
+            Say::UploadCreated(created) => {
+                let key = Key::Upload(created.run_id.clone(), created.name.clone());
+                self.answer(&key, Ok(Heard::Upload(created)));
+            }
         }
     }
 
@@ -129,7 +133,9 @@ impl Shared {
 
     fn refused(&self, error: &ProtocolError) {
         tracing::debug!(code = error.code, message = error.message, "refused");
-        let why = if error.retryable {
+        let why = if error.code == "STORAGE_FULL" {
+            CallError::StorageFull
+        } else if error.retryable {
             CallError::Busy {
                 message: error.message.clone(),
                 retry_after: None,
@@ -150,6 +156,9 @@ impl Shared {
                         Key::Accept(_) => error.message_type == "WorkAccepted",
                         Key::Renew(..) => error.message_type == "Heartbeat",
                         Key::Complete(_) => error.message_type == "ResultStream",
+                        Key::Upload(..) => {
+                            matches!(&*error.message_type, "Artifact" | "CreateUpload")
+                        }
                     }
             })
             .cloned();

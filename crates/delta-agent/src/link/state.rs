@@ -51,12 +51,14 @@ pub enum Key {
     Accept(String),
     Renew(String, u64),
     Complete(String),
+    /// By the name of the artifact.
+    Upload(String, String),
 }
 
 impl Key {
     pub fn execution(&self) -> &str {
         match self {
-            Key::Accept(it) | Key::Renew(it, _) | Key::Complete(it) => it,
+            Key::Accept(it) | Key::Renew(it, _) | Key::Complete(it) | Key::Upload(it, _) => it,
         }
     }
 }

@@ -118,10 +118,7 @@ impl Session {
                 self.drained(&complete.drain_id);
                 Ok(())
             }
-            Said::CreateUpload(_) => {
-                let words = "uploads are asked for over HTTP: POST /api/v1/runner/uploads";
-                Err(Refused::NotHere("create_upload", words))
-            }
+            Said::CreateUpload(wanted) => self.create_upload(wanted),
         };
         if let Err(refused) = heard {
             self.refuse(kind, run_id, &refused);
@@ -356,10 +353,7 @@ impl Session {
                 "test_result",
                 "is not kept by this server",
             )),
-            Some(Payload::Artifact(_)) => {
-                let words = "send it to where POST /api/v1/runner/uploads says";
-                Err(Refused::NotHere("artifact", words))
-            }
+            Some(Payload::Artifact(artifact)) => self.artifact(&proven, artifact),
         }
     }
 
@@ -418,7 +412,12 @@ impl Session {
         let ticket = ticket(kind, lease);
         // Its bytes may have come in an earlier session.
         let has_log = self.writes_logs() || said.log_length.is_some_and(|length| length > 0);
-        if !has_log {
+        let held = self.leases.get_mut(lease);
+        let has_artifacts = held.is_some_and(|held| {
+            held.artifacts |= said.artifacts > 0;
+            held.artifacts
+        });
+        if !has_log && !has_artifacts {
             commands.push((ticket, receipt, command));
             return Ok(());
         }
@@ -430,13 +429,19 @@ impl Session {
                 command,
             }));
         }
-        self.log_order(LogOrder::Store(lease));
+        match has_log {
+            true => self.log_order(LogOrder::Store(lease)),
+            false => self.list_artifacts(lease),
+        }
         Ok(())
     }
 
     /// The log of a lease is on disk: now its result.
     pub fn log_settled(&mut self, lease: LeaseKey) {
         let held = self.leases.get_mut(lease);
+        if held.as_ref().is_some_and(|held| held.artifacts && held.last_word.is_some()) {
+            return self.list_artifacts(lease);
+        }
         if let Some(word) = held.and_then(|held| held.last_word.take()) {
             self.command(vec![(word.ticket, word.receipt, word.command)]);
         }
@@ -489,7 +494,10 @@ fn about(said: &Said) -> (&'static str, String) {
         Said::Heartbeat(_) => ("Heartbeat", String::new()),
         Said::WorkAccepted(it) => ("WorkAccepted", cut(&it.run_id, 256)),
         Said::WorkRejected(it) => ("WorkRejected", cut(&it.run_id, 256)),
-        Said::Result(it) => ("ResultStream", cut(&it.run_id, 256)),
+        Said::Result(it) => match it.payload {
+            Some(Payload::Artifact(_)) => ("Artifact", cut(&it.run_id, 256)),
+            _ => ("ResultStream", cut(&it.run_id, 256)),
+        },
         Said::DrainComplete(_) => ("DrainComplete", String::new()),
         Said::CreateUpload(it) => ("CreateUpload", cut(&it.run_id, 256)),
     }

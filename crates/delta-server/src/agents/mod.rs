@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`call`] (one call comes in), [`register`] (who is it), [`session`] (its loop),
 //! [`hear`] (what it says), [`past`] (of leases that are over), [`tell`] (what it is told),
-//! [`leases`] (what it holds), [`logs`].
+//! [`leases`] (what it holds), [`logs`], [`uploads`].
 //! Beside them: [`orders`] (of operators), [`noted`] and [`noting`] (what outlives a session),
 //! [`asked`] (health, reflection).
 
@@ -29,6 +29,7 @@ mod registry;
 mod sandbox;
 mod session;
 mod tell;
+mod uploads;
 
 pub use call::{not_spoken, routes};
 pub use leases::Found;

@@ -5,24 +5,27 @@
 
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use delta_core::Attempt;
+use delta_core::{Attempt, Job};
 use delta_store::read::JobRows;
 use delta_wire::api::{ArtifactList, ArtifactView, JobArtifact};
 use delta_wire::{ErrorBody, Invalid};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
 use tokio_util::io::ReaderStream;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::User;
+use super::log::range;
 use super::{App, internal};
 use crate::objects::{Objects, UploadId};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list_artifacts))
+        .routes(routes!(list_run_artifacts))
         .routes(routes!(show_artifact))
 }
 
@@ -40,19 +43,47 @@ async fn list_artifacts(
     Ok(axum::Json(ArtifactList { artifacts }))
 }
 
+/// The artifacts of all jobs of a run, of each job's latest attempt.
+#[utoipa::path(get, path = "/api/v1/runs/{id}/artifacts", tag = "runs",
+    params(("id" = String, Path)),
+    responses((status = 200, body = ArtifactList), (status = 404, body = ErrorBody)))]
+async fn list_run_artifacts(
+    State(app): State<App>,
+    _who: User,
+    Path(id): Path<String>,
+) -> Result<axum::Json<ArtifactList>, ApiError> {
+    let rows = super::runs::find(&app, super::runs::run_id(&id)?).await?;
+    let artifacts = app.files(move |objects| {
+        let mut found = Vec::new();
+        for (job, attempt) in &rows.jobs {
+            of_attempt(objects, job, attempt, &mut found);
+        }
+        Ok(found.into_iter().map(|(_, artifact)| artifact).collect())
+    });
+    let artifacts = artifacts.await?;
+    Ok(axum::Json(ArtifactList { artifacts }))
+}
+
 /// The bytes of an artifact: of the latest attempt with one of that name, or of the attempt named.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/artifacts/{name}", tag = "jobs",
     params(("id" = String, Path),
         ("name" = String, Path, description = "with each `/` written as `%2F`"),
-        ("attempt" = Option<u32>, Query)),
+        ("attempt" = Option<u32>, Query), ("Range" = Option<String>, Header),
+        ("If-Range" = Option<String>, Header), ("If-None-Match" = Option<String>, Header)),
     responses(
-        (status = 200, content_type = "application/octet-stream", body = Vec<u8>),
-        (status = 404, body = ErrorBody)))]
+        (status = 200, description = "the bytes; the ETag is their SHA-256",
+            content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 206, description = "a part of them",
+            content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 304, description = "as it was"),
+        (status = 404, body = ErrorBody),
+        (status = 416, description = "beyond its end")))]
 async fn show_artifact(
     State(app): State<App>,
     _who: User,
     Path((id, name)): Path<(String, String)>,
     RawQuery(query): RawQuery,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let only = attempt_asked(query.as_deref())?;
     let fits =
@@ -60,17 +91,72 @@ async fn show_artifact(
     let found = stored(&app, &id).await?.into_iter().rev();
     let found = found.into_iter().find(|(_, artifact)| fits(artifact));
     let (upload, artifact) = found.ok_or_else(|| ApiError::not_found("artifact"))?;
-    let file = tokio::fs::File::open(app.objects.artifact_path(upload)).await;
-    let file = file.map_err(|error| internal("an artifact could not be read", &error))?;
-    let mut response = (KEPT, Body::from_stream(ReaderStream::new(file))).into_response();
+    let kept = Kept {
+        id: upload,
+        name: artifact.name,
+        size: artifact.size,
+        sha256: artifact.sha256,
+    };
+    serve(&app, &kept, &headers).await
+}
+
+/// An artifact that is served.
+pub(super) struct Kept {
+    pub id: UploadId,
+    pub name: String,
+    pub size: u64,
+    pub sha256: String,
+}
+
+/// Its bytes, or the part of them that is asked for. What is sealed never changes, so that its
+/// hash is its tag.
+pub(super) async fn serve(
+    app: &App,
+    kept: &Kept,
+    headers: &HeaderMap,
+) -> Result<Response, ApiError> {
+    let (size, etag) = (kept.size, format!("\"{}\"", kept.sha256));
+    let text = |name| headers.get(name).and_then(|it: &HeaderValue| it.to_str().ok());
+    let tag = [(header::ETAG, etag.clone())];
+    if text(header::IF_NONE_MATCH) == Some(etag.as_str()) {
+        return Ok((StatusCode::NOT_MODIFIED, tag).into_response());
+    }
+    let fits = text(header::IF_RANGE).is_none_or(|it| it == etag);
+    let asked = text(header::RANGE).filter(|_| fits).and_then(range);
+    let part = asked.map(|range| range.within(size));
+    if part == Some(None) {
+        let whole = [(header::CONTENT_RANGE, format!("bytes */{size}"))];
+        return Ok((StatusCode::RANGE_NOT_SATISFIABLE, whole).into_response());
+    }
+    let (from, to) = part.flatten().unwrap_or((0, size));
+    let bad = |error: std::io::Error| internal("an artifact could not be read", &error);
+    let file = tokio::fs::File::open(app.objects.artifact_path(kept.id)).await;
+    let mut file = file.map_err(bad)?;
+    if from > 0 {
+        file.seek(SeekFrom::Start(from)).await.map_err(bad)?;
+    }
+    let bytes = ReaderStream::with_capacity(file.take(to - from), PIECE_BYTES);
+    let mut response = (KEPT, tag, Body::from_stream(bytes)).into_response();
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_LENGTH, artifact.size.into());
-    headers.insert(header::CONTENT_DISPOSITION, attachment(&artifact.name));
+    headers.insert(header::CONTENT_LENGTH, (to - from).into());
+    headers.insert(header::CONTENT_DISPOSITION, attachment(&kept.name));
+    if part.is_some() {
+        let words = format!("bytes {from}-{}/{size}", to - 1);
+        if let Ok(words) = words.parse() {
+            headers.insert(header::CONTENT_RANGE, words);
+        }
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
     Ok(response)
 }
 
+/// Bytes that are read at a time for one reader.
+const PIECE_BYTES: usize = 256 * 1024;
+
 /// Untrusted bytes stay bytes: no type, no sniffing, no rendering, no scripts.
-const KEPT: [(header::HeaderName, &str); 3] = [
+const KEPT: [(header::HeaderName, &str); 5] = [
+    (header::ACCEPT_RANGES, "bytes"),
+    (header::CACHE_CONTROL, "private, no-store"),
     (header::CONTENT_TYPE, "application/octet-stream"),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (
@@ -116,30 +202,40 @@ async fn stored(app: &App, id: &str) -> Result<Vec<(UploadId, JobArtifact)>, Api
 }
 
 fn of_job(objects: &Objects, rows: &JobRows) -> Vec<(UploadId, JobArtifact)> {
-    let mut found: Vec<(UploadId, JobArtifact)> = Vec::new();
+    let mut found = Vec::new();
     for attempt in &rows.attempts {
-        for (upload, view) in named(objects, attempt) {
-            let (Some(upload), Some(name), Some(size), Some(sha256)) =
-                (upload, view.name, view.size, view.sha256)
-            else {
-                continue;
-            };
-            let attempt = attempt.id.index;
-            found.retain(|(_, it)| (it.attempt, &it.name) != (attempt, &name));
-            let kind = view.kind;
-            found.push((
-                upload,
-                JobArtifact {
-                    attempt,
-                    kind,
-                    name,
-                    size,
-                    sha256,
-                },
-            ));
-        }
+        of_attempt(objects, &rows.job, attempt, &mut found);
     }
     found
+}
+
+fn of_attempt(
+    objects: &Objects,
+    job: &Job,
+    attempt: &Attempt,
+    found: &mut Vec<(UploadId, JobArtifact)>,
+) {
+    for (upload, view) in named(objects, attempt) {
+        let (Some(upload), Some(name), Some(size), Some(sha256)) =
+            (upload, view.name, view.size, view.sha256)
+        else {
+            continue;
+        };
+        let (job_id, attempt) = (job.id.to_string(), attempt.id.index);
+        found.retain(|(_, it)| (&it.job_id, it.attempt, &it.name) != (&job_id, attempt, &name));
+        found.push((
+            upload,
+            JobArtifact {
+                job_id,
+                job: job.name.to_string(),
+                attempt,
+                kind: view.kind,
+                name,
+                size,
+                sha256,
+            },
+        ));
+    }
 }
 
 /// What is shown of the artifacts of an attempt.
@@ -150,7 +246,7 @@ pub fn views(objects: &Objects, attempt: &Attempt) -> Vec<ArtifactView> {
 
 /// References as the runner gave them. Ours are shown with what is known of the bytes, and only
 /// when all of them are there; others are text (A49).
-fn named(objects: &Objects, attempt: &Attempt) -> Vec<(Option<UploadId>, ArtifactView)> {
+pub(super) fn named(objects: &Objects, attempt: &Attempt) -> Vec<(Option<UploadId>, ArtifactView)> {
     #[derive(serde::Deserialize)]
     struct Named {
         r#type: String,

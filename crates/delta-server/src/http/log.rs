@@ -238,7 +238,7 @@ impl Asked {
 
 /// A range as it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Range {
+pub(super) enum Range {
     /// Half open.
     From(u64, u64),
     Last(u64),
@@ -246,7 +246,7 @@ enum Range {
 
 impl Range {
     /// The same in a log of this length, half open; `None` when it has none of these bytes.
-    fn within(self, length: u64) -> Option<(u64, u64)> {
+    pub fn within(self, length: u64) -> Option<(u64, u64)> {
         let (from, to) = match self {
             Range::From(from, to) => (from, to.min(length)),
             Range::Last(bytes) => (length.saturating_sub(bytes), length),
@@ -256,7 +256,7 @@ impl Range {
 }
 
 /// `bytes=a-b`, `bytes=a-` or `bytes=-n`. Anything else is answered with everything.
-fn range(text: &str) -> Option<Range> {
+pub(super) fn range(text: &str) -> Option<Range> {
     let (from, to) = text.strip_prefix("bytes=")?.split_once('-')?;
     if from.is_empty() {
         return to.parse().ok().map(Range::Last);

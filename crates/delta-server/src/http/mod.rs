@@ -10,6 +10,7 @@ mod enrol;
 mod error;
 mod events;
 mod extract;
+mod inputs;
 mod jobs;
 mod lease;
 mod log;
@@ -136,7 +137,7 @@ impl App {
         let objects = self.objects.clone();
         let done = tokio::task::spawn_blocking(move || work(&objects)).await;
         let done = done.map_err(|error| internal("work on files failed", &error))?;
-        done.map_err(|error| internal("work on files failed", &error))
+        done.map_err(|error| not_stored(&error))
     }
 }
 
@@ -162,6 +163,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(jobs::routes())
         .merge(log::routes())
         .merge(artifacts::routes())
+        .merge(inputs::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
         .merge(enrol::routes())
@@ -190,6 +192,16 @@ async fn unknown_path(headers: HeaderMap) -> Response {
 fn internal(what: &str, error: &dyn std::error::Error) -> ApiError {
     tracing::error!(%error, "{what}");
     ApiError::new(ErrorCode::Internal, what)
+}
+
+/// Files could not be worked on. A full disk is said as such: somebody can help there.
+fn not_stored(error: &std::io::Error) -> ApiError {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    if matches!(error.kind(), StorageFull | QuotaExceeded) {
+        tracing::error!(%error, "the disk of logs and artifacts is full");
+        return ApiError::new(ErrorCode::StorageFull, "the server's disk is full");
+    }
+    internal("work on files failed", error)
 }
 
 /// The decoded pairs of a query string.

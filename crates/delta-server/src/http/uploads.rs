@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Heard, Runner, next_piece, read};
 use super::runner::{parse, stale};
-use super::{App, internal};
+use super::{App, internal, not_stored};
 use crate::audit::Noticed;
 use crate::fence::{self, LogRight, Right};
 use crate::holder::{hex, proof};
@@ -81,6 +81,7 @@ async fn create_upload(
             }
             let meta = ArtifactMeta {
                 name: wanted.name,
+                kind: None,
                 size: wanted.size,
                 sha256: wanted.sha256.map(|hash| hash.to_lowercase()),
             };
@@ -198,7 +199,7 @@ async fn receive(
     headers: &HeaderMap,
     mut body: Body,
 ) -> Result<Option<(Part, ArtifactMeta)>, ApiError> {
-    let bad = |error: std::io::Error| internal("an artifact could not be written", &error);
+    let bad = |error: std::io::Error| not_stored(&error);
     let begun = app.files(move |objects| match objects.announced(id) {
         Some(meta) => Ok(Some((meta, objects.part(id)?))),
         None => Ok(None),
@@ -225,6 +226,7 @@ async fn receive(
     matches(&meta, size, &hash)?;
     let whole = ArtifactMeta {
         name: meta.name,
+        kind: meta.kind,
         size: Some(size),
         sha256: Some(hash),
     };
@@ -296,7 +298,7 @@ async fn job_spec(
 
 /// The lease of a token, if it is the caller's and gives this right; otherwise the answer to give.
 /// Judged on committed rows, by the core's own rules (A25, A37, A38).
-async fn held(
+pub(super) async fn held(
     app: &App,
     token: &LeaseToken,
     who: &Principal,
@@ -335,12 +337,12 @@ async fn held(
 }
 
 /// A lease that gives the right it was shown for.
-struct Held {
-    key: LeaseKey,
+pub(super) struct Held {
+    pub key: LeaseKey,
     log: LogRight,
 }
 
-fn lease_header(headers: &HeaderMap) -> Result<LeaseToken, ApiError> {
+pub(super) fn lease_header(headers: &HeaderMap) -> Result<LeaseToken, ApiError> {
     let text = headers
         .get("delta-lease")
         .and_then(|value| value.to_str().ok());

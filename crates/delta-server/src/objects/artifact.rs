@@ -4,7 +4,7 @@
 //! other's bytes before they have come.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use delta_core::LeaseKey;
 use serde::{Deserialize, Serialize};
 
 use super::{Objects, UploadId, create, fresh, id, make_folder};
-use crate::writer::random;
+use crate::writer::{random, sha256};
 
-/// Artifact bytes of one lease.
-pub const MAX_ARTIFACT_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+/// Artifact bytes of one lease: an image of a small machine fits, a disk does not.
+pub const MAX_ARTIFACT_BYTES: u64 = 10 * 1024 * 1024 * 1024;
 /// Artifacts of one lease: what one Complete may name.
 const MAX_ARTIFACTS: usize = 1000;
 /// Senders of one artifact at a time: one that speaks and a few whose connection broke. They do not
@@ -29,6 +29,9 @@ const SILENT: Duration = Duration::from_secs(120);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArtifactMeta {
     pub name: String,
+    /// What it is to people, where the sender says so now and not with the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     pub size: Option<u64>,
     pub sha256: Option<String>,
 }
@@ -67,19 +70,93 @@ impl Objects {
         lease: LeaseKey,
         meta: &ArtifactMeta,
     ) -> io::Result<Option<UploadId>> {
+        self.announce(lease, u64::from_be_bytes(random()), meta)
+    }
+
+    /// Makes room for an artifact that has its name to itself: announced again, it is the same
+    /// one, so that whoever did not hear the answer can ask again.
+    pub fn named_artifact(
+        &self,
+        lease: LeaseKey,
+        meta: &ArtifactMeta,
+    ) -> io::Result<Option<UploadId>> {
+        let mut number = [0; 8];
+        number.copy_from_slice(&sha256(meta.name.as_bytes())[..8]);
+        self.announce(lease, u64::from_be_bytes(number), meta)
+    }
+
+    fn announce(
+        &self,
+        lease: LeaseKey,
+        number: u64,
+        meta: &ArtifactMeta,
+    ) -> io::Result<Option<UploadId>> {
         let id = UploadId {
             lease,
-            artifact: Some(u64::from_be_bytes(random())),
+            artifact: Some(number),
         };
         make_folder(&self.folder(lease))?;
         self.alone(lease, |folder| {
-            if lengths(folder, "meta-")?.count() >= MAX_ARTIFACTS {
+            if self.artifact(id).is_some() {
+                return Ok(Some(id));
+            }
+            let known = file_of(folder, "meta", id).exists();
+            if !known && lengths(folder, "meta-")?.count() >= MAX_ARTIFACTS {
                 return Ok(None);
             }
             self.write_whole(&file_of(folder, "meta", id), &serde_json::to_vec(meta)?)?;
             self.sync(folder)?;
             Ok(Some(id))
         })
+    }
+
+    /// Stores a small artifact at once; nothing when the lease has too many, or too large ones.
+    pub fn keep_artifact(
+        &self,
+        lease: LeaseKey,
+        meta: &ArtifactMeta,
+        bytes: &[u8],
+    ) -> io::Result<Option<(UploadId, Sealed)>> {
+        let Some(id) = self.named_artifact(lease, meta)? else {
+            return Ok(None);
+        };
+        if let Some(there) = self.artifact(id) {
+            let equal = (there.size, &there.sha256) == (meta.size, &meta.sha256);
+            return Ok(Some((id, if equal { Sealed::Done } else { Sealed::Differs })));
+        }
+        let mut part = self.part(id)?;
+        let size = bytes.len() as u64;
+        if !self.reserve(&mut part, size, size)? {
+            return Ok(None);
+        }
+        part.file.write_all(bytes)?;
+        Ok(Some((id, self.seal(part, meta)?)))
+    }
+
+    /// Every artifact of a lease that is there whole, by name.
+    pub fn sealed(&self, lease: LeaseKey) -> io::Result<Vec<(UploadId, ArtifactMeta)>> {
+        let entries = match std::fs::read_dir(self.folder(lease)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("sealed-"));
+            let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
+            let Some(artifact) = number else {
+                continue;
+            };
+            let id = UploadId {
+                lease,
+                artifact: Some(artifact),
+            };
+            found.extend(self.artifact(id).map(|meta| (id, meta)));
+        }
+        found.sort_by(|(one, left), (two, right)| {
+            (&left.name, one.artifact).cmp(&(&right.name, two.artifact))
+        });
+        Ok(found)
     }
 
     /// The artifact as it was announced.
@@ -197,14 +274,13 @@ fn lengths(folder: &Path, prefix: &str) -> io::Result<impl Iterator<Item = u64>>
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use super::super::tests::{lease, names, pair};
     use super::*;
 
     fn announced() -> ArtifactMeta {
         ArtifactMeta {
             name: "a.txt".into(),
+            kind: None,
             size: None,
             sha256: None,
         }
@@ -238,6 +314,41 @@ mod tests {
         assert_eq!(one.artifact(id), Some(received("bytes")));
         assert_eq!(std::fs::read(one.artifact_path(id)).unwrap(), b"bytes");
         assert_eq!(names(&one.parts()), [""; 0]);
+    }
+
+    #[test]
+    fn a_small_artifact_is_stored_once_however_often_it_is_sent() {
+        // EP-13, A18
+        let (_folder, one, two) = pair();
+        let meta = received("few");
+        let (id, first) = one.keep_artifact(lease(), &meta, b"few").unwrap().unwrap();
+        let again = two.keep_artifact(lease(), &meta, b"few").unwrap();
+        assert_eq!((first, again), (Sealed::Done, Some((id, Sealed::Done))));
+        let other = two.keep_artifact(lease(), &received("other"), b"other").unwrap();
+        assert_eq!(other, Some((id, Sealed::Differs)));
+        assert_eq!(std::fs::read(one.artifact_path(id)).unwrap(), b"few");
+        assert_eq!(one.named_artifact(lease(), &announced()).unwrap(), Some(id));
+        assert_eq!(two.sealed(lease()).unwrap(), [(id, meta)]);
+        assert_eq!(two.sealed(lease().attempt.lease(9)).unwrap(), []);
+    }
+
+    #[test]
+    fn what_is_announced_is_not_listed_before_it_is_whole() {
+        // F3, F45
+        let (_folder, one, _two) = pair();
+        let mut meta = announced();
+        for name in ["c", "a", "b"] {
+            meta.name = name.into();
+            let id = one.named_artifact(lease(), &meta).unwrap().unwrap();
+            let part = send(&one, id, name);
+            if name != "b" {
+                let whole = ArtifactMeta { name: name.into(), ..received(name) };
+                assert_eq!(one.seal(part, &whole).unwrap(), Sealed::Done);
+            }
+        }
+        let sealed = one.sealed(lease()).unwrap();
+        let names: Vec<&str> = sealed.iter().map(|(_, meta)| meta.name.as_str()).collect();
+        assert_eq!(names, ["a", "c"]);
     }
 
     #[test]

@@ -226,6 +226,7 @@ mod tests {
         let (_folder, one, two) = pair();
         let meta = ArtifactMeta {
             name: "a".into(),
+            kind: None,
             size: None,
             sha256: None,
         };

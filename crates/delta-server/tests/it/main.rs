@@ -3,6 +3,7 @@
 
 mod agent;
 mod agents_api;
+mod artifacts;
 mod asked;
 mod audit;
 mod bench;

@@ -225,6 +225,8 @@ pub struct ArtifactView {
 /// An artifact of a job that is stored here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JobArtifact {
+    pub job_id: String,
+    pub job: String,
     pub attempt: u32,
     #[serde(rename = "type")]
     pub kind: String,
@@ -233,7 +235,25 @@ pub struct JobArtifact {
     pub sha256: String,
 }
 
-/// What can be fetched of a job.
+/// An artifact of a job that another one needs, as that one's agent sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InputArtifact {
+    /// What to ask for.
+    pub id: String,
+    /// The name of the job it is of.
+    pub job: String,
+    pub name: String,
+    pub size: u64,
+    pub sha256: String,
+}
+
+/// What a job gets from those it needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InputList {
+    pub inputs: Vec<InputArtifact>,
+}
+
+/// What can be fetched of a job, or of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ArtifactList {
     pub artifacts: Vec<JobArtifact>,

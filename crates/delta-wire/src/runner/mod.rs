@@ -23,7 +23,7 @@ pub use lease::{AckLease, AckLeaseAck, GrantedSpec, JobSpecRef, Lease, LeaseGran
 pub use reason::{Reason, StaleLease};
 pub use settle::{Artifact, CancelAckAck, CompleteAck, LogDigest};
 pub use token::{CancelToken, LeaseToken, Locator};
-pub use upload::{CreateUpload, UploadCreated, UploadKind, UploadMethod};
+pub use upload::{CreateUpload, UploadCreated, UploadKind, UploadMethod, upload_name};
 
 /// What a request is answered with when it is refused: the one shape of an error.
 pub type RunnerError = crate::error::ErrorBody;

@@ -59,15 +59,20 @@ impl Message for CreateUpload {
 /// A relative path that stays where it is put, on any system that later downloads it.
 fn name(node: Node<'_>) -> Result<String, Invalid> {
     let name = node.text(MAX_NAME)?;
-    let strange = name
-        .chars()
-        .any(|c| c.is_control() || matches!(c, '\\' | ':'));
-    if strange || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
-        return Err(Invalid::here(
+    match upload_name(&name) {
+        true => Ok(name),
+        false => Err(Invalid::here(
             "must be a relative path without `.`, `..`, `\\` or `:`",
-        ));
+        )),
     }
-    Ok(name)
+}
+
+/// Whether something may be uploaded under this name: a relative path of at most 255 characters
+/// that means the same on every system.
+pub fn upload_name(name: &str) -> bool {
+    let strange = |c: char| c.is_control() || matches!(c, '\\' | ':');
+    let part = |part: &str| matches!(part, "" | "." | "..");
+    name.chars().count() <= MAX_NAME && !name.contains(strange) && !name.split('/').any(part)
 }
 
 fn kind(node: Node<'_>) -> Result<UploadKind, Invalid> {

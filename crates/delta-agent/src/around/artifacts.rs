@@ -1,0 +1,241 @@
+//! Artifacts: files of the workspace that the job spec names, kept on the server after the work,
+//! also after work that failed.
+//!
+//! Each file is hashed and sent through one descriptor. Its size and hash are declared before its
+//! bytes go, and compared at the other end: a file that changes meanwhile is no artifact. Few bytes
+//! go in a message, many to an upload that is asked for.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::sync::Arc;
+use std::time::Instant;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use bytes::Bytes;
+use delta_core::Cause;
+use delta_wire::agent::proto::{Artifact, CreateUpload};
+use delta_wire::runner::upload_name;
+
+use super::files::{FileError, Matched, Owner, Root, WalkError, Walked};
+use super::glob::Glob;
+use super::transfer::{Patience, Sending, Trouble, hex, size};
+use super::{Around, Failed};
+
+/// Bytes that go in a message: the request of an upload would cost more than they do.
+const INLINE_BYTES: u64 = 64 * 1024;
+/// Artifacts of one attempt: what one result may name.
+const MAX_ARTIFACTS: usize = 1000;
+/// Bytes that are hashed between two looks at whether to stop.
+const HASH_BYTES: usize = 1024 * 1024;
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    /// Artifacts that the server has.
+    pub count: u32,
+    pub failed: Option<Failed>,
+}
+
+/// Keeps what the spec names.
+pub(super) async fn keep(around: &Around<'_>) -> Stored {
+    let mut stored = Stored::default();
+    if around.spec.artifacts.is_empty() {
+        return stored;
+    }
+    let began = Instant::now();
+    let (root, walked) = match find(around).await {
+        Ok(found) => found,
+        Err(failed) => {
+            stored.failed = Some(failed);
+            return stored;
+        }
+    };
+    tell(around, &walked);
+    let mut bytes = 0;
+    for matched in &walked.files {
+        match one(around, &root, matched).await {
+            Ok(length) => {
+                stored.count += 1;
+                bytes += length;
+            }
+            Err(trouble) => {
+                let path = &matched.path;
+                stored.failed = Some(Failed {
+                    cause: Cause::Artifact,
+                    summary: format!("the artifact `{path}` was not kept: {trouble}"),
+                });
+                break;
+            }
+        }
+    }
+    if stored.count > 0 {
+        let (count, all) = (stored.count, size(bytes));
+        let plural = if count == 1 { "" } else { "s" };
+        let took = began.elapsed().as_secs_f64();
+        around
+            .log
+            .mark(&format!("{count} artifact{plural}, {all} in {took:.1}s"));
+    }
+    stored
+}
+
+async fn find(around: &Around<'_>) -> Result<(Arc<Root>, Walked), Failed> {
+    let failed = |words: String| Failed {
+        cause: Cause::Artifact,
+        summary: format!("artifacts were not kept: {words}"),
+    };
+    let mut patterns = Vec::new();
+    for artifact in &around.spec.artifacts {
+        let text = &artifact.path_glob;
+        let glob = Glob::parse(text);
+        patterns.push(glob.ok_or_else(|| failed(format!("`{text}` stands for too much")))?);
+    }
+    let (workspace, stopped) = (around.folder.workspace.clone(), around.stopped.clone());
+    let found = tokio::task::spawn_blocking(move || {
+        let root = Root::open(&workspace)?;
+        let walked = root.walk(&patterns, MAX_ARTIFACTS, &stopped)?;
+        Ok::<_, WalkError>((Arc::new(root), walked))
+    });
+    match found.await {
+        Ok(found) => found.map_err(|problem| failed(problem.to_string())),
+        Err(problem) => Err(failed(problem.to_string())),
+    }
+}
+
+/// What is left out is said.
+fn tell(around: &Around<'_>, walked: &Walked) {
+    for (path, why) in &walked.skipped {
+        let path = path.escape_debug();
+        around.log.mark(&format!("warning: no artifact: `{path}` is {why}"));
+    }
+    for (artifact, met) in around.spec.artifacts.iter().zip(&walked.met) {
+        if !met {
+            let glob = artifact.path_glob.escape_debug();
+            around
+                .log
+                .mark(&format!("warning: no file matches the artifact `{glob}`"));
+        }
+    }
+}
+
+/// A file that is ready to be sent.
+struct Ready {
+    file: File,
+    size: u64,
+    sha256: String,
+    /// All of it, where it is small.
+    small: Option<Bytes>,
+}
+
+async fn one(around: &Around<'_>, root: &Arc<Root>, matched: &Matched) -> Result<u64, Trouble> {
+    let name = &matched.path;
+    if !upload_name(name) {
+        let words = "its name is longer than 255 characters, or has `\\`, `:` or a line end";
+        return Err(Trouble::Refused(words.to_owned()));
+    }
+    let kind = around.spec.artifacts.get(matched.pattern);
+    let kind = kind.map_or_else(String::new, |it| it.kind.clone());
+    let ready = prepare(around, root, name).await?;
+    let (execution, lease) = (&around.context.execution, around.lease);
+    if let Some(bytes) = &ready.small {
+        let artifact = Artifact {
+            name: name.clone(),
+            path: name.clone(),
+            content_type: "application/octet-stream".to_owned(),
+            data: bytes.clone(),
+            upload_url: String::new(),
+            kind,
+        };
+        let link = &around.context.link;
+        let mut patience = Patience::new();
+        while let Err(error) = link.keep_artifact(execution, lease, artifact.clone()).await {
+            patience.after(error.into()).await?;
+        }
+        return Ok(ready.size);
+    }
+    let mut patience = Patience::new();
+    while let Err(trouble) = upload(around, name, &kind, &ready).await {
+        patience.after(trouble).await?;
+    }
+    Ok(ready.size)
+}
+
+/// Asked for again with each try: the one before may have come through.
+async fn upload(
+    around: &Around<'_>,
+    name: &str,
+    kind: &str,
+    ready: &Ready,
+) -> Result<(), Trouble> {
+    let wanted = CreateUpload {
+        name: name.to_owned(),
+        size: ready.size,
+        sha256: ready.sha256.clone(),
+        kind: kind.to_owned(),
+        ..CreateUpload::default()
+    };
+    let (execution, lease) = (&around.context.execution, around.lease);
+    let link = &around.context.link;
+    let created = link.create_upload(execution, lease, wanted).await?;
+    if created.url.is_empty() {
+        return Ok(());
+    }
+    // Below the server's own address, or nowhere (T17).
+    if !created.url.starts_with('/') || created.url.starts_with("//") {
+        return Err(Trouble::Refused("the server names a strange place".to_owned()));
+    }
+    let sending = Sending {
+        around,
+        url: &created.url,
+        headers: &[],
+        file: &ready.file,
+        size: ready.size,
+        what: &format!("artifact {name}"),
+    };
+    sending.send().await.map(drop)
+}
+
+async fn prepare(around: &Around<'_>, root: &Arc<Root>, name: &str) -> Result<Ready, Trouble> {
+    let (root, name, stopped) = (Arc::clone(root), name.to_owned(), around.stopped.clone());
+    let user = around.confinement.user;
+    let owner = Owner(user.unwrap_or_else(|| rustix::process::geteuid().as_raw()));
+    let read = tokio::task::spawn_blocking(move || {
+        let (mut file, size) = root.file(&name, owner).map_err(trouble)?;
+        let mut hash = Context::new(&SHA256);
+        let mut small = (size <= INLINE_BYTES).then(Vec::new);
+        let (mut buffer, mut seen) = (vec![0; HASH_BYTES.min(size as usize + 1)], 0);
+        while !stopped.is_cancelled() {
+            let count = match file.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                count => count?,
+            };
+            if count == 0 {
+                break;
+            }
+            hash.update(&buffer[..count]);
+            seen += count as u64;
+            if let Some(small) = small.as_mut().filter(|_| seen <= INLINE_BYTES) {
+                small.extend_from_slice(&buffer[..count]);
+            }
+        }
+        if seen != size {
+            return Err(Trouble::Refused("it changes while it is read".to_owned()));
+        }
+        file.rewind()?;
+        Ok(Ready {
+            file,
+            size,
+            sha256: hex(hash.finish().as_ref()),
+            small: small.map(Bytes::from),
+        })
+    });
+    read.await
+        .unwrap_or_else(|problem| Err(Trouble::Refused(problem.to_string())))
+}
+
+fn trouble(error: FileError) -> Trouble {
+    match error {
+        FileError::Io(error) => error.into(),
+        other => Trouble::Refused(format!("it {other}")),
+    }
+}

@@ -1,0 +1,522 @@
+//! Files beneath a folder that somebody else filled. Nothing here leaves that folder, whatever
+//! lies in it: each path is resolved by the kernel beneath the folder and through no link
+//! (openat2), or part by part where the kernel cannot (T9).
+//!
+//! Only regular files are opened, each once, and what is known of one is read from the very
+//! descriptor that its bytes come from.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, statat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use tokio_util::sync::CancellationToken;
+
+use super::glob::{Glob, Place};
+
+/// Entries of folders that one walk looks at: several times a large `node_modules`.
+const MAX_ENTRIES: usize = 1_000_000;
+/// Folders inside each other: more is a loop somebody built.
+const MAX_DEPTH: usize = 128;
+/// Names that are told of those that cannot be taken.
+const MAX_SKIPPED: usize = 20;
+/// How often a resolution that met a rename is begun again.
+const RACES: usize = 16;
+
+/// A folder that is not left.
+#[derive(Debug)]
+pub(crate) struct Root {
+    folder: OwnedFd,
+}
+
+/// Whose files count as the job's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner(pub u32);
+
+/// What a walk found, in the order of the paths.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Walked {
+    pub files: Vec<Matched>,
+    /// What a pattern names and what cannot be taken, and why.
+    pub skipped: Vec<(String, &'static str)>,
+    /// For each pattern, whether anything was found.
+    pub met: Vec<bool>,
+}
+
+/// A regular file, and the first pattern that means it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Matched {
+    pub path: String,
+    pub pattern: usize,
+}
+
+/// Why a walk was given up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WalkError {
+    #[error("more than {0} files match")]
+    TooMany(usize),
+    #[error("there are more than {MAX_ENTRIES} files to look at; narrow the pattern")]
+    TooLarge,
+    #[error("folders are more than {MAX_DEPTH} deep")]
+    TooDeep,
+    #[error("it was stopped")]
+    Stopped,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Why a file is not opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    #[error("is {0}")]
+    NotRegular(&'static str),
+    #[error("is linked from elsewhere and belongs to somebody else")]
+    Foreign,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl Root {
+    /// The folder itself is no link either.
+    pub fn open(path: &Path) -> io::Result<Root> {
+        let flags = FOLDER | OFlags::NOFOLLOW;
+        let folder = openat(rustix::fs::CWD, path, flags, Mode::empty())?;
+        Ok(Root { folder })
+    }
+
+    /// A folder inside.
+    pub fn folder(&self, path: &str) -> io::Result<Root> {
+        let folder = match path {
+            "" | "." => openat(&self.folder, ".", FOLDER, Mode::empty())?,
+            path => beneath(self.folder.as_fd(), path, FOLDER, Mode::empty())?,
+        };
+        Ok(Root { folder })
+    }
+
+    /// A folder inside, made with those above it where it is missing.
+    pub fn make_folder(&self, path: &str) -> io::Result<Root> {
+        let mut here = self.folder("")?;
+        for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {
+            plain(part)?;
+            match mkdirat(&here.folder, part, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => here = here.folder(part)?,
+                Err(problem) => return Err(problem.into()),
+            }
+        }
+        Ok(here)
+    }
+
+    /// A regular file that is the job's to give away, and its size.
+    pub fn file(&self, path: &str, owner: Owner) -> Result<(File, u64), FileError> {
+        // Looked at before it is opened: to open a device is to act on it.
+        let (folder, name) = match path.rsplit_once('/') {
+            Some((folder, name)) => (self.folder(folder)?, name),
+            None => (self.folder("")?, path),
+        };
+        plain(name)?;
+        let found = statat(&folder.folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        let found = found.map_err(io::Error::from)?;
+        regular(FileType::from_raw_mode(found.st_mode))?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = beneath(folder.folder.as_fd(), name, flags | OFlags::CLOEXEC, Mode::empty())?;
+        let found = fstat(&file).map_err(io::Error::from)?;
+        regular(FileType::from_raw_mode(found.st_mode))?;
+        // A build links its own files; one of another user's got here by a trick.
+        if found.st_nlink > 1 && found.st_uid != owner.0 {
+            return Err(FileError::Foreign);
+        }
+        Ok((File::from(file), u64::try_from(found.st_size).unwrap_or(0)))
+    }
+
+    /// A fresh file inside, in place of whatever has its name; the folders above are made.
+    pub fn create(&self, path: &str, mode: u32) -> io::Result<File> {
+        let (folder, name) = match path.rsplit_once('/') {
+            Some((folder, name)) => (self.make_folder(folder)?, name),
+            None => (self.folder("")?, path),
+        };
+        plain(name)?;
+        match unlinkat(&folder.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(problem) => return Err(problem.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let mode = Mode::from_raw_mode(mode);
+        let file = openat(&folder.folder, name, flags | OFlags::CLOEXEC, mode)?;
+        Ok(File::from(file))
+    }
+
+    /// Removes a file inside, if there is one.
+    pub fn remove(&self, path: &str) -> io::Result<()> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        plain(name)?;
+        match unlinkat(&self.folder(folder)?.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(problem) => Err(problem.into()),
+        }
+    }
+
+    /// Every regular file that one of the patterns means, at most so many.
+    pub fn walk(
+        &self,
+        patterns: &[Glob],
+        most: usize,
+        stopped: &CancellationToken,
+    ) -> Result<Walked, WalkError> {
+        let mut walk = Walk {
+            root: self,
+            patterns,
+            most,
+            seen: 0,
+            walked: Walked {
+                met: vec![false; patterns.len()],
+                ..Walked::default()
+            },
+        };
+        let start: Vec<Reached> = patterns.iter().map(|it| Reached::from(it.start())).collect();
+        let mut open = vec![(String::new(), 0, start)];
+        while let Some((path, depth, reached)) = open.pop() {
+            if stopped.is_cancelled() {
+                return Err(WalkError::Stopped);
+            }
+            if depth > MAX_DEPTH {
+                return Err(WalkError::TooDeep);
+            }
+            walk.folder(&path, depth, &reached, &mut open)?;
+        }
+        walk.walked.files.sort();
+        walk.walked.skipped.sort();
+        Ok(walk.walked)
+    }
+}
+
+/// How a pattern stands at a folder.
+#[derive(Debug, Clone)]
+enum Reached {
+    /// The folder is meant, with everything in it.
+    All,
+    At(Place),
+}
+
+impl From<super::glob::Met> for Reached {
+    fn from(met: super::glob::Met) -> Reached {
+        match met.matched {
+            true => Reached::All,
+            false => Reached::At(met.below),
+        }
+    }
+}
+
+type Open = Vec<(String, usize, Vec<Reached>)>;
+
+struct Walk<'a> {
+    root: &'a Root,
+    patterns: &'a [Glob],
+    most: usize,
+    seen: usize,
+    walked: Walked,
+}
+
+impl Walk<'_> {
+    fn folder(
+        &mut self,
+        path: &str,
+        depth: usize,
+        reached: &[Reached],
+        open: &mut Open,
+    ) -> Result<(), WalkError> {
+        let folder = match self.root.folder(path) {
+            Ok(folder) => folder,
+            Err(problem) if path.is_empty() => return Err(problem.into()),
+            Err(_) => {
+                self.skip(path.to_owned(), "cannot be opened");
+                return Ok(());
+            }
+        };
+        for entry in Dir::read_from(&folder.folder).map_err(io::Error::from)? {
+            let entry = entry.map_err(io::Error::from)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            self.seen += 1;
+            if self.seen > MAX_ENTRIES {
+                return Err(WalkError::TooLarge);
+            }
+            let next: Vec<Reached> = self.meet(reached, name);
+            let meant = next.iter().position(|it| matches!(it, Reached::All));
+            let alive = |it: &Reached| !matches!(it, Reached::At(place) if place.is_over());
+            if !next.iter().any(alive) {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    let found = statat(&folder.folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+                    FileType::from_raw_mode(found.map_err(io::Error::from)?.st_mode)
+                }
+                known => known,
+            };
+            let Ok(name) = std::str::from_utf8(name) else {
+                self.skip(format!("{path}/?"), "has a name that is no text");
+                continue;
+            };
+            let inside = match path {
+                "" => name.to_owned(),
+                path => format!("{path}/{name}"),
+            };
+            match (kind, meant) {
+                (FileType::Directory, _) => open.push((inside, depth + 1, next)),
+                (FileType::RegularFile, Some(pattern)) => self.take(inside, pattern, &next)?,
+                (FileType::RegularFile, None) => {}
+                (other, Some(_)) => self.skip(inside, kind_of(other)),
+                (_, None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn meet(&self, reached: &[Reached], name: &[u8]) -> Vec<Reached> {
+        let each = reached.iter().zip(self.patterns);
+        let each = each.map(|(reached, pattern)| match reached {
+            Reached::All => Reached::All,
+            Reached::At(place) => pattern.meet(place, name).into(),
+        });
+        each.collect()
+    }
+
+    fn take(&mut self, path: String, pattern: usize, next: &[Reached]) -> Result<(), WalkError> {
+        if self.walked.files.len() >= self.most {
+            return Err(WalkError::TooMany(self.most));
+        }
+        for (met, reached) in self.walked.met.iter_mut().zip(next) {
+            *met |= matches!(reached, Reached::All);
+        }
+        self.walked.files.push(Matched { path, pattern });
+        Ok(())
+    }
+
+    fn skip(&mut self, path: String, why: &'static str) {
+        if self.walked.skipped.len() < MAX_SKIPPED {
+            self.walked.skipped.push((path, why));
+        }
+    }
+}
+
+const FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+
+/// Opens a path beneath a folder, through no link of any kind.
+fn beneath(folder: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    for _ in 0..RACES {
+        match openat2(folder, path, flags | OFlags::NOFOLLOW, mode, resolve) {
+            Ok(found) => return Ok(found),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // An old kernel, or a filter around this process that does not know it.
+            Err(Errno::NOSYS | Errno::PERM) => return part_by_part(folder, path, flags, mode),
+            Err(problem) => return Err(problem.into()),
+        }
+    }
+    part_by_part(folder, path, flags, mode)
+}
+
+fn part_by_part(
+    folder: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlags,
+    mode: Mode,
+) -> io::Result<OwnedFd> {
+    let mut parts = path.split('/').filter(|part| !matches!(*part, "" | ".")).peekable();
+    let mut here: Option<OwnedFd> = None;
+    while let Some(part) = parts.next() {
+        plain(part)?;
+        let at = here.as_ref().map_or(folder, AsFd::as_fd);
+        if parts.peek().is_none() {
+            return Ok(openat(at, part, flags | OFlags::NOFOLLOW, mode)?);
+        }
+        let through = FOLDER | OFlags::NOFOLLOW;
+        here = Some(openat(at, part, through, Mode::empty())?);
+    }
+    Err(io::ErrorKind::InvalidInput.into())
+}
+
+/// A name, and no way to anywhere.
+fn plain(name: &str) -> io::Result<()> {
+    match matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+        true => Err(io::Error::new(io::ErrorKind::InvalidInput, "is no name of a file")),
+        false => Ok(()),
+    }
+}
+
+fn regular(kind: FileType) -> Result<(), FileError> {
+    match kind {
+        FileType::RegularFile => Ok(()),
+        other => Err(FileError::NotRegular(kind_of(other))),
+    }
+}
+
+fn kind_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::RegularFile => "a file",
+        FileType::Directory => "a folder",
+        FileType::Symlink => "a link, which is not followed",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Unknown => "of no known kind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Read;
+    use std::os::unix::fs::symlink;
+
+    fn me() -> Owner {
+        Owner(rustix::process::geteuid().as_raw())
+    }
+
+    fn walk(root: &Path, patterns: &[&str]) -> Result<Walked, WalkError> {
+        let patterns: Vec<Glob> = patterns.iter().filter_map(|it| Glob::parse(it)).collect();
+        let root = Root::open(root).expect("a root");
+        root.walk(&patterns, 100, &CancellationToken::new())
+    }
+
+    fn paths(walked: &Walked) -> Vec<&str> {
+        walked.files.iter().map(|it| it.path.as_str()).collect()
+    }
+
+    /// A workspace as somebody hostile leaves it, and a secret beside it.
+    fn hostile() -> (tempfile::TempDir, std::path::PathBuf) {
+        let place = tempfile::tempdir().expect("a folder");
+        let root = place.path().join("workspace");
+        fs::create_dir_all(root.join("out/deep")).expect("folders");
+        fs::write(place.path().join("secret"), "canary").expect("a file");
+        fs::write(root.join("out/good"), "good").expect("a file");
+        fs::write(root.join("out/deep/better"), "better").expect("a file");
+        symlink("../../secret", root.join("out/link")).expect("a link");
+        symlink("/etc/passwd", root.join("out/absolute")).expect("a link");
+        symlink("/proc/self/fd", root.join("out/fds")).expect("a link");
+        symlink("..", root.join("out/deep/up")).expect("a loop");
+        symlink("../..", root.join("out/away")).expect("a link");
+        let pipe = root.join("out/pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .expect("a pipe");
+        drop(std::os::unix::net::UnixListener::bind(root.join("out/socket")).expect("a socket"));
+        // A device needs rights that not everybody has.
+        let _ = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            root.join("out/device"),
+            FileType::CharacterDevice,
+            Mode::from_raw_mode(0o600),
+            rustix::fs::makedev(1, 5),
+        );
+        (place, root)
+    }
+
+    // T9
+    #[test]
+    fn a_walk_takes_regular_files_and_leaves_the_folder_by_no_way() {
+        let (_place, root) = hostile();
+        let walked = walk(&root, &["**", "nothing/*.xml"]).expect("a walk");
+        assert_eq!(paths(&walked), ["out/deep/better", "out/good"]);
+        assert_eq!(walked.met, [true, false]);
+        let skipped: Vec<&str> = walked.skipped.iter().map(|(path, _)| path.as_str()).collect();
+        for path in ["out/absolute", "out/away", "out/deep/up", "out/fds", "out/link", "out/pipe"] {
+            assert!(skipped.contains(&path), "{path} is told: {skipped:?}");
+        }
+        let all = walk(&root, &["out"]).expect("a walk");
+        assert_eq!(paths(&all), ["out/deep/better", "out/good"]);
+    }
+
+    // T9
+    #[test]
+    fn a_path_out_of_the_folder_is_refused_whoever_resolves_it() {
+        let (place, root) = hostile();
+        fs::hard_link(root.join("out/good"), root.join("out/twin")).expect("a link");
+        let opened = Root::open(&root).expect("a root");
+        for path in [
+            "../secret",
+            "out/../../secret",
+            "/etc/passwd",
+            "out/link",
+            "out/absolute",
+            "out/fds/0",
+            "out/away/secret",
+            "out/deep/up/good",
+            "out/pipe",
+            "out/socket",
+            "out",
+            "",
+            ".",
+            "..",
+        ] {
+            assert!(opened.file(path, me()).is_err(), "{path}");
+            let parts = part_by_part(opened.folder.as_fd(), path, OFlags::RDONLY, Mode::empty());
+            let regular = parts.map(|file| fstat(&file).expect("a file").st_mode);
+            let regular = regular.is_ok_and(|mode| FileType::from_raw_mode(mode).is_file());
+            assert!(!regular, "{path}, part by part");
+            assert!(opened.create(path, 0o600).is_err() || root.join(path).exists(), "{path}");
+        }
+        let secret = fs::read_to_string(place.path().join("secret")).expect("the secret");
+        assert_eq!(secret, "canary");
+        let (mut file, size) = opened.file("out/good", me()).expect("a file");
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("bytes");
+        assert_eq!((text.as_str(), size), ("good", 4));
+        assert!(opened.file("out/twin", me()).is_ok(), "a build links its own files");
+        let foreign = opened.file("out/twin", Owner(me().0 + 1));
+        assert!(matches!(foreign, Err(FileError::Foreign)), "{foreign:?}");
+    }
+
+    // T9
+    #[test]
+    fn what_is_written_goes_through_no_link() {
+        let (place, root) = hostile();
+        let opened = Root::open(&root).expect("a root");
+        assert!(opened.create("out/away/secret", 0o600).is_err());
+        assert!(opened.make_folder("out/away/more").is_err());
+        assert!(opened.make_folder("../more").is_err());
+        // A link in the place of a file is replaced, not followed.
+        drop(opened.create("out/link", 0o600).expect("a file"));
+        let secret = fs::read_to_string(place.path().join("secret")).expect("the secret");
+        assert_eq!(secret, "canary");
+        drop(opened.create("fresh/folder/file", 0o600).expect("a file"));
+        assert!(root.join("fresh/folder/file").is_file());
+        opened.remove("fresh/folder/file").expect("gone");
+        opened.remove("fresh/folder/file").expect("gone already");
+    }
+
+    #[test]
+    fn a_walk_has_bounds() {
+        let place = tempfile::tempdir().expect("a folder");
+        for n in 0..101 {
+            fs::write(place.path().join(n.to_string()), "").expect("a file");
+        }
+        let many = walk(place.path(), &["*"]);
+        assert!(matches!(many, Err(WalkError::TooMany(100))), "{many:?}");
+        let deep = vec!["d"; MAX_DEPTH + 2].join("/");
+        fs::create_dir_all(place.path().join(deep)).expect("folders");
+        let deep = walk(place.path(), &["d/**"]);
+        assert!(matches!(deep, Err(WalkError::TooDeep)), "{deep:?}");
+        let stopped = CancellationToken::new();
+        stopped.cancel();
+        let root = Root::open(place.path()).expect("a root");
+        let walked = root.walk(&[], 1, &stopped);
+        assert!(matches!(walked, Err(WalkError::Stopped)));
+    }
+}

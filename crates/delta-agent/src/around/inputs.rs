@@ -1,0 +1,169 @@
+//! Inputs: artifacts of jobs that this one needs, brought into the workspace before the work.
+//!
+//! Which there are, the server says; what a job asks for and does not get is said, and ends the
+//! attempt. Names come from another job, so each file is made beneath the workspace, through no
+//! link (T9), and is what was stored, to the byte.
+
+use std::time::Instant;
+
+use delta_core::Cause;
+use delta_wire::job_spec::InputSpec;
+use delta_wire::api::{InputArtifact, InputList};
+use delta_wire::runner::upload_name;
+use reqwest::Method;
+
+use super::files::Root;
+use super::glob::Glob;
+use super::transfer::{Patience, Receiving, Trouble, judged, size};
+use super::{Around, Failed};
+use crate::courier::Requests;
+
+/// Bytes of the list: a thousand artifacts of each of two hundred jobs.
+const MAX_LIST_BYTES: usize = 128 * 1024 * 1024;
+
+/// Brings what the spec asks for.
+pub(super) async fn fetch(around: &Around<'_>) -> Result<(), Failed> {
+    if around.spec.inputs.is_empty() {
+        return Ok(());
+    }
+    let began = Instant::now();
+    let list = list(around).await.map_err(|trouble| failed("inputs", &trouble))?;
+    let root = Root::open(&around.folder.workspace);
+    let root = root.map_err(|error| failed("inputs", &error.into()))?;
+    let (mut count, mut bytes) = (0, 0);
+    for input in &around.spec.inputs {
+        let found = chosen(input, &list)?;
+        for artifact in found {
+            let what = format!("input {} of {}", artifact.name, artifact.job);
+            let fetched = one(around, &root, input, artifact, &what).await;
+            fetched.map_err(|trouble| failed(&what, &trouble))?;
+            count += 1;
+            bytes += artifact.size;
+        }
+    }
+    let (all, took) = (size(bytes), began.elapsed().as_secs_f64());
+    let plural = if count == 1 { "" } else { "s" };
+    around
+        .log
+        .mark(&format!("{count} input{plural}, {all} in {took:.1}s"));
+    Ok(())
+}
+
+/// What an entry of the spec means; nothing at all is a mistake of somebody's.
+fn chosen<'a>(
+    input: &InputSpec,
+    list: &'a [InputArtifact],
+) -> Result<Vec<&'a InputArtifact>, Failed> {
+    let job = &input.job;
+    let glob = match &input.path_glob {
+        None => None,
+        Some(text) => Some(Glob::parse(text).ok_or_else(|| Failed {
+            cause: Cause::SpecError,
+            summary: format!("the input `{text}` stands for too much"),
+        })?),
+    };
+    let fits = |it: &&InputArtifact| {
+        it.job == *job && glob.as_ref().is_none_or(|glob| glob.matches(&it.name))
+    };
+    let found: Vec<&InputArtifact> = list.iter().filter(fits).collect();
+    match found.is_empty() {
+        false => Ok(found),
+        true => Err(Failed {
+            cause: Cause::Artifact,
+            summary: match &input.path_glob {
+                Some(glob) => format!("the job `{job}` left no artifact that matches `{glob}`"),
+                None => format!("the job `{job}` left no artifact"),
+            },
+        }),
+    }
+}
+
+fn failed(what: &str, trouble: &Trouble) -> Failed {
+    let cause = match trouble {
+        Trouble::DiskFull => Cause::DiskFull,
+        _ => Cause::Artifact,
+    };
+    Failed {
+        cause,
+        summary: format!("{what} could not be fetched: {trouble}"),
+    }
+}
+
+async fn list(around: &Around<'_>) -> Result<Vec<InputArtifact>, Trouble> {
+    let client = around.context.courier.client()?;
+    let mut patience = Patience::new();
+    loop {
+        match list_once(around, &client).await {
+            Ok(list) => return Ok(list),
+            Err(trouble) => patience.after(trouble).await?,
+        }
+    }
+}
+
+async fn list_once(
+    around: &Around<'_>,
+    client: &Requests,
+) -> Result<Vec<InputArtifact>, Trouble> {
+    let path = format!("/api/v1/runner/jobs/{}/inputs", around.identity.job_id);
+    let request = client.make(Method::GET, &path, around.lease)?;
+    let mut answer = judged(request.send().await?).await?;
+    let mut body = Vec::new();
+    while let Some(piece) = answer.chunk().await? {
+        body.extend_from_slice(&piece);
+        if body.len() > MAX_LIST_BYTES {
+            return Err(Trouble::Refused("the list is too long".to_owned()));
+        }
+    }
+    let list: InputList = serde_json::from_slice(&body)
+        .map_err(|error| Trouble::Refused(format!("the list cannot be read: {error}")))?;
+    Ok(list.inputs)
+}
+
+async fn one(
+    around: &Around<'_>,
+    root: &Root,
+    input: &InputSpec,
+    artifact: &InputArtifact,
+    what: &str,
+) -> Result<(), Trouble> {
+    if !upload_name(&artifact.name) {
+        return Err(Trouble::Refused("it has a name that no file may have".to_owned()));
+    }
+    let path = match &input.into {
+        Some(folder) => format!("{folder}/{}", artifact.name),
+        None => artifact.name.clone(),
+    };
+    let client = around.context.courier.client()?;
+    let mut patience = Patience::new();
+    let receiving = Receiving {
+        around,
+        size: artifact.size,
+        sha256: &artifact.sha256,
+        what,
+    };
+    while let Err(trouble) = once(&client, root, artifact, &path, &receiving).await {
+        // Nothing half done stays.
+        let _ = root.remove(&path);
+        patience.after(trouble).await?;
+    }
+    Ok(())
+}
+
+async fn once(
+    client: &Requests,
+    root: &Root,
+    artifact: &InputArtifact,
+    path: &str,
+    receiving: &Receiving<'_>,
+) -> Result<(), Trouble> {
+    let (job, id) = (&receiving.around.identity.job_id, &artifact.id);
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    if !id.chars().all(plain) {
+        return Err(Trouble::Refused("the server names a strange place".to_owned()));
+    }
+    let url = format!("/api/v1/runner/jobs/{job}/inputs/{id}");
+    let request = client.make(Method::GET, &url, receiving.around.lease)?;
+    let answer = judged(request.send().await?).await?;
+    let file = root.create(path, 0o644)?;
+    receiving.receive(answer, file).await
+}

@@ -1,0 +1,324 @@
+//! Files to and from the server: streamed, in sight, and begun again when the way there breaks
+//! (F45). The lease bounds how long: when it is over, whatever waits here is dropped.
+
+use std::fs::File;
+use std::io::{self, Seek};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use delta_wire::ErrorBody;
+use reqwest::header::CONTENT_LENGTH;
+use reqwest::{Body, Method, Response, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+use tokio_util::io::{InspectReader, ReaderStream};
+
+use super::Around;
+use crate::backoff::{Backoff, entropy};
+use crate::link::CallError;
+
+/// Bytes of one piece on its way.
+const PIECE_BYTES: usize = 256 * 1024;
+/// How often a long transfer says how far it is.
+const TOLD_EVERY: Duration = Duration::from_secs(5);
+/// How long a transfer may stand still, its answer included: the server may have to write
+/// gigabytes to its disk before it answers.
+const SILENCE: Duration = Duration::from_secs(180);
+/// How long it is tried again and again: longer than a lease lives when nobody is reached.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How often it is tried on a full disk: somebody may be making room.
+const FULL_TRIES: u32 = 3;
+/// Between two tries.
+const RETRY_BASE: Duration = Duration::from_millis(500);
+const RETRY_CAP: Duration = Duration::from_secs(15);
+/// Bytes of an answer that says what is wrong.
+const MAX_ANSWER: usize = 16 * 1024;
+
+/// Why a transfer was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Trouble {
+    /// It may be better in a while.
+    #[error("{0}")]
+    Again(String),
+    #[error("the server's disk is full")]
+    ServerFull,
+    #[error("this machine's disk is full")]
+    DiskFull,
+    #[error("it is not there")]
+    NotFound,
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<CallError> for Trouble {
+    fn from(error: CallError) -> Trouble {
+        match error {
+            CallError::Unreachable(_) | CallError::Busy { .. } => Trouble::Again(error.to_string()),
+            CallError::StorageFull => Trouble::ServerFull,
+            CallError::Refused { message, .. } => Trouble::Refused(message),
+        }
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Trouble::DiskFull,
+            _ => Trouble::Refused(error.to_string()),
+        }
+    }
+}
+
+impl From<reqwest::Error> for Trouble {
+    fn from(error: reqwest::Error) -> Trouble {
+        let mut words = error.without_url().to_string();
+        words.truncate(500);
+        Trouble::Again(words)
+    }
+}
+
+impl From<crate::courier::CourierError> for Trouble {
+    fn from(error: crate::courier::CourierError) -> Trouble {
+        Trouble::Refused(error.to_string())
+    }
+}
+
+/// How often, and for how long, something is tried again.
+pub(super) struct Patience {
+    give_up: Instant,
+    backoff: Backoff,
+    full: u32,
+}
+
+impl Patience {
+    pub fn new() -> Patience {
+        Patience {
+            give_up: Instant::now() + PATIENCE,
+            backoff: Backoff::new(RETRY_BASE, RETRY_CAP),
+            full: 0,
+        }
+    }
+
+    /// Waits before the next try, or gives the trouble back where there is none to be made.
+    pub async fn after(&mut self, trouble: Trouble) -> Result<(), Trouble> {
+        if !self.allows(&trouble, Instant::now()) {
+            return Err(trouble);
+        }
+        tracing::info!(%trouble, "a transfer is tried again");
+        tokio::time::sleep(self.backoff.next(None, entropy())).await;
+        Ok(())
+    }
+
+    fn allows(&mut self, trouble: &Trouble, now: Instant) -> bool {
+        self.full += u32::from(*trouble == Trouble::ServerFull);
+        match trouble {
+            Trouble::Again(_) => now < self.give_up,
+            Trouble::ServerFull => self.full < FULL_TRIES,
+            Trouble::DiskFull | Trouble::NotFound | Trouble::Refused(_) => false,
+        }
+    }
+}
+
+/// What an answer means, where it is not a success.
+pub(super) async fn judged(response: Response) -> Result<Response, Trouble> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let words = words(response).await;
+    Err(match status {
+        StatusCode::INSUFFICIENT_STORAGE => Trouble::ServerFull,
+        StatusCode::NOT_FOUND => Trouble::NotFound,
+        StatusCode::TOO_MANY_REQUESTS => Trouble::Again(words),
+        status if status.is_server_error() => Trouble::Again(words),
+        _ => Trouble::Refused(words),
+    })
+}
+
+async fn words(mut response: Response) -> String {
+    let (status, mut body) = (response.status(), Vec::new());
+    while let Ok(Some(piece)) = response.chunk().await {
+        body.extend_from_slice(&piece);
+        if body.len() > MAX_ANSWER {
+            break;
+        }
+    }
+    match serde_json::from_slice::<ErrorBody>(&body) {
+        Ok(error) => error.message,
+        Err(_) => format!("the server answered {status}"),
+    }
+}
+
+/// A file on its way to the server.
+pub(super) struct Sending<'a> {
+    pub around: &'a Around<'a>,
+    /// Where to.
+    pub url: &'a str,
+    pub headers: &'a [(&'static str, String)],
+    pub file: &'a File,
+    pub size: u64,
+    /// What it is called in the log.
+    pub what: &'a str,
+}
+
+impl Sending<'_> {
+    /// One try, from the first byte on.
+    pub async fn send(&self) -> Result<Response, Trouble> {
+        let mut file = self.file.try_clone()?;
+        file.rewind()?;
+        let sent = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&sent);
+        let reader = tokio::fs::File::from_std(file).take(self.size);
+        let reader = InspectReader::new(reader, move |bytes: &[u8]| {
+            counted.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        });
+        let body = Body::wrap_stream(ReaderStream::with_capacity(reader, PIECE_BYTES));
+        let client = self.around.context.courier.sender()?;
+        let mut request = client.make(Method::PUT, self.url, self.around.lease)?;
+        for (name, value) in self.headers {
+            request = request.header(*name, value);
+        }
+        let request = request.header(CONTENT_LENGTH, self.size).body(body);
+        let answer = request.send();
+        tokio::pin!(answer);
+        let mut seen = Seen::new(self.around, self.what, self.size);
+        loop {
+            tokio::select! {
+                answer = &mut answer => return judged(answer?).await,
+                () = tokio::time::sleep(TOLD_EVERY) => {
+                    seen.look(sent.load(Ordering::Relaxed))?;
+                }
+            }
+        }
+    }
+}
+
+/// A file on its way here.
+pub(super) struct Receiving<'a> {
+    pub around: &'a Around<'a>,
+    pub size: u64,
+    pub sha256: &'a str,
+    pub what: &'a str,
+}
+
+impl Receiving<'_> {
+    /// Writes an answer's bytes to a file, and sees that they are the ones that were promised.
+    pub async fn receive(&self, mut from: Response, file: File) -> Result<(), Trouble> {
+        let mut file = tokio::fs::File::from_std(file);
+        let (mut hash, mut size) = (Context::new(&SHA256), 0_u64);
+        let mut seen = Seen::new(self.around, self.what, self.size);
+        while let Some(piece) = from.chunk().await? {
+            size += piece.len() as u64;
+            if size > self.size {
+                return Err(Trouble::Refused("there are more bytes than promised".to_owned()));
+            }
+            hash.update(&piece);
+            file.write_all(&piece).await?;
+            seen.at(size);
+        }
+        file.flush().await?;
+        if size < self.size {
+            return Err(Trouble::Again("the connection ended early".to_owned()));
+        }
+        match hex(hash.finish().as_ref()) == self.sha256 {
+            true => Ok(()),
+            false => Err(Trouble::Refused("the bytes are not those that were stored".to_owned())),
+        }
+    }
+}
+
+/// How far a transfer is, told now and then.
+struct Seen<'a> {
+    around: &'a Around<'a>,
+    what: &'a str,
+    size: u64,
+    told: Instant,
+    moved: (u64, Instant),
+}
+
+impl<'a> Seen<'a> {
+    fn new(around: &'a Around<'a>, what: &'a str, size: u64) -> Seen<'a> {
+        let now = Instant::now();
+        Seen {
+            around,
+            what,
+            size,
+            told: now,
+            moved: (0, now),
+        }
+    }
+
+    fn at(&mut self, bytes: u64) {
+        if self.told.elapsed() >= TOLD_EVERY {
+            self.told = Instant::now();
+            let (what, done, all) = (self.what, size(bytes), size(self.size));
+            self.around.log.mark(&format!("{what}: {done} of {all}"));
+        }
+    }
+
+    fn look(&mut self, bytes: u64) -> Result<(), Trouble> {
+        if bytes != self.moved.0 {
+            self.moved = (bytes, Instant::now());
+            self.at(bytes);
+        }
+        match self.moved.1.elapsed() > SILENCE {
+            true => Err(Trouble::Again("it stands still".to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A number of bytes, for people.
+pub(super) fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let mut unit = "kB";
+    value /= 1000.0;
+    for next in ["MB", "GB", "TB"] {
+        if value < 999.95 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    format!("{value:.1} {unit}")
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_for_people() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (34_100_000, "34.1 MB"),
+            (999_999_999, "1.0 GB"),
+            (5_368_709_120, "5.4 GB"),
+        ] {
+            assert_eq!(size(bytes), text);
+        }
+    }
+
+    // F44, F45
+    #[test]
+    fn what_may_get_better_is_tried_again_and_a_full_disk_not_for_long() {
+        let again = Trouble::Again("reset".to_owned());
+        let (mut patience, now) = (Patience::new(), Instant::now());
+        assert!((0..100).all(|_| patience.allows(&again, now)));
+        assert!(!patience.allows(&again, now + PATIENCE + Duration::from_secs(1)));
+        let tries = (1..).find(|_| !patience.allows(&Trouble::ServerFull, now));
+        assert_eq!(tries, Some(FULL_TRIES));
+        assert!(!patience.allows(&Trouble::Refused("no".to_owned()), now));
+    }
+}
