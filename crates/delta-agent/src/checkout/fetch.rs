@@ -126,7 +126,13 @@ pub(super) async fn fetch(
     }
     let name = format!("{WANTED}^{{commit}}");
     let call = Call::bare(repository, &["rev-parse", "--verify", &name]);
-    let commit = git.ask(call).await?;
+    let found = git.ask(call).await?;
+    let exact = |commit: &String| wanted.commit.as_ref().is_none_or(|it| it == commit);
+    let commit = check_commit(&found).ok().filter(exact);
+    let commit = commit.ok_or_else(|| Trouble::AnotherCommit {
+        wanted: wanted.revision(),
+        found,
+    })?;
     let name = format!("{COMMITS}/{commit}");
     git.call(Call::bare(repository, &["update-ref", &name, &commit]))
         .await?;

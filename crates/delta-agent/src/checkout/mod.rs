@@ -187,9 +187,11 @@ impl Checkout<'_> {
             .await?;
         let head = ["rev-parse", "--verify", "HEAD"];
         let found = git.ask(Call::in_folder(self.workspace, &head)).await?;
-        if found != commit || wanted.commit.as_ref().is_some_and(|it| *it != found) {
-            let wanted = wanted.commit.unwrap_or(commit);
-            return Err(Trouble::AnotherCommit { wanted, found });
+        if found != commit {
+            return Err(Trouble::AnotherCommit {
+                wanted: commit,
+                found,
+            });
         }
         if self.options.submodules {
             submodules::update(self, &git, loan.as_ref()).await?;
