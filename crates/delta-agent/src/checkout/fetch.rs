@@ -212,6 +212,10 @@ pub(super) async fn copy(
     };
     let call = fetching(to, &options, &format!("file://{from}"), &specs);
     git.call(call.over("file", None)).await?;
+    // Names there are only names; the hash is of what came.
+    let whole = format!("{commit}^{{tree}}");
+    git.call(Call::bare(to, &["rev-parse", "--verify", &whole]))
+        .await?;
     Ok(())
 }
 
