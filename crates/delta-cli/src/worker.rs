@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
+use delta_agent::checkout::CheckoutSettings;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::progress::Observer;
 use delta_agent::shim::Sandbox;
@@ -38,6 +39,7 @@ pub struct Wanted {
     /// One job, then the end.
     pub once: bool,
     pub source: Source,
+    pub checkout: CheckoutSettings,
     pub base_environment: BaseEnvironment,
     /// Bytes of the disk below which work is turned away.
     pub min_free: Option<u64>,
@@ -75,6 +77,7 @@ impl Worker {
         settings.zones = wanted.zones;
         settings.detect_runtimes = wanted.detect_runtimes;
         settings.source = wanted.source;
+        settings.checkout = wanted.checkout;
         settings.base_environment = wanted.base_environment;
         settings.stop_grace = wanted.stop_grace;
         settings.min_free = wanted.min_free.unwrap_or(settings.min_free);

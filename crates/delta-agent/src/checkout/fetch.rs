@@ -126,7 +126,13 @@ pub(super) async fn fetch(
     }
     let name = format!("{WANTED}^{{commit}}");
     let call = Call::bare(repository, &["rev-parse", "--verify", &name]);
-    let commit = git.ask(call).await?;
+    let found = git.ask(call).await?;
+    let exact = |commit: &String| wanted.commit.as_ref().is_none_or(|it| it == commit);
+    let commit = check_commit(&found).ok().filter(exact);
+    let commit = commit.ok_or_else(|| Trouble::AnotherCommit {
+        wanted: wanted.revision(),
+        found,
+    })?;
     let name = format!("{COMMITS}/{commit}");
     git.call(Call::bare(repository, &["update-ref", &name, &commit]))
         .await?;
@@ -206,6 +212,10 @@ pub(super) async fn copy(
     };
     let call = fetching(to, &options, &format!("file://{from}"), &specs);
     git.call(call.over("file", None)).await?;
+    // Names there are only names; the hash is of what came.
+    let whole = format!("{commit}^{{tree}}");
+    git.call(Call::bare(to, &["rev-parse", "--verify", &whole]))
+        .await?;
     Ok(())
 }
 

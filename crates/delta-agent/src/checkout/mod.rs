@@ -187,9 +187,11 @@ impl Checkout<'_> {
             .await?;
         let head = ["rev-parse", "--verify", "HEAD"];
         let found = git.ask(Call::in_folder(self.workspace, &head)).await?;
-        if found != commit || wanted.commit.as_ref().is_some_and(|it| *it != found) {
-            let wanted = wanted.commit.unwrap_or(commit);
-            return Err(Trouble::AnotherCommit { wanted, found });
+        if found != commit {
+            return Err(Trouble::AnotherCommit {
+                wanted: commit,
+                found,
+            });
         }
         if self.options.submodules {
             submodules::update(self, &git, loan.as_ref()).await?;
@@ -237,31 +239,42 @@ impl Checkout<'_> {
             depth: wanted.depth,
             hash_length: wanted.hash_length(),
         };
-        let kept = self.repositories.borrow(&key).await;
-        let kept = kept.map_err(Trouble::io("no repository to fetch into"))?;
-        let copied = self.by_way_of(&kept, git, wanted, loan).await;
-        // git has ended by itself, so whatever it says, the repository is as it should be; unless
-        // there was no room for it, which it gives back then.
-        match &copied {
-            Err(trouble) if trouble.is_disk_full() => drop(kept),
-            _ => kept.give_back(),
-        }
+        let done = loop {
+            let kept = self.repositories.borrow(&key).await;
+            let kept = kept.map_err(Trouble::io("no repository to fetch into"))?;
+            let known = kept.git_folder().join("HEAD").exists();
+            let done = self.by_way_of(&kept, known, git, wanted, loan).await;
+            match &done {
+                // The next round finds nothing, and so does not come here.
+                Err(trouble) if known && trouble.may_be_damage() => {
+                    let text = "what this agent has kept of the repository is of no use";
+                    self.log.mark(text);
+                }
+                // There was no room for it: that is given back.
+                Err(trouble) if trouble.is_disk_full() => break done,
+                // git has ended by itself, so whatever it said, it is as it should be.
+                _ => {
+                    kept.give_back();
+                    break done;
+                }
+            }
+        };
         let (repositories, bounds) = (Arc::clone(self.repositories), self.settings.cache);
         let trimmed = move || repositories.trim(bounds, SystemTime::now());
         // A checkout does not wait for it.
         drop(tokio::task::spawn_blocking(trimmed));
-        copied
+        done
     }
 
     async fn by_way_of(
         &self,
         kept: &Borrowed,
+        known: bool,
         git: &Git<'_>,
         wanted: &Wanted,
         loan: Option<&Loan>,
     ) -> Result<(String, &'static str), Trouble> {
         let repository = kept.git_folder();
-        let known = repository.join("HEAD").exists();
         if !known {
             fetch::make(git, &repository, &["--bare"], wanted).await?;
         }

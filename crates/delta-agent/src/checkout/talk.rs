@@ -16,6 +16,8 @@ const LAST_LINES: usize = 8;
 /// What was said so far.
 pub(crate) struct Talk {
     open: Vec<u8>,
+    /// The last byte was a carriage return; with a line feed after it, it ends a line.
+    returned: bool,
     lines: usize,
     counted: Option<Instant>,
     last: VecDeque<String>,
@@ -25,6 +27,7 @@ impl Talk {
     pub fn new() -> Talk {
         Talk {
             open: Vec::new(),
+            returned: false,
             lines: 0,
             counted: None,
             last: VecDeque::new(),
@@ -34,9 +37,12 @@ impl Talk {
     /// Takes bytes in, and hands out the lines that are worth showing.
     pub fn hear(&mut self, bytes: &[u8], now: Instant, mut show: impl FnMut(&str)) {
         for byte in bytes {
+            if std::mem::take(&mut self.returned) && *byte != b'\n' {
+                self.count(now, &mut show);
+            }
             match byte {
                 b'\n' => self.line(&mut show),
-                b'\r' => self.count(now, &mut show),
+                b'\r' => self.returned = true,
                 _ if self.open.len() < MAX_LINE => self.open.push(*byte),
                 _ => {}
             }
@@ -107,7 +113,7 @@ mod tests {
                 shown.push(line.to_owned());
             });
         }
-        talk.hear(b"done\nfatal: no", start, |line| {
+        talk.hear(b"done\r\nfatal: no", start, |line| {
             shown.push(line.to_owned())
         });
         let last = talk.end(|line| shown.push(line.to_owned()));

@@ -78,6 +78,17 @@ impl Trouble {
         }
     }
 
+    /// What git says of a repository that somebody has broken is nothing that it says of a server.
+    pub fn may_be_damage(&self) -> bool {
+        let git = matches!(self, Trouble::Git(GitError::Ended { .. }));
+        git && self.why() == Why::Unknown && !self.is_disk_full()
+    }
+
+    fn why(&self) -> Why {
+        let known = KNOWN.iter().find(|(words, _)| self.says(words));
+        known.map_or(Why::Unknown, |(_, why)| *why)
+    }
+
     /// How the attempt ends. `host` is whom git talked to, `credential` whether it had one.
     pub fn into_failed(self, host: &str, credential: bool, workspace: &Path) -> Failed {
         if self.is_disk_full() {
@@ -97,9 +108,7 @@ impl Trouble {
                 (Cause::Clone, text)
             }
             Trouble::Git(GitError::Ended { .. }) => {
-                let known = KNOWN.iter().find(|(words, _)| self.says(words));
-                let why = known.map_or(Why::Unknown, |(_, why)| *why);
-                (Cause::Clone, why.sentence(host, credential))
+                (Cause::Clone, self.why().sentence(host, credential))
             }
             _ => (Cause::Clone, self.to_string()),
         };

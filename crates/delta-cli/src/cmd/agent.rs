@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
+use delta_agent::checkout::CheckoutSettings;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::{ClientFiles, TlsFiles};
@@ -83,6 +84,8 @@ pub struct Args {
     /// Take no job while the disk of the work folder has less than this many MiB free
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     min_free_mb: u64,
+    #[command(flatten)]
+    checkout: Checkout,
     /// How long running jobs may go on once it is told to stop
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = timings::span)]
     shutdown_grace: Span,
@@ -92,6 +95,38 @@ pub struct Args {
     /// One job, then the end
     #[arg(long, conflicts_with = "slots")]
     once: bool,
+}
+
+/// How repositories come into workspaces.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Checkout")]
+struct Checkout {
+    /// Clone over this, too, beside https and ssh: `http` (in clear, from anywhere; from this
+    /// machine it always may) or `file` (a path of this machine); repeatable
+    #[arg(long, value_name = "PROTOCOL", value_parser = ["http", "file"])]
+    git_allow: Vec<String>,
+    /// How long a checkout may take
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = timings::span)]
+    checkout_timeout: Span,
+    /// Megabytes of repositories kept for the next checkout; 0 keeps none
+    #[arg(long, value_name = "MB", default_value_t = 10_240)]
+    checkout_cache_mb: u32,
+}
+
+impl Checkout {
+    fn settings(&self) -> CheckoutSettings {
+        let mut settings = CheckoutSettings::recommended();
+        let allowed = |name: &str| self.git_allow.iter().any(|it| it == name);
+        settings.protocols.http = allowed("http");
+        settings.protocols.file = allowed("file");
+        settings.time_limit = duration(self.checkout_timeout);
+        settings.cache.max_bytes = u64::from(self.checkout_cache_mb) << 20;
+        settings
+    }
+}
+
+fn duration(span: Span) -> Duration {
+    Duration::from_millis(u64::try_from(span.0).unwrap_or(0))
 }
 
 fn sandbox(text: &str) -> Result<Sandbox, &'static str> {
@@ -147,6 +182,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         abandoned: Abandoned::GoesOn,
         once: args.once,
         source: Source::Empty,
+        checkout: args.checkout.settings(),
         base_environment: BaseEnvironment::Clean {
             pass: args.pass_env,
         },
@@ -163,8 +199,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         },
         () = hand_over.asked() => return leave(worker, terminal).await,
     }
-    let grace = Duration::from_millis(u64::try_from(args.shutdown_grace.0).unwrap_or(0));
-    worker.stop(grace);
+    worker.stop(duration(args.shutdown_grace));
     terminal.say("no new jobs; running ones may finish; once more to cancel them");
     tokio::select! {
         ended = worker.ended() => return ended.map(|()| Exit::Ok),

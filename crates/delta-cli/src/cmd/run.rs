@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
+use delta_agent::checkout::CheckoutSettings;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
@@ -255,6 +256,7 @@ async fn start_agent(
         abandoned: Abandoned::Ends,
         once: false,
         source,
+        checkout: CheckoutSettings::recommended(),
         base_environment: BaseEnvironment::Inherited,
         min_free: None,
         stop_grace: FORCED_GRACE,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use delta_agent::TokenSource;
 use delta_agent::attempt::Abandoned;
+use delta_agent::checkout::CheckoutSettings;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
@@ -150,6 +151,7 @@ async fn start_agent(
         abandoned: Abandoned::GoesOn,
         once: false,
         source: Source::Empty,
+        checkout: CheckoutSettings::recommended(),
         base_environment: BaseEnvironment::Clean { pass: Vec::new() },
         min_free: None,
         stop_grace: STOP_GRACE,

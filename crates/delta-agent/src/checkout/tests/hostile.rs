@@ -76,7 +76,8 @@ async fn no_process_is_started_for_a_hostile_address_or_ref() {
 #[tokio::test]
 async fn a_name_that_looks_like_shell_is_only_a_name() {
     let hub = Hub::start();
-    let proof = hub.root.path().join("proof");
+    let folder = tempfile::Builder::new().prefix("proof-").tempdir();
+    let proof = folder.expect("a folder").path().with_extension("x");
     let name = format!("$(touch${{IFS}}{})", proof.display());
     hub.app
         .git(&["push", "-q", "origin", &format!("HEAD:refs/heads/{name}")])
@@ -116,7 +117,8 @@ async fn nothing_in_a_repository_or_of_the_machine_makes_git_start_a_program() {
     let hook = hub.app.work().join("post-checkout");
     fs::set_permissions(&hook, fs::Permissions::from_mode(0o755)).expect("a mode");
     let commit = hub.app.publish("evil").expect("a commit");
-    let out = Bench::new(&hub.url()).at(&commit).checkout().await.expect();
+    let bench = Bench::new(&hub.url()).at(&commit);
+    let out = bench.checkout().await.expect();
     assert!(out.file("post-checkout").is_some());
     assert!(!tripped.exists());
     let config = out.file(".git/config").expect("a config");

@@ -100,6 +100,33 @@ async fn trust_and_credentials_keep_repositories_apart() {
     );
 }
 
+// T28
+#[tokio::test]
+async fn a_cache_that_somebody_has_broken_or_rewritten_is_given_up() {
+    let hub = Hub::start();
+    let bench = Bench::new(&hub.url()).at(&hub.commits[0]);
+    bench.checkout().await.expect();
+    let newer = Bench::new(&hub.url()).at(&hub.commits[1]);
+    newer.checkout().await.expect();
+    // The name of one commit on the content of another, as whoever wants it taken would do.
+    let (theirs, ours) = (&newer.kept("trusted")[0], &bench.kept("trusted")[0]);
+    fs::remove_dir_all(ours.join("git")).expect("removed");
+    fs::rename(theirs.join("git"), ours.join("git")).expect("moved");
+    let names = ours.join("git/refs/delta/commits");
+    fs::write(names.join(&hub.commits[0]), &hub.commits[1]).expect("a name");
+    let out = bench.checkout().await.expect();
+    assert_eq!(out.file("version.txt").as_deref(), Some("version 1\n"));
+    assert!(out.log.contains("is of no use"), "{}", out.log);
+    for (_, _, path) in files(&ours.join("git")) {
+        // git's own files are not to be written to.
+        fs::remove_file(&path).expect("removed");
+        fs::write(path, "poison").expect("a file");
+    }
+    let out = bench.checkout().await.expect();
+    assert_eq!(out.file("version.txt").as_deref(), Some("version 1\n"));
+    assert!(out.log.contains(" anew, in "), "{}", out.log);
+}
+
 #[tokio::test]
 async fn what_is_too_old_or_too_much_is_removed_and_the_oldest_first() {
     let hub = Hub::start();
