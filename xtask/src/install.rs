@@ -17,13 +17,17 @@ use crate::steps::succeed;
 
 /// Program, and the package that has it. Add a row to make a part available to tests. What is no
 /// program is named by its whole path.
-const NEEDS: [(&str, &str); 11] = [
+const NEEDS: [(&str, &str); 15] = [
     ("initdb", "postgresql"),
     ("pg_ctl", "postgresql"),
     ("setpriv", "util-linux"),
     ("faketime", "faketime"),
     ("python3", "python3"),
     ("git", "git"),
+    ("/usr/sbin/dockerd", "docker.io"),
+    ("busybox", "busybox-static"),
+    ("podman", "podman"),
+    ("catatonit", "catatonit"),
     ("openssl", "openssl"),
     (
         "/usr/lib/python3/dist-packages/grpc/__init__.py",

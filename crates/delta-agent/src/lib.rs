@@ -17,6 +17,7 @@ mod around;
 pub mod attempt;
 mod backoff;
 mod clock;
+pub mod container;
 mod copy;
 mod courier;
 pub mod enrol;

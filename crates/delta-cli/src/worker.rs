@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
+use delta_agent::container::ContainerSettings;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::progress::Observer;
 use delta_agent::shim::Sandbox;
@@ -39,6 +40,7 @@ pub struct Wanted {
     pub once: bool,
     pub source: Source,
     pub base_environment: BaseEnvironment,
+    pub containers: ContainerSettings,
     /// Between TERM and KILL of a job that the agent itself must end.
     pub stop_grace: Duration,
 }
@@ -74,6 +76,7 @@ impl Worker {
         settings.detect_runtimes = wanted.detect_runtimes;
         settings.source = wanted.source;
         settings.base_environment = wanted.base_environment;
+        settings.containers = wanted.containers;
         settings.stop_grace = wanted.stop_grace;
         delta_agent::keep_private();
         let (stop, stopped) = watch::channel(None);

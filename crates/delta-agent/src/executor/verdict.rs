@@ -27,6 +27,24 @@ pub(crate) fn exited(status: ExitStatus, number: usize) -> (Outcome, Option<Caus
     )
 }
 
+/// The end of a step whose processes were too much for its memory: how many were ended for it, and
+/// what it could have had.
+pub(crate) fn out_of_memory(
+    status: ExitStatus,
+    number: usize,
+    kills: u64,
+    limit: Option<u64>,
+) -> (Outcome, Option<Cause>, String) {
+    let (outcome, _, _) = exited(status, number);
+    let whom = match kills {
+        1 => "a process of it".to_owned(),
+        kills => format!("{kills} processes of it"),
+    };
+    let limit = limit.map_or(String::new(), |limit| format!("; it may use {limit} MiB"));
+    let summary = format!("step {number} ran out of memory: the kernel ended {whom}{limit}");
+    (outcome, Some(Cause::OutOfMemory), summary)
+}
+
 /// The end of a step that was told to stop.
 pub(crate) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<Cause>, String) {
     let failed = Outcome::Failed { exit_code: None };

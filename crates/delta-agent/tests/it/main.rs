@@ -4,6 +4,7 @@ mod agent;
 mod assignment;
 mod bench;
 mod connection;
+mod container;
 mod fake_server;
 mod flow;
 mod lease;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
+use delta_agent::container::{ContainerSettings, Network, Pull};
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::{ClientFiles, TlsFiles};
@@ -25,6 +26,7 @@ Examples:
   delta-ci agent --server http://127.0.0.1:7878 --token-file runner.token
   delta-ci agent --server https://ci.example --token-file runner.token --slots 4 --label gpu
   delta-ci agent --server URL --token-file F --sandbox strict --pass-env HTTPS_PROXY
+  delta-ci agent --server URL --token-file F --container-runtime podman --container-network none
   delta-ci agent --server URL --token-file F --handover   an upgrade does not disturb jobs
   delta-ci agent --server https://ci.example --enroll-token-file once.token --state-dir ./state
 
@@ -80,6 +82,8 @@ pub struct Args {
     /// A variable of this agent's environment that jobs see, beside PATH; repeatable
     #[arg(long, value_name = "NAME")]
     pass_env: Vec<String>,
+    #[command(flatten)]
+    containers: Containers,
     /// How long running jobs may go on once it is told to stop
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = timings::span)]
     shutdown_grace: Span,
@@ -89,6 +93,47 @@ pub struct Args {
     /// One job, then the end
     #[arg(long, conflicts_with = "slots")]
     once: bool,
+}
+
+/// Jobs that name an image.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Containers")]
+struct Containers {
+    /// What makes containers: `docker`, `podman` or a path [default: the first that answers]
+    #[arg(long, value_name = "PROGRAM")]
+    container_runtime: Option<PathBuf>,
+    /// Where the docker daemon listens [default: as for `docker` itself]
+    #[arg(long, value_name = "HOST")]
+    docker_host: Option<String>,
+    /// The most network a job may ask for: `none`, `bridge`, `host`; never `host` for untrusted runs
+    #[arg(long, value_name = "HOW", default_value = "bridge", value_parser = network)]
+    container_network: Network,
+    /// When an image is fetched: `if-missing` or `always`
+    #[arg(long, value_name = "WHEN", default_value = "if-missing", value_parser = pull)]
+    container_pull: Pull,
+}
+
+impl From<Containers> for ContainerSettings {
+    fn from(asked: Containers) -> ContainerSettings {
+        ContainerSettings {
+            program: asked.container_runtime,
+            host: asked.docker_host,
+            network: asked.container_network,
+            pull: asked.container_pull,
+        }
+    }
+}
+
+fn network(text: &str) -> Result<Network, &'static str> {
+    Network::from_text(text).ok_or("it is `none`, `bridge` or `host`")
+}
+
+fn pull(text: &str) -> Result<Pull, &'static str> {
+    match text {
+        "if-missing" => Ok(Pull::IfMissing),
+        "always" => Ok(Pull::Always),
+        _ => Err("it is `if-missing` or `always`"),
+    }
 }
 
 fn sandbox(text: &str) -> Result<Sandbox, &'static str> {
@@ -147,6 +192,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         base_environment: BaseEnvironment::Clean {
             pass: args.pass_env,
         },
+        containers: args.containers.into(),
         stop_grace: STOP_GRACE,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use delta_agent::TokenSource;
 use delta_agent::attempt::Abandoned;
+use delta_agent::container::ContainerSettings;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
@@ -151,6 +152,7 @@ async fn start_agent(
         once: false,
         source: Source::Empty,
         base_environment: BaseEnvironment::Clean { pass: Vec::new() },
+        containers: ContainerSettings::default(),
         stop_grace: STOP_GRACE,
     };
     Worker::start(wanted, Arc::new(Brief::new(terminal)))

@@ -114,6 +114,10 @@ pub struct CreateJob {
     #[serde(skip)]
     #[schema(ignore)]
     pub work: WorkKind,
+    /// What the agent must have for the work, beside being able to do it; read off the spec.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub work_requires: Vec<&'static str>,
 }
 
 impl CreateRun {
@@ -193,7 +197,7 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
         .and_then(|node| read_spec(node, p));
     f.refuse_unknown(p);
     let (name, (raw, spec)) = (name?, spec?);
-    let work = spec.work();
+    let (work, work_requires) = (spec.work(), spec.requires());
     // Steps find it as DELTA_JOB_NAME.
     let job_spec = match spec.name {
         Some(_) => raw,
@@ -212,6 +216,7 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
         retry_on: retry_on?,
         job_spec,
         work,
+        work_requires,
     })
 }
 
