@@ -17,17 +17,23 @@ use crate::steps::succeed;
 
 /// Program, and the package that has it. Add a row to make a part available to tests. What is no
 /// program is named by its whole path.
-const NEEDS: [(&str, &str); 15] = [
+const NEEDS: &[(&str, &str)] = &[
     ("initdb", "postgresql"),
     ("pg_ctl", "postgresql"),
     ("setpriv", "util-linux"),
     ("faketime", "faketime"),
     ("python3", "python3"),
+    ("pytest-3", "python3-pytest"),
+    ("node", "nodejs"),
     ("git", "git"),
     ("git-lfs", "git-lfs"),
     ("ssh", "openssh-client"),
     ("ssh-keygen", "openssh-client"),
     ("/usr/sbin/sshd", "openssh-server"),
+    ("/usr/sbin/dockerd", "docker.io"),
+    ("busybox", "busybox-static"),
+    ("podman", "podman"),
+    ("catatonit", "catatonit"),
     ("openssl", "openssl"),
     (
         "/usr/lib/python3/dist-packages/grpc/__init__.py",

@@ -21,6 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::around::Origin;
 use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateFolder};
 use crate::checkout::{CheckoutSettings, Repositories};
+use crate::container::{self, ContainerSettings, Runtime};
 use crate::courier::Courier;
 use crate::executor::BaseEnvironment;
 use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine};
@@ -74,6 +75,8 @@ pub struct AgentSettings {
     pub log_quota: u64,
     /// Work is turned away while the disk of the work folder has less than this many bytes free.
     pub min_free: u64,
+    /// What jobs with an image get.
+    pub containers: ContainerSettings,
     /// Between TERM and KILL, when the agent itself ends a job.
     pub stop_grace: Duration,
     /// Between TERM and KILL for what a finished job left running.
@@ -103,6 +106,7 @@ impl AgentSettings {
             log_quota: 255 * 1024 * 1024,
             // Room for the log and the record of a job that does nothing.
             min_free: 64 * 1024 * 1024,
+            containers: ContainerSettings::default(),
             stop_grace: Duration::from_secs(10),
             leftover_grace: Duration::from_secs(2),
         }
@@ -134,6 +138,8 @@ pub(crate) struct SlotContext {
     pub state: Arc<StateFolder>,
     pub repositories: Arc<Repositories>,
     pub observer: Arc<dyn Observer>,
+    /// What makes containers here.
+    pub runtime: Option<Arc<Runtime>>,
     /// What no job may read: the state folder, and the files that say who the agent is.
     pub secrets: Arc<[PathBuf]>,
     /// What the protocol calls this one execution.
@@ -169,7 +175,12 @@ pub async fn run(
     let secrets = secrets(&server, &state);
     let courier = Courier::new(&server);
     let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
-    let line = link_settings(server, &settings, &state, enforced).await;
+    let runtime = match settings.detect_runtimes {
+        true => container::detect(&settings.containers).await.map(Arc::new),
+        false => None,
+    };
+    let _clearing = clear_containers(runtime.clone(), &state, &inherited);
+    let line = link_settings(server, &settings, &state, enforced, runtime.as_deref()).await;
     let mut agent = Agent {
         context: SlotContext {
             link: link.clone(),
@@ -179,6 +190,7 @@ pub async fn run(
             repositories: Repositories::of_state(state.path()),
             state,
             observer,
+            runtime,
             secrets,
             execution: String::new(),
             slot: 0,
@@ -206,11 +218,13 @@ async fn link_settings(
     settings: &AgentSettings,
     state: &StateFolder,
     enforced: Vec<String>,
+    runtime: Option<&Runtime>,
 ) -> LinkSettings {
     let machine = match settings.detect_runtimes {
         true => Machine::whole(&settings.work_folder).await,
         false => Machine::hardware(&settings.work_folder),
     };
+    let machine = machine.with_containers(runtime);
     LinkSettings {
         address: server.address,
         token: server.token,
@@ -372,6 +386,21 @@ impl Agent {
         let session = session::resume(context, note, adopted, shutdown);
         self.sessions.spawn(async move { (slot, session.await) });
     }
+}
+
+/// Removes, beside everything else, the containers that a former agent's lost shims left. Attempts
+/// of this agent have labels of their own and are not looked at.
+fn clear_containers(
+    runtime: Option<Arc<Runtime>>,
+    state: &StateFolder,
+    inherited: &[(Note, Adopted)],
+) -> Option<AbortOnDropHandle<()>> {
+    let runtime = runtime?;
+    let owner = state.owner().to_owned();
+    let label = |number: u64| container::attempt_label(&owner, &number.to_string());
+    let going_on: Vec<String> = inherited.iter().map(|(_, it)| label(it.number)).collect();
+    let clearing = async move { container::clear_others(&runtime, &owner, &going_on).await };
+    Some(AbortOnDropHandle::new(tokio::spawn(clearing)))
 }
 
 /// Finds what an earlier agent left running, and clears away the rest.

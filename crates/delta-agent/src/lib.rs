@@ -18,6 +18,7 @@ pub mod attempt;
 mod backoff;
 pub mod checkout;
 mod clock;
+pub mod container;
 mod copy;
 mod courier;
 pub mod enrol;

@@ -24,10 +24,6 @@ pub(crate) fn read(granted: &LeaseGranted) -> Result<JobSpec, Unusable> {
             "this agent executes steps, the job has {kind}"
         )));
     }
-    if spec.image.is_some() {
-        let summary = "this agent executes processes, the job needs an image";
-        return Err(spec_error(summary.to_owned()));
-    }
     Ok(spec)
 }
 

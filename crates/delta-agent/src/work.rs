@@ -21,6 +21,7 @@ use crate::agent::SlotContext;
 use crate::around::{self, Around, Carried, Kept, Log, Prepared};
 use crate::attempt::{self, Adopted, Attempt, Begin, Draft, Finished, Remains, Sizes, Watcher};
 use crate::clock::wall_time;
+use crate::container;
 use crate::executor::{
     BaseEnvironment, Ended, Identity, LogSize, Outcome, Step, StopOrder, StopReason, Work,
     stopped_at, unusable,
@@ -138,7 +139,8 @@ impl Assignment {
         }
         let number = self.context.state.number();
         let confinement = self.confinement();
-        let folder = self.make_folder(number, confinement).await?;
+        let home = home(confinement, spec.image.as_deref());
+        let folder = self.make_folder(number, home).await?;
         let drafted = attempt::prepare(&self.context.state, number)
             .and_then(|draft| Ok((self.log(&draft)?, draft)));
         let (log, draft) = match drafted {
@@ -200,7 +202,16 @@ impl Assignment {
             prepared = around::before(&around) => prepared,
             reason = ordered(&mut stop) => return Err(stopped_before(reason)),
         };
-        let prepared = prepared.map_err(|failed| not_begun(failed.cause, failed.summary))?;
+        let container = |prepared: Prepared| {
+            let container = container::plan(spec, &self.place(folder, confinement))?;
+            Ok(Prepared {
+                container,
+                ..prepared
+            })
+        };
+        let prepared = prepared
+            .and_then(container)
+            .map_err(|failed| not_begun(failed.cause, failed.summary))?;
         if let Some(owner) = confinement.user {
             self.give_away(folder, owner).await?;
         }
@@ -224,6 +235,23 @@ impl Assignment {
             confinement,
             log,
             stopped,
+        }
+    }
+
+    /// Where a container would be.
+    fn place<'a>(
+        &'a self,
+        folder: &'a AttemptFolder,
+        confinement: Confinement,
+    ) -> container::Place<'a> {
+        let context = &self.context;
+        container::Place {
+            settings: &context.settings.containers,
+            runtime: context.runtime.as_deref(),
+            owner: context.state.owner(),
+            folder,
+            confinement,
+            untrusted: context.untrusted,
         }
     }
 
@@ -310,11 +338,13 @@ impl Assignment {
             workspace: folder.workspace.clone(),
             workdir: spec.workdir.clone(),
             tmp: folder.tmp.clone(),
-            home: (home(confinement) == Home::Own).then(|| folder.home.clone()),
+            home: (home(confinement, spec.image.as_deref()) == Home::Own)
+                .then(|| folder.home.clone()),
             base: self.base_environment(),
             hidden: confinement.to_hide(&self.context.secrets, self.context.work_folder.path()),
             confinement,
             control_group: true,
+            container: prepared.container.clone(),
             log_quota: settings.log_quota,
             stop_grace: settings.stop_grace,
             leftover_grace: settings.leftover_grace,
@@ -370,12 +400,7 @@ impl Assignment {
     }
 
     /// Everything after the steps, unless it is to stop. The log may grow by it.
-    async fn keep(
-        &mut self,
-        attempt: Attempt,
-        mut ended: Ended,
-        last: &Last<'_>,
-    ) -> (Ended, Kept) {
+    async fn keep(&mut self, attempt: Attempt, mut ended: Ended, last: &Last<'_>) -> (Ended, Kept) {
         let Some(spec) = last.spec.filter(|spec| around::keeps(spec, &ended)) else {
             return (ended, Kept::default());
         };
@@ -431,16 +456,11 @@ impl Assignment {
         }
     }
 
-    async fn make_folder(
-        &self,
-        number: u64,
-        confinement: Confinement,
-    ) -> Result<AttemptFolder, Box<Ended>> {
+    async fn make_folder(&self, number: u64, home: Home) -> Result<AttemptFolder, Box<Ended>> {
         let context = Arc::clone(&self.context);
         let made = tokio::task::spawn_blocking(move || {
             let source = &context.settings.source;
-            let folder = &context.work_folder;
-            folder.attempt(number, source, home(confinement))
+            context.work_folder.attempt(number, source, home)
         });
         match made.await {
             Ok(made) => made.map_err(|problem| no_workspace(&problem)),
@@ -486,11 +506,11 @@ async fn remove(folder: AttemptFolder) {
     }
 }
 
-/// A confined job cannot reach the agent's.
-fn home(confinement: Confinement) -> Home {
-    match confinement.sandbox {
-        Sandbox::Strict => Home::Own,
-        Sandbox::Host | Sandbox::Open => Home::Agents,
+/// A confined job cannot reach the agent's, and neither can a container.
+fn home(confinement: Confinement, image: Option<&str>) -> Home {
+    match (confinement.sandbox, image) {
+        (Sandbox::Strict, _) | (_, Some(_)) => Home::Own,
+        (Sandbox::Host | Sandbox::Open, None) => Home::Agents,
     }
 }
 

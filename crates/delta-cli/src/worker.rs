@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
+use delta_agent::container::ContainerSettings;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::progress::Observer;
 use delta_agent::shim::Sandbox;
@@ -43,6 +44,7 @@ pub struct Wanted {
     pub base_environment: BaseEnvironment,
     /// Bytes of the disk below which work is turned away.
     pub min_free: Option<u64>,
+    pub containers: ContainerSettings,
     /// Between TERM and KILL of a job that the agent itself must end.
     pub stop_grace: Duration,
 }
@@ -79,6 +81,7 @@ impl Worker {
         settings.source = wanted.source;
         settings.checkout = wanted.checkout;
         settings.base_environment = wanted.base_environment;
+        settings.containers = wanted.containers;
         settings.stop_grace = wanted.stop_grace;
         settings.min_free = wanted.min_free.unwrap_or(settings.min_free);
         delta_agent::keep_private();

@@ -91,7 +91,8 @@ fn policy(
     });
     // The kind of work is a requirement like any other (A68).
     let kind = job.work.requirement();
-    let words = job.requires.iter().chain(std::iter::once(&kind));
+    let lifted = job.work_requires.iter().copied().chain([kind.as_str()]);
+    let words = job.requires.iter().map(String::as_str).chain(lifted);
     let requirements = words.map(|word| {
         Requirement::parse(word).map_err(|bad| Invalid::field("requires", bad.to_string()))
     });
@@ -145,10 +146,12 @@ mod tests {
             r#"{"priority":2,"jobs":[
                 {"name":"a","job_spec":{"steps":["true"]},"requires":["linux"],"priority":1},
                 {"name":"b","needs":["a"],"job_spec":{"function":{"name":"f"}},
-                 "timeout_seconds":1.5}]}"#,
+                 "timeout_seconds":1.5},
+                {"name":"c","job_spec":{"steps":["true"],"image":"box:1"}}]}"#,
         );
         let jobs = run.jobs.unwrap();
         assert_eq!(&*jobs[0].policy.requires, "linux work:steps");
+        assert_eq!(&*jobs[2].policy.requires, "docker work:steps");
         assert_eq!(jobs[0].policy.priority, 3);
         assert_eq!(jobs[0].policy.timeout, Settings::recommended().job_timeout);
         assert_eq!(jobs[1].policy.needs, [1]);

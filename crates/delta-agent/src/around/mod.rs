@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::log::Log;
 use crate::agent::SlotContext;
 use crate::checkout;
+use crate::container::ContainerOrder;
 use crate::executor::{Ended, Identity, Outcome, StopReason, stopped_at};
 use crate::secret::Secret;
 use crate::shim::Confinement;
@@ -54,6 +55,8 @@ pub(crate) struct Around<'a> {
 pub(crate) struct Prepared {
     /// Variables that no file may hold.
     pub secrets: Vec<(String, Secret)>,
+    /// What the steps run in, when that is a container.
+    pub container: Option<ContainerOrder>,
     pub carried: Carried,
 }
 

@@ -9,6 +9,7 @@ use delta_wire::Evidence;
 
 use super::state;
 use crate::clock::wall_time;
+use crate::container::{attempt_label, clear_attempt};
 use crate::executor::{LogSize, Outcome};
 use crate::shim::order::{COMPLAINTS_FILE, Deadlines, Order, Record, SPOOL_FILE};
 use crate::shim::tree::kill_strays;
@@ -35,6 +36,12 @@ pub(super) async fn bury(folder: &Path, order: &Order) -> Record {
     });
     let mut record = record(folder, order.deadlines);
     record.confirmed = ending.await.unwrap_or(false);
+    if let Some(container) = &order.container {
+        let number = folder.file_name().unwrap_or_default().to_string_lossy();
+        let attempt = attempt_label(&container.owner, &number);
+        // The processes are in there and nowhere else.
+        record.confirmed = clear_attempt(&container.runtime, &attempt).await;
+    }
     record
 }
 

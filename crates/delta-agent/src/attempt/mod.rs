@@ -213,6 +213,7 @@ fn order(begin: &Begin<'_>) -> Order {
         confinement: work.confinement,
         hidden: work.hidden.iter().map(OsString::from).collect(),
         control_group: work.control_group,
+        container: work.container.clone(),
         log_quota: work.log_quota,
         stop_grace: work.stop_grace,
         leftover_grace: work.leftover_grace,

@@ -16,6 +16,9 @@ use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record};
 
 const NOTE_FILE: &str = "note";
 
+/// What this agent's containers are labelled with.
+const OWNER_FILE: &str = "owner";
+
 /// Characters of a socket's path that every system takes.
 const MAX_SOCKET_PATH: usize = 100;
 
@@ -23,6 +26,7 @@ const MAX_SOCKET_PATH: usize = 100;
 #[derive(Debug)]
 pub struct StateFolder {
     folder: PrivateFolder,
+    owner: String,
     next: AtomicU64,
 }
 
@@ -32,6 +36,7 @@ impl StateFolder {
         let folder = PrivateFolder::open(root)?;
         folder.protect()?;
         let state = StateFolder {
+            owner: owner(&folder.root)?,
             folder,
             next: AtomicU64::new(1),
         };
@@ -42,6 +47,12 @@ impl StateFolder {
 
     pub fn path(&self) -> &Path {
         &self.folder.root
+    }
+
+    /// Tells what belongs to this folder's agent from what belongs to another's on the same
+    /// machine.
+    pub fn owner(&self) -> &str {
+        &self.owner
     }
 
     /// A file in it that is always there.
@@ -83,6 +94,25 @@ impl StateFolder {
         attempts.sort();
         attempts
     }
+}
+
+/// The same for as long as the folder is there, and nobody else's.
+fn owner(root: &Path) -> Result<String, FolderError> {
+    let path = root.join(OWNER_FILE);
+    match fs::read_to_string(&path) {
+        Ok(owner) if is_owner(&owner) => return Ok(owner),
+        // Half written by an agent that was killed: nothing was labelled with it yet.
+        Ok(_) => fs::remove_file(&path).map_err(private::failed("remove", &path))?,
+        Err(problem) if problem.kind() == io::ErrorKind::NotFound => {}
+        Err(problem) => return Err(private::failed("read", &path)(problem)),
+    }
+    let owner = fresh_key();
+    write_private(&path, owner.as_bytes()).map_err(private::failed("write", &path))?;
+    Ok(owner)
+}
+
+fn is_owner(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Writes what the shim and the next agent need. Not synced: nothing of it outlives the boot.

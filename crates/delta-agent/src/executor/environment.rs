@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use super::Work;
+use crate::container;
 
 /// Every name that begins so belongs to us. The job's file may not set one, and an inherited one
 /// may hold a token.
@@ -35,6 +36,9 @@ pub struct Identity {
 
 /// The whole environment of a step.
 pub(crate) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
+    if work.container.is_some() {
+        return inside(work);
+    }
     let own = |name: &OsString| name.as_encoded_bytes().starts_with(OWN_PREFIX.as_bytes());
     let mut env: BTreeMap<OsString, OsString> = match &work.base {
         BaseEnvironment::Inherited => std::env::vars_os().collect(),
@@ -54,6 +58,31 @@ pub(crate) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
     };
     env.insert("HOME".into(), home);
     env.insert("TMPDIR".into(), work.tmp.clone().into());
+    own_words(work, env, work.workspace.clone().into())
+}
+
+/// That of a step in a container: the image's own, which is not here, and what it must know of
+/// this attempt. Of the agent's there is what it is told to pass on by name.
+fn inside(work: &Work) -> BTreeMap<OsString, OsString> {
+    let passed: &[String] = match &work.base {
+        BaseEnvironment::Clean { pass } => pass,
+        BaseEnvironment::Inherited => &[],
+    };
+    let passed = passed.iter().filter(|it| !it.starts_with(OWN_PREFIX));
+    let mut env: BTreeMap<OsString, OsString> = passed
+        .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
+        .collect();
+    env.insert("HOME".into(), container::HOME.into());
+    env.insert("TMPDIR".into(), container::TMP.into());
+    own_words(work, env, container::WORKSPACE.into())
+}
+
+/// The job's variables, and who it is.
+fn own_words(
+    work: &Work,
+    mut env: BTreeMap<OsString, OsString>,
+    workspace: OsString,
+) -> BTreeMap<OsString, OsString> {
     env.insert("CI".into(), "true".into());
     for (name, value) in &work.env {
         env.insert(name.into(), value.into());
@@ -68,7 +97,7 @@ pub(crate) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
     ] {
         env.insert(name.into(), value.into());
     }
-    env.insert("DELTA_WORKSPACE".into(), work.workspace.clone().into());
+    env.insert("DELTA_WORKSPACE".into(), workspace);
     env
 }
 

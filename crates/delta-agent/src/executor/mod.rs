@@ -20,8 +20,9 @@ pub use environment::{BaseEnvironment, Identity};
 pub(crate) use environment::{environment, unusable};
 pub use log::LogSize;
 pub(crate) use log::Spool;
-pub(crate) use verdict::{NEARLY_FULL_BELOW, exited, spawn_cause, stopped_at};
+pub(crate) use verdict::{NEARLY_FULL_BELOW, exited, out_of_memory, spawn_cause, stopped_at};
 
+use crate::container::ContainerOrder;
 use crate::shim::Confinement;
 
 /// One attempt's work and where it happens.
@@ -44,6 +45,8 @@ pub struct Work {
     pub hidden: Vec<PathBuf>,
     /// Use a control group where there is one; without it the tree is ended process by process.
     pub control_group: bool,
+    /// The container the steps run in; as processes of this machine when absent.
+    pub container: Option<ContainerOrder>,
     /// Bytes of log kept.
     pub log_quota: u64,
     /// Between TERM and KILL when time alone ends the work.

@@ -116,6 +116,23 @@ fn name(signal: i32) -> Option<&'static str> {
     })
 }
 
+/// The end of a step whose processes were too much for its memory: how many were ended for it, and
+/// what it could have had.
+pub(crate) fn out_of_memory(
+    status: ExitStatus,
+    number: usize,
+    kills: u64,
+    limit: Option<u64>,
+    evidence: &mut Evidence,
+) -> (Outcome, Option<Cause>, String) {
+    let (outcome, _, _) = exited(status, number, evidence);
+    evidence.oom_kills = Some(kills);
+    let whom = counted(kills);
+    let limit = limit.map_or(String::new(), |limit| format!("; it may use {limit} MiB"));
+    let summary = format!("step {number} ran out of memory: the kernel ended {whom}{limit}");
+    (outcome, Some(Cause::OutOfMemory), summary)
+}
+
 /// The end of a step that was told to stop.
 pub(crate) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<Cause>, String) {
     let failed = Outcome::Failed { exit_code: None };

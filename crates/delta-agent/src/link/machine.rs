@@ -8,6 +8,8 @@ use std::time::Duration;
 use delta_wire::agent::proto::{Capabilities, Resources, Runtime};
 use tokio::process::Command;
 
+use crate::container;
+
 /// How long a runtime may take to say its version: a cold disk, not a hang.
 const VERSION_TIME: Duration = Duration::from_secs(3);
 /// Bytes of a version's output that are read.
@@ -64,9 +66,18 @@ impl Machine {
         };
         Machine {
             runtimes: runtimes.into_iter().map(runtime).collect(),
-            docker: Path::new("/var/run/docker.sock").exists(),
             ..Machine::hardware(work_folder)
         }
+    }
+
+    /// With the runtime that makes containers here, which was asked and answered.
+    pub fn with_containers(mut self, runtime: Option<&container::Runtime>) -> Machine {
+        self.docker = runtime.is_some();
+        self.runtimes.extend(runtime.map(|it| Runtime {
+            name: it.kind.as_str().to_owned(),
+            version: it.version.clone(),
+        }));
+        self
     }
 
     /// The facts as jobs ask for them: `linux`, `python=3.11`, `cpu=4`.

@@ -1,12 +1,14 @@
 //! The life of one attempt inside its shim: what it waits for, what it obeys, how its end is
 //! recorded.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -14,9 +16,12 @@ use std::time::Duration;
 use delta_core::Cause;
 use delta_core::time::{Millis, Span};
 use delta_wire::Evidence;
+use rustix::process::Pid;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
+use super::container::{Container, exit_status};
 use super::control::{Control, Heard};
 use super::evidence::{self, OomWatch};
 use super::group::Group;
@@ -27,8 +32,9 @@ use super::order::{
 use super::spawner::Spawner;
 use super::steps::{StepEnd, Verdict};
 use super::timer::Timer;
+use super::tree;
 use crate::clock;
-use crate::executor::{Outcome, Spool, StopReason, exited, stopped_at};
+use crate::executor::{Outcome, Spool, StopReason, exited, out_of_memory, stopped_at};
 
 /// Bytes read at once: a pipe holds 64 KiB.
 const READ_BYTES: usize = 64 * 1024;
@@ -40,6 +46,9 @@ const MAX_DRAIN_READS: usize = 256;
 /// Bytes kept free for the record of the end, so that a job that fills the disk can still be told
 /// of. A record with the timings of hundreds of steps fits.
 const RESERVE: usize = 64 * 1024;
+
+/// Bytes kept of what a container's first process printed: its complaint is at the end.
+const MAX_SAID: usize = 4096;
 
 /// How long the first word of the agent is waited for; it lies in the socket already.
 const GREETING: Duration = Duration::from_secs(1);
@@ -59,6 +68,12 @@ pub(super) struct Shim {
     oom: OomWatch,
     folder: PathBuf,
     pub group: Joining,
+    /// Where the steps run, when that is a container.
+    pub container: Option<Container>,
+    /// The last of what the container's first process printed, for a sentence about its end.
+    pub said: Vec<u8>,
+    /// Children whose end somebody waits for, with it once it is there.
+    watched: HashMap<Pid, Option<ExitStatus>>,
     deadlines: Deadlines,
     receiver: pipe::Receiver,
     buffer: Box<[u8; READ_BYTES]>,
@@ -85,8 +100,12 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
         Ok(directory) => {
             let mut shim = Shim::new(folder, order, directory, spool, control).await?;
             shim.meet_the_agent().await;
-            let verdict = shim.steps().await;
-            let confirmed = shim.end_tree().await;
+            let verdict = match shim.begin_container().await {
+                Ok(()) => shim.steps().await,
+                Err(end) => Verdict::before_steps(end),
+            };
+            let removed = shim.end_container().await;
+            let confirmed = shim.end_tree().await && removed;
             shim.conclude(verdict, confirmed)
         }
     };
@@ -114,10 +133,7 @@ impl Shim {
             true => Joining::start(folder),
             false => Joining::default(),
         };
-        let (reader, writer) = io::pipe()?;
-        let receiver = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
-        let hidden = order.hidden.iter().map(PathBuf::from).collect();
-        let (spawner, ready) = Spawner::start(&order, directory, hidden, writer)?;
+        let work = Workplace::open(folder, &order, directory)?;
         let children = signal(SignalKind::child())?;
         let terminate = signal(SignalKind::terminate())?;
         let mut shim = Shim {
@@ -125,7 +141,7 @@ impl Shim {
             order,
             spool,
             control,
-            spawner,
+            spawner: work.spawner,
             stop: None,
             step: None,
             steps: Vec::new(),
@@ -134,16 +150,54 @@ impl Shim {
             oom,
             folder: folder.to_owned(),
             group,
-            receiver,
+            container: work.container,
+            said: Vec::new(),
+            watched: HashMap::new(),
+            receiver: work.receiver,
             buffer: Box::new([0; READ_BYTES]),
             timer: Timer::new()?,
             children,
             terminate,
         };
-        if let Err(why) = ready.await.unwrap_or_else(|_| Err("no thread".to_owned())) {
+        if let Some(ready) = work.ready
+            && let Err(why) = ready.await.unwrap_or_else(|_| Err("no thread".to_owned()))
+        {
             shim.spawner = Spawner::Refusing(why);
         }
         Ok(shim)
+    }
+
+    /// The end of this child is wanted.
+    pub fn watch(&mut self, pid: Pid) {
+        self.watched.insert(pid, None);
+    }
+
+    pub fn unwatch(&mut self, pid: Pid) {
+        self.watched.remove(&pid);
+    }
+
+    /// Takes the ends of all children that ended. True when there is no child any more, and so no
+    /// descendant.
+    pub fn take_ends(&mut self) -> bool {
+        let reaped = tree::reap();
+        for (pid, status) in reaped.ended {
+            let status = exit_status(status);
+            if let Some(container) = &mut self.container {
+                container.note(pid, status);
+            }
+            if let Some(end) = self.watched.get_mut(&pid) {
+                *end = Some(status);
+            }
+        }
+        reaped.none_left
+    }
+
+    /// How a child that is watched ended, once.
+    pub fn end_of(&mut self, pid: Pid) -> Option<ExitStatus> {
+        self.take_ends();
+        let status = (*self.watched.get(&pid)?)?;
+        self.watched.remove(&pid);
+        Some(status)
     }
 
     /// The agent said hello before the shim was there: it is to see everything from the first step
@@ -168,6 +222,7 @@ impl Shim {
             _ = self.receiver.readable() => {
                 self.read_once();
             }
+            () = speaks(self.container.as_ref()) => self.listen(),
         }
         self.keep_deadlines();
     }
@@ -258,6 +313,24 @@ impl Shim {
         self.control.grew(self.spool.bytes());
     }
 
+    /// Takes what the container's first process prints.
+    fn listen(&mut self) {
+        let Some(container) = &mut self.container else {
+            return;
+        };
+        let heard = container.hear();
+        self.said.extend_from_slice(&heard);
+        let most = self.said.len().saturating_sub(MAX_SAID);
+        self.said.drain(..most);
+        self.show(&heard);
+    }
+
+    /// Bytes that are no step's, and yet nobody's line of ours.
+    pub fn show(&mut self, bytes: &[u8]) {
+        self.spool.output(bytes);
+        self.control.grew(self.spool.bytes());
+    }
+
     /// Takes everything that ended processes left in the pipe. From the pipe itself: the runtime
     /// says that it is empty until it has looked again, and by then the step is over.
     pub fn drain(&mut self) {
@@ -307,6 +380,11 @@ impl Shim {
                 (Outcome::Succeeded, None, summary)
             }
             StepEnd::Exited(status) => exited(status, number, &mut evidence),
+            StepEnd::OutOfMemory {
+                status,
+                kills,
+                limit,
+            } => out_of_memory(status, number, kills, limit, &mut evidence),
             StepEnd::NotStarted(cause, summary) => {
                 (Outcome::Failed { exit_code: None }, Some(cause), summary)
             }
@@ -337,6 +415,48 @@ impl Shim {
             evidence,
         };
         (record, self.control, self.group)
+    }
+}
+
+/// Returns when the first process of a container says something.
+async fn speaks(container: Option<&Container>) {
+    match container.and_then(Container::chatter) {
+        Some(chatter) => drop(chatter.readable().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Where the steps will run, and where what they print is read.
+struct Workplace {
+    spawner: Spawner,
+    /// Tells, once, whether the job may be started at all.
+    ready: Option<oneshot::Receiver<Result<(), String>>>,
+    receiver: pipe::Receiver,
+    container: Option<Container>,
+}
+
+impl Workplace {
+    fn open(folder: &Path, order: &Order, directory: PathBuf) -> io::Result<Workplace> {
+        if let Some(wanted) = &order.container {
+            let workspace = Path::new(&order.workspace);
+            let (container, receiver) =
+                Container::new(folder, wanted, workspace, &directory, &order.key)?;
+            return Ok(Workplace {
+                spawner: Spawner::Refusing("the steps run in a container".to_owned()),
+                ready: None,
+                receiver,
+                container: Some(container),
+            });
+        }
+        let (reader, writer) = io::pipe()?;
+        let hidden = order.hidden.iter().map(PathBuf::from).collect();
+        let (spawner, ready) = Spawner::start(order, directory, hidden, writer)?;
+        Ok(Workplace {
+            spawner,
+            ready: Some(ready),
+            receiver: pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?,
+            container: None,
+        })
     }
 }
 

@@ -6,9 +6,10 @@
 //! credential and no server, and refuses whoever does not know its key.
 //!
 //! Reading order: [`order`] (what is said), `attempt` (the life of one), `steps`, `tree` (its end),
-//! `control`, `spawner`, `sandbox` (with `rules` and `user`), `group`.
+//! `control`, `spawner`, `sandbox` (with `rules` and `user`), `group`, `container`.
 
 mod attempt;
+mod container;
 mod control;
 mod evidence;
 pub(crate) mod group;

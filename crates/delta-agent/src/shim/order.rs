@@ -13,6 +13,7 @@ use delta_wire::Evidence;
 use serde::{Deserialize, Serialize};
 
 use super::Confinement;
+use crate::container::ContainerOrder;
 use crate::executor::{Ended, LogSize, Outcome, Step, StopReason};
 
 pub(crate) const ORDER_FILE: &str = "order.json";
@@ -46,6 +47,9 @@ pub(crate) struct Order {
     #[serde(default)]
     pub hidden: Vec<OsString>,
     pub control_group: bool,
+    /// The container that steps run in, when they do not run as processes of this machine.
+    #[serde(default)]
+    pub container: Option<ContainerOrder>,
     pub log_quota: u64,
     pub stop_grace: Duration,
     pub leftover_grace: Duration,

@@ -5,6 +5,7 @@
 //! end, because a grandchild may hold it open for ever: what a dead process wrote is already in the
 //! pipe, so reading until it is empty is enough.
 
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
@@ -36,8 +37,26 @@ pub(super) struct Verdict {
 pub(super) enum StepEnd {
     AllDone,
     Exited(ExitStatus),
+    /// The kernel ended processes of the step for want of memory.
+    OutOfMemory {
+        status: ExitStatus,
+        kills: u64,
+        /// What it could have had, in MiB.
+        limit: Option<u64>,
+    },
     Stopped(StopReason),
     NotStarted(Cause, String),
+}
+
+impl Verdict {
+    /// Of an attempt whose first step was not begun.
+    pub fn before_steps(end: StepEnd) -> Verdict {
+        let stopped = matches!(end, StepEnd::Stopped(_));
+        Verdict {
+            step: stopped.then_some(0),
+            end,
+        }
+    }
 }
 
 impl Shim {
@@ -72,8 +91,8 @@ impl Shim {
         let (started_at, began) = (clock::wall_time(), Instant::now());
         self.step_deadline = step.timeout.map(|timeout| clock::now() + span(timeout));
         self.silent_at = self.silent_from_now();
-        let end = match self.spawner.spawn(step.script).await {
-            Ok(pid) => self.supervise(pid).await,
+        let end = match self.shell(&step.script).await {
+            Ok(end) => end,
             Err(problem) => {
                 let summary = format!("step {}: no shell could be started: {problem}", index + 1);
                 StepEnd::NotStarted(spawn_cause(&problem), summary)
@@ -82,7 +101,7 @@ impl Shim {
         (self.step_deadline, self.silent_at) = (None, None);
         self.drain();
         let status = match &end {
-            StepEnd::Exited(status) => Some(*status),
+            StepEnd::Exited(status) | StepEnd::OutOfMemory { status, .. } => Some(*status),
             _ => None,
         };
         let record = StepRecord {
@@ -98,39 +117,63 @@ impl Shim {
         end
     }
 
+    /// A step's shell from its start to its end, wherever it runs.
+    async fn shell(&mut self, script: &str) -> io::Result<StepEnd> {
+        if self.container.is_some() {
+            let calling = self.step_in_container(script)?;
+            return Ok(match self.supervise(calling.pid).await {
+                Ok(status) => self.judge(calling, status),
+                Err(reason) => StepEnd::Stopped(reason),
+            });
+        }
+        let shell = self.spawner.spawn(script.to_owned()).await?;
+        self.watch(shell);
+        Ok(match self.supervise(shell).await {
+            Ok(status) => StepEnd::Exited(status),
+            Err(reason) => StepEnd::Stopped(reason),
+        })
+    }
+
     /// Waits for the shell of a step, reading what is printed and obeying orders to stop.
-    async fn supervise(&mut self, shell: Pid) -> StepEnd {
+    async fn supervise(&mut self, shell: Pid) -> Result<ExitStatus, StopReason> {
         let mut asked = false;
         loop {
-            if let Some(status) = tree::reap(Some(shell)).watched {
+            if let Some(status) = self.end_of(shell) {
                 return match self.stop {
-                    Some(stop) => StepEnd::Stopped(stop.reason),
-                    None => StepEnd::Exited(ExitStatus::from_raw(status.as_raw())),
+                    Some(stop) => Err(stop.reason),
+                    None => Ok(status),
                 };
             }
             if let Some(stop) = self.stop {
                 if !asked {
-                    tree::terminate();
+                    self.ask_to_end();
                     asked = true;
                 }
                 if clock::now().0 >= stop.kill_at {
-                    return StepEnd::Stopped(stop.reason);
+                    return Err(stop.reason);
                 }
             }
             self.turn(self.stop.map(|stop| Millis(stop.kill_at))).await;
         }
     }
 
+    fn ask_to_end(&mut self) {
+        match self.container.is_some() {
+            true => self.ask_container_to_end(),
+            false => tree::terminate(),
+        }
+    }
+
     /// Ends what is left of all steps: TERM, a grace, then KILL in rounds until there is no child.
     /// True when that is so.
     pub async fn end_tree(&mut self) -> bool {
-        if tree::reap(None).none_left {
+        if self.take_ends() {
             return true;
         }
         let own_grace = clock::now() + span(self.order.leftover_grace);
         tree::terminate();
         loop {
-            if tree::reap(None).none_left {
+            if self.take_ends() {
                 return true;
             }
             // Asked for in every round: an order to stop may come now, or become stricter.
@@ -153,9 +196,9 @@ impl Shim {
     }
 
     /// Waits for the last child to end, reading meanwhile, so that nobody is stuck writing.
-    async fn all_gone_by(&mut self, deadline: Millis) -> bool {
+    pub async fn all_gone_by(&mut self, deadline: Millis) -> bool {
         loop {
-            if tree::reap(None).none_left {
+            if self.take_ends() {
                 return true;
             }
             if clock::now() >= deadline {
@@ -166,6 +209,6 @@ impl Shim {
     }
 }
 
-fn span(time: Duration) -> Span {
+pub(super) fn span(time: Duration) -> Span {
     Span(i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
 }

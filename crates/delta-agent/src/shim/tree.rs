@@ -30,22 +30,18 @@ struct Seen {
 /// What reaping found.
 #[derive(Debug, Default)]
 pub(super) struct Reaped {
-    /// How the process asked about ended.
-    pub watched: Option<WaitStatus>,
+    /// Who ended, and how.
+    pub ended: Vec<(Pid, WaitStatus)>,
     /// There is no child any more, and so no descendant.
     pub none_left: bool,
 }
 
 /// Takes the ends of all children that ended.
-pub(super) fn reap(watched: Option<Pid>) -> Reaped {
+pub(super) fn reap() -> Reaped {
     let mut reaped = Reaped::default();
     loop {
         match wait(WaitOptions::NOHANG) {
-            Ok(Some((pid, status))) => {
-                if Some(pid) == watched {
-                    reaped.watched = Some(status);
-                }
-            }
+            Ok(Some(ended)) => reaped.ended.push(ended),
             Ok(None) => return reaped,
             Err(Errno::INTR) => {}
             Err(_) => {

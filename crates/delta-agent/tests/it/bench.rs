@@ -152,6 +152,7 @@ impl Bench {
             confinement: Confinement::OPEN,
             hidden: Vec::new(),
             control_group: true,
+            container: None,
             log_quota: 1 << 20,
             stop_grace: Duration::from_millis(300),
             leftover_grace: Duration::from_millis(300),

@@ -5,6 +5,7 @@ mod assignment;
 mod bench;
 mod causes;
 mod connection;
+mod container;
 mod fake_server;
 mod flow;
 mod lease;

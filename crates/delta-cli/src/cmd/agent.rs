@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
+use delta_agent::container::{ContainerSettings, Network, Pull};
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::{ClientFiles, TlsFiles};
@@ -26,6 +27,7 @@ Examples:
   delta-ci agent --server http://127.0.0.1:7878 --token-file runner.token
   delta-ci agent --server https://ci.example --token-file runner.token --slots 4 --label gpu
   delta-ci agent --server URL --token-file F --sandbox strict --pass-env HTTPS_PROXY
+  delta-ci agent --server URL --token-file F --container-runtime podman --container-network none
   delta-ci agent --server URL --token-file F --handover   an upgrade does not disturb jobs
   delta-ci agent --server https://ci.example --enroll-token-file once.token --state-dir ./state
 
@@ -86,6 +88,8 @@ pub struct Args {
     min_free_mb: u64,
     #[command(flatten)]
     checkout: Checkout,
+    #[command(flatten)]
+    containers: Containers,
     /// How long running jobs may go on once it is told to stop
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = timings::span)]
     shutdown_grace: Span,
@@ -127,6 +131,47 @@ impl Checkout {
 
 fn duration(span: Span) -> Duration {
     Duration::from_millis(u64::try_from(span.0).unwrap_or(0))
+}
+
+/// Jobs that name an image.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Containers")]
+struct Containers {
+    /// What makes containers: `docker`, `podman` or a path [default: the first that answers]
+    #[arg(long, value_name = "PROGRAM")]
+    container_runtime: Option<PathBuf>,
+    /// Where the docker daemon listens [default: as for `docker` itself]
+    #[arg(long, value_name = "HOST")]
+    docker_host: Option<String>,
+    /// The most network a job may ask for: `none`, `bridge`, `host`; never `host` for untrusted runs
+    #[arg(long, value_name = "HOW", default_value = "bridge", value_parser = network)]
+    container_network: Network,
+    /// When an image is fetched: `if-missing` or `always`
+    #[arg(long, value_name = "WHEN", default_value = "if-missing", value_parser = pull)]
+    container_pull: Pull,
+}
+
+impl From<Containers> for ContainerSettings {
+    fn from(asked: Containers) -> ContainerSettings {
+        ContainerSettings {
+            program: asked.container_runtime,
+            host: asked.docker_host,
+            network: asked.container_network,
+            pull: asked.container_pull,
+        }
+    }
+}
+
+fn network(text: &str) -> Result<Network, &'static str> {
+    Network::from_text(text).ok_or("it is `none`, `bridge` or `host`")
+}
+
+fn pull(text: &str) -> Result<Pull, &'static str> {
+    match text {
+        "if-missing" => Ok(Pull::IfMissing),
+        "always" => Ok(Pull::Always),
+        _ => Err("it is `if-missing` or `always`"),
+    }
 }
 
 fn sandbox(text: &str) -> Result<Sandbox, &'static str> {
@@ -187,6 +232,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             pass: args.pass_env,
         },
         min_free: Some(args.min_free_mb.saturating_mul(1024 * 1024)),
+        containers: args.containers.into(),
         stop_grace: STOP_GRACE,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
+use delta_agent::container::{self, ContainerSettings, Network};
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
@@ -15,9 +16,10 @@ use delta_agent::workspace::Source;
 use delta_agent::{Machine, Secret, TokenSource};
 use delta_core::requirement::{Capabilities, Requirement};
 use delta_core::{Settings, Span};
-use delta_planner::Pipeline;
+use delta_planner::{Pipeline, PlannedJob};
 use delta_server::{Role, Server};
 use delta_wire::api::{CancelRequest, RunView};
+use delta_wire::job_spec::IMAGE_REQUIREMENT;
 use delta_wire::states::RunOutcome;
 
 use super::{server, show};
@@ -98,7 +100,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let folders = Folders {
         tree,
         work: temporary.path().join("work"),
-        detect_runtimes: pipeline.jobs.iter().any(|job| !job.requires.is_empty()),
+        detect_runtimes: pipeline.jobs.iter().any(asks),
     };
     let started = start_agent(&args, &server, folders, Arc::clone(&screen)).await;
     let ended = match started {
@@ -164,21 +166,48 @@ fn select(pipeline: Pipeline, names: &[String]) -> Result<Pipeline, Failure> {
     })
 }
 
+/// Your own machine: what you may, your containers may.
+fn own_containers() -> ContainerSettings {
+    ContainerSettings {
+        network: Network::Host,
+        ..ContainerSettings::default()
+    }
+}
+
+/// What a job asks for beside its work.
+fn requires(job: &PlannedJob) -> Vec<String> {
+    let image = job
+        .around
+        .get("image")
+        .map(|_| IMAGE_REQUIREMENT.to_owned());
+    job.requires.iter().cloned().chain(image).collect()
+}
+
+fn asks(job: &PlannedJob) -> bool {
+    !requires(job).is_empty()
+}
+
 /// Nobody but this machine executes here: a job that asks for more would wait for ever.
 async fn check_fit(pipeline: &Pipeline, labels: &[String]) -> Result<(), Failure> {
-    if pipeline.jobs.iter().all(|job| job.requires.is_empty()) {
+    if !pipeline.jobs.iter().any(asks) {
         return Ok(());
     }
-    let mut offered = Machine::whole(Path::new(".")).await.tags();
+    let runtime = container::detect(&own_containers()).await;
+    let machine = Machine::whole(Path::new(".")).await;
+    let mut offered = machine.with_containers(runtime.as_ref()).tags();
     offered.extend(labels.iter().cloned());
     let capabilities = Capabilities::parse(offered.iter().map(String::as_str));
-    let lacks = |text: &&String| {
+    let lacks = |text: &String| {
         Requirement::parse(text).is_ok_and(|requirement| !capabilities.meets(&requirement))
     };
     for job in &pipeline.jobs {
-        let missing: Vec<&str> = job.requires.iter().filter(lacks).map(|it| &**it).collect();
+        let missing: Vec<String> = requires(job).into_iter().filter(lacks).collect();
         if let Some(first) = missing.first() {
             let what = format!("this machine cannot execute job `{}`", job.name);
+            let next = match first == IMAGE_REQUIREMENT {
+                true => "start docker or podman here".to_owned(),
+                false => format!("--label {first} if this machine has it"),
+            };
             return Err(Failure::new(Exit::Refused, what)
                 .because(format!(
                     "the job requires {}; here are {}",
@@ -186,8 +215,7 @@ async fn check_fit(pipeline: &Pipeline, labels: &[String]) -> Result<(), Failure
                     offered.join(", ")
                 ))
                 .next(format!(
-                    "--label {first} if this machine has it, --job NAME for other jobs, or a \
-                     server with an agent that has it"
+                    "{next}, --job NAME for other jobs, or a server with an agent that has it"
                 )));
         }
     }
@@ -259,6 +287,7 @@ async fn start_agent(
         checkout: CheckoutSettings::recommended(),
         base_environment: BaseEnvironment::Inherited,
         min_free: None,
+        containers: own_containers(),
         stop_grace: FORCED_GRACE,
     };
     Worker::start(wanted, screen)

@@ -11,6 +11,7 @@ use std::time::Duration;
 use delta_agent::TokenSource;
 use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
+use delta_agent::container::ContainerSettings;
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
@@ -154,6 +155,7 @@ async fn start_agent(
         checkout: CheckoutSettings::recommended(),
         base_environment: BaseEnvironment::Clean { pass: Vec::new() },
         min_free: None,
+        containers: ContainerSettings::default(),
         stop_grace: STOP_GRACE,
     };
     Worker::start(wanted, Arc::new(Brief::new(terminal)))

@@ -114,6 +114,10 @@ pub struct CreateJob {
     #[serde(skip)]
     #[schema(ignore)]
     pub work: WorkKind,
+    /// What the agent must have for the work, beside being able to do it; read off the spec.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub work_requires: Vec<&'static str>,
 }
 
 impl CreateRun {
@@ -194,13 +198,21 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
     f.refuse_unknown(p);
     let (name, (raw, spec)) = (name?, spec?);
     for (index, input) in spec.inputs.iter().enumerate() {
-        if !needs.iter().flatten().flatten().any(|need| *need == input.job) {
+        if !needs
+            .iter()
+            .flatten()
+            .flatten()
+            .any(|need| *need == input.job)
+        {
             let job = &input.job;
             let words = format!("`{job}` is not in `needs`: a job has inputs of those it needs");
-            p.push(Invalid::field(format!("job_spec.inputs[{index}].job"), words));
+            p.push(Invalid::field(
+                format!("job_spec.inputs[{index}].job"),
+                words,
+            ));
         }
     }
-    let work = spec.work();
+    let (work, work_requires) = (spec.work(), spec.requires());
     // Steps find it as DELTA_JOB_NAME.
     let job_spec = match spec.name {
         Some(_) => raw,
@@ -219,6 +231,7 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
         retry_on: retry_on?,
         job_spec,
         work,
+        work_requires,
     })
 }
 

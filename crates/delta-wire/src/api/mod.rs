@@ -24,6 +24,7 @@ pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
 pub use requests::{CancelRequest, RerunRequest};
 pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{
-    ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, InputArtifact, InputList, JobArtifact,
-    JobSummary, JobView, LeaseView, ProgressView, ReportedView, RunList, RunSummary, RunView, Why,
+    ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, InputArtifact,
+    InputList, JobArtifact, JobSummary, JobView, LeaseView, ProgressView, ReportedView, RunList,
+    RunSummary, RunView, Why,
 };

@@ -39,6 +39,8 @@ pub const MAX_ENV_VALUE_BYTES: usize = 64 * 1024;
 pub const MAX_PATTERNS: usize = 100;
 /// Tests of one job.
 pub const MAX_TESTS: usize = 1000;
+/// What an agent must have for a job with an image: docker, or podman in its place.
+pub const IMAGE_REQUIREMENT: &str = "docker";
 /// Characters of a path, an image or a cache key: Linux's own limit of a path.
 const MAX_PATH: usize = 4096;
 /// Characters of a short word: a kind, a name of a variable.
@@ -204,6 +206,11 @@ impl JobSpec {
             }
         };
         spec.filter(|_| problems.is_empty()).ok_or(problems)
+    }
+
+    /// What an agent must have to carry this out, as requirements.
+    pub fn requires(&self) -> Vec<&'static str> {
+        self.image.iter().map(|_| IMAGE_REQUIREMENT).collect()
     }
 
     pub fn work(&self) -> WorkKind {

@@ -1,0 +1,186 @@
+//! What the container program's failures mean: whose fault it is that there is no container, and
+//! how a step in one ended.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use delta_core::Cause;
+
+use super::script::Answer;
+
+/// Characters of what the program complained that fit into a sentence.
+const MAX_WORDS: usize = 300;
+
+/// What programs say when there is no daemon to talk to.
+const NO_DAEMON: [&str; 6] = [
+    "cannot connect to the docker daemon",
+    "error during connect",
+    "permission denied while trying to connect",
+    "dial unix",
+    "unable to connect to podman",
+    "cannot connect to podman",
+];
+
+/// What they say of an image that is not there.
+const NO_IMAGE: [&str; 4] = [
+    "no such image",
+    "unable to find image",
+    "image not known",
+    "image not found",
+];
+
+/// What they say of what the job asked for.
+const NOT_SO: [&str; 5] = [
+    "unable to find user",
+    "no matching entries in passwd file",
+    "minimum memory limit",
+    "invalid reference format",
+    "contains whitespace",
+];
+
+/// Codes that docker and podman share: 125 is their own failure, 126 and 127 say that the program
+/// to be run in the container cannot be.
+const NOT_RUNNABLE: [i32; 2] = [126, 127];
+const OWN_FAILURE: i32 = 125;
+
+/// A shell's way to say that something was ended by a signal.
+const SIGNALS: std::ops::RangeInclusive<i32> = 129..=159;
+
+/// Why a command of ours failed.
+pub(super) fn failure(what: &str, complaint: &str) -> (Cause, String) {
+    let said = complaint.to_lowercase();
+    let says = |words: &[&str]| words.iter().any(|it| said.contains(it));
+    let last = last_line(complaint);
+    if says(&NO_DAEMON) {
+        let summary = format!("no container can be made, the daemon does not answer: {last}");
+        return (Cause::StartUp, summary);
+    }
+    let cause = match () {
+        () if says(&NO_IMAGE) => Cause::Image,
+        () if says(&NOT_SO) => Cause::SpecError,
+        () if said.contains("no space left on device") => Cause::DiskFull,
+        () => Cause::StartUp,
+    };
+    (cause, format!("{what}: {last}"))
+}
+
+/// Why the first process of a container ended before any step.
+pub(super) fn not_begun(image: &str, status: ExitStatus, complaint: &str) -> (Cause, String) {
+    match status.code() {
+        Some(code) if NOT_RUNNABLE.contains(&code) => {
+            let summary = format!("the image {image} has no `sh` to run steps with");
+            let last = last_line(complaint);
+            let said = if last.is_empty() { "" } else { ": " };
+            (Cause::SpecError, format!("{summary}{said}{last}"))
+        }
+        Some(OWN_FAILURE) => failure("the container could not be made", complaint),
+        Some(code) => {
+            let summary = format!(
+                "the container ended with exit code {code} before the first step: an entrypoint \
+                 must become the command it is given"
+            );
+            (Cause::SpecError, summary)
+        }
+        None => (
+            Cause::AgentError,
+            "the program that makes containers was ended".to_owned(),
+        ),
+    }
+}
+
+/// How a step in a container ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Exited(ExitStatus),
+    OutOfMemory {
+        status: ExitStatus,
+        kills: u64,
+    },
+    /// Nobody can say how.
+    Lost(String),
+}
+
+/// What the step's shell answered counts; without an answer, how the program ended that waited for
+/// it.
+pub(super) fn step(answer: &Answer, status: ExitStatus, complaint: &str) -> Ended {
+    let status = match (answer.code, status.code()) {
+        (Some(code), _) => of_code(code),
+        // Ended from within, before it could answer.
+        (None, Some(code)) if SIGNALS.contains(&code) => of_code(code),
+        _ => return Ended::Lost(last_line(complaint)),
+    };
+    match answer.kills {
+        0 => Ended::Exited(status),
+        _ if status.success() => Ended::Exited(status),
+        kills => Ended::OutOfMemory { status, kills },
+    }
+}
+
+/// Never a bare 137: a code above 128 is a shell's word for a signal.
+fn of_code(code: i32) -> ExitStatus {
+    match SIGNALS.contains(&code) {
+        true => ExitStatus::from_raw(code - 128),
+        false => ExitStatus::from_raw((code & 0xff) << 8),
+    }
+}
+
+/// The last thing it said that is not advice.
+pub(super) fn last_line(complaint: &str) -> String {
+    let lines = complaint.lines().map(str::trim);
+    let advice = |line: &&str| !line.is_empty() && !line.starts_with("Run '");
+    let line = lines.filter(advice).next_back().unwrap_or("");
+    let line = line.strip_prefix("docker: ").unwrap_or(line);
+    line.chars().take(MAX_WORDS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // EP-43
+    #[test]
+    fn failures_have_causes_of_their_own() {
+        for (complaint, cause) in [
+            (
+                "Cannot connect to the Docker daemon at unix:///x. Is the docker daemon running?",
+                Cause::StartUp,
+            ),
+            ("Error: No such image: nosuch:1", Cause::Image),
+            ("Error: nosuch:1: image not known", Cause::Image),
+            (
+                "docker: Error: unable to find user nobody: no m",
+                Cause::SpecError,
+            ),
+            ("write /x: no space left on device", Cause::DiskFull),
+            ("something else", Cause::StartUp),
+        ] {
+            assert_eq!(failure("x", complaint).0, cause, "{complaint}");
+        }
+        let exit = |code: i32| ExitStatus::from_raw(code << 8);
+        let (cause, summary) = not_begun("box:1", exit(127), "docker: exec: \"sh\": not found");
+        assert_eq!(cause, Cause::SpecError);
+        assert!(summary.contains("has no `sh`"), "{summary}");
+        assert_eq!(not_begun("b", exit(125), "No such image").0, Cause::Image);
+        assert_eq!(not_begun("b", exit(3), "").0, Cause::SpecError);
+    }
+
+    // D10: never a bare "exit 137".
+    #[test]
+    fn a_code_above_128_is_a_signal_and_memory_needs_evidence() {
+        let answer = |code, kills| Answer { code, kills };
+        let raw = |code: i32| ExitStatus::from_raw(code << 8);
+        let exited = |answer: Answer, code| step(&answer, raw(code), "");
+        let killed = ExitStatus::from_raw(9);
+        assert_eq!(exited(answer(Some(137), 0), 137), Ended::Exited(killed));
+        assert_eq!(exited(answer(None, 0), 137), Ended::Exited(killed));
+        assert_eq!(exited(answer(Some(3), 0), 3), Ended::Exited(raw(3)));
+        let starved = Ended::OutOfMemory {
+            status: killed,
+            kills: 1,
+        };
+        assert_eq!(exited(answer(Some(137), 1), 137), starved);
+        assert_eq!(exited(answer(Some(0), 1), 0), Ended::Exited(raw(0)));
+        let lost = Ended::Lost("the daemon went away".to_owned());
+        assert_eq!(step(&answer(None, 0), raw(1), "the daemon went away"), lost);
+    }
+}
