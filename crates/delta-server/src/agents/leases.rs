@@ -28,8 +28,10 @@ pub struct Held {
     pub ended: Option<Ended>,
     /// Bytes of log that the agent's last word declared.
     pub declared: u64,
-    /// The agent's last word, kept back until its log is on disk.
+    /// The agent's last word, kept back until its log and its results are on disk.
     pub last_word: Option<Box<Word>>,
+    pub waits_for_log: bool,
+    pub waits_for_results: bool,
     /// The agent was told to end it.
     pub canceled: bool,
     /// A renewal is on its way to the writer; the newest that came meanwhile waits for its answer,
@@ -304,6 +306,8 @@ impl Held {
             ended: None,
             declared: 0,
             last_word: None,
+            waits_for_log: false,
+            waits_for_results: false,
             canceled: false,
             renewing: false,
             renew_again: None,

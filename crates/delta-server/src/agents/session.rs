@@ -19,6 +19,7 @@ use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written
 use super::orders::{Order, Orders};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
 use super::registry::{Entry, OFFLINE_AFTER, Place};
+use super::results::Writing;
 use crate::http::App;
 use crate::identity::{Principal, Standing};
 use crate::writer::{Offer, Outbox, Receipt};
@@ -62,6 +63,7 @@ pub struct Session {
     /// Results of leases that this session does not know, until they are looked up.
     pub unsure: Vec<(ResultStream, Receipt)>,
     log: Option<LogWriting>,
+    pub results: Option<Writing>,
     offences: u32,
     offences_since: Instant,
     rejections: u32,
@@ -105,6 +107,7 @@ impl Session {
             in_flight: 0,
             unsure: Vec::new(),
             log: None,
+            results: None,
             offences: 0,
             offences_since: Instant::now(),
             rejections: 0,
@@ -145,6 +148,7 @@ impl Session {
                     Err(_) => break,
                 },
                 Some(written) = next_written(&mut self.log) => self.log_written(written),
+                Some(taken) = Writing::next(&mut self.results) => self.results_taken(&taken),
                 received = stream.message(), if may_read => match received {
                     Ok(Some(received)) => self.hear(received),
                     Ok(None) => self.end = Some(Status::ok("")),
@@ -220,7 +224,8 @@ impl Session {
             .log
             .as_ref()
             .is_none_or(|log| log.bytes < MAX_WAITING_BYTES && log.count < MAX_WAITING_ORDERS);
-        log_room && self.outgoing.len() + self.in_flight < MAX_WAITING
+        let results_room = self.results.as_ref().is_none_or(Writing::has_room);
+        log_room && results_room && self.outgoing.len() + self.in_flight < MAX_WAITING
     }
 
     /// Parks every slot that is free, unless the agent is to take no work.

@@ -20,6 +20,7 @@ mod rerun;
 mod runner;
 mod runs;
 mod system;
+mod tests;
 mod tokens;
 mod uploads;
 mod views;
@@ -162,6 +163,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(jobs::routes())
         .merge(log::routes())
         .merge(artifacts::routes())
+        .merge(tests::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
         .merge(enrol::routes())

@@ -296,7 +296,7 @@ async fn job_spec(
 
 /// The lease of a token, if it is the caller's and gives this right; otherwise the answer to give.
 /// Judged on committed rows, by the core's own rules (A25, A37, A38).
-async fn held(
+pub(super) async fn held(
     app: &App,
     token: &LeaseToken,
     who: &Principal,
@@ -335,8 +335,8 @@ async fn held(
 }
 
 /// A lease that gives the right it was shown for.
-struct Held {
-    key: LeaseKey,
+pub(super) struct Held {
+    pub(super) key: LeaseKey,
     log: LogRight,
 }
 
