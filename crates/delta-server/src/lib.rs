@@ -20,6 +20,7 @@ mod listen;
 mod metrics;
 pub mod objects;
 mod presence;
+mod results;
 #[cfg(test)]
 mod tests;
 mod watch;

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod migrate;
 pub mod postgres;
 pub mod read;
+pub mod results;
 mod specs;
 pub mod sqlite;
 

@@ -58,6 +58,7 @@ impl Shared {
             }
             Say::CompleteAck(ack) => self.completed(ack),
             Say::LogAck(ack) => self.log_ack(&ack),
+            Say::TestResultAck(_) => {}
             Say::StaleLease(stale) => self.stale(&stale.run_id, &stale.reason),
             Say::ProtocolError(error) => self.refused(&error),
             Say::UploadCreated(created) => {

@@ -349,10 +349,7 @@ impl Session {
                 let receipt = self.receipt();
                 self.run_complete(proven, &complete, receipt, commands)
             }
-            Some(Payload::TestResult(_)) => Err(Refused::NotHere(
-                "test_result",
-                "is not kept by this server",
-            )),
+            Some(Payload::TestResult(result)) => self.test_result(&proven, result),
             Some(Payload::Artifact(artifact)) => self.artifact(&proven, artifact),
         }
     }
@@ -412,33 +409,53 @@ impl Session {
         let ticket = ticket(kind, lease);
         // Its bytes may have come in an earlier session.
         let has_log = self.writes_logs() || said.log_length.is_some_and(|length| length > 0);
+        let has_results = self.settle_results(lease, said);
         let held = self.leases.get_mut(lease);
         let has_artifacts = held.is_some_and(|held| {
             held.artifacts |= said.artifacts > 0;
             held.artifacts
         });
-        if !has_log && !has_artifacts {
+        if !has_log && !has_results && !has_artifacts {
             commands.push((ticket, receipt, command));
             return Ok(());
         }
-        // Acknowledged means on disk: of the log, too, which the agent may then forget.
+        // Acknowledged means on disk: of log, results and artifacts, too, which the agent may then
+        // forget.
         if let Some(held) = self.leases.get_mut(lease) {
+            held.waits_for_log = has_log;
+            held.waits_for_results = has_results;
             held.last_word = Some(Box::new(Word {
                 ticket,
                 receipt,
                 command,
             }));
         }
-        match has_log {
-            true => self.log_order(LogOrder::Store(lease)),
-            false => self.list_artifacts(lease),
+        if has_log {
+            self.log_order(LogOrder::Store(lease));
+        } else if !has_results {
+            self.list_artifacts(lease);
         }
         Ok(())
     }
 
-    /// The log of a lease is on disk: now its result.
     pub fn log_settled(&mut self, lease: LeaseKey) {
+        if let Some(held) = self.leases.get_mut(lease) {
+            held.waits_for_log = false;
+        }
+        self.last_word_settled(lease);
+    }
+
+    pub fn results_settled(&mut self, lease: LeaseKey) {
+        if let Some(held) = self.leases.get_mut(lease) {
+            held.waits_for_results = false;
+        }
+        self.last_word_settled(lease);
+    }
+
+    /// Everything a last word was kept back for is on disk: now the word itself.
+    fn last_word_settled(&mut self, lease: LeaseKey) {
         let held = self.leases.get_mut(lease);
+        let held = held.filter(|held| !held.waits_for_log && !held.waits_for_results);
         if held
             .as_ref()
             .is_some_and(|held| held.artifacts && held.last_word.is_some())

@@ -28,8 +28,10 @@ pub struct Held {
     pub ended: Option<Ended>,
     /// Bytes of log that the agent's last word declared.
     pub declared: u64,
-    /// The agent's last word, kept back until its log and its artifacts are on disk.
+    /// The agent's last word, kept back until its log, its results and its artifacts are on disk.
     pub last_word: Option<Box<Word>>,
+    pub waits_for_log: bool,
+    pub waits_for_results: bool,
     /// It has artifacts, or its agent says so.
     pub artifacts: bool,
     /// The agent was told to end it.
@@ -306,6 +308,8 @@ impl Held {
             ended: None,
             declared: 0,
             last_word: None,
+            waits_for_log: false,
+            waits_for_results: false,
             artifacts: false,
             canceled: false,
             renewing: false,

@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`call`] (one call comes in), [`register`] (who is it), [`session`] (its loop),
 //! [`hear`] (what it says), [`past`] (of leases that are over), [`tell`] (what it is told),
-//! [`leases`] (what it holds), [`logs`], [`uploads`].
+//! [`leases`] (what it holds), [`logs`], [`results`], [`uploads`].
 //! Beside them: [`orders`] (of operators), [`noted`] and [`noting`] (what outlives a session),
 //! [`asked`] (health, reflection).
 
@@ -26,6 +26,7 @@ mod past;
 mod rebind;
 mod register;
 mod registry;
+mod results;
 mod sandbox;
 mod session;
 mod tell;

@@ -19,6 +19,7 @@ use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written
 use super::orders::{Order, Orders};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
 use super::registry::{Entry, OFFLINE_AFTER, Place};
+use super::results::Writing;
 use super::uploads::{Uploads, next_told};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
@@ -63,6 +64,7 @@ pub struct Session {
     /// Results of leases that this session does not know, until they are looked up.
     pub unsure: Vec<(ResultStream, Receipt)>,
     log: Option<LogWriting>,
+    pub results: Option<Writing>,
     pub(super) uploads: Option<Uploads>,
     offences: u32,
     offences_since: Instant,
@@ -107,6 +109,7 @@ impl Session {
             in_flight: 0,
             unsure: Vec::new(),
             log: None,
+            results: None,
             uploads: None,
             offences: 0,
             offences_since: Instant::now(),
@@ -148,6 +151,7 @@ impl Session {
                     Err(_) => break,
                 },
                 Some(written) = next_written(&mut self.log) => self.log_written(written),
+                Some(taken) = Writing::next(&mut self.results) => self.results_taken(&taken),
                 Some(told) = next_told(&mut self.uploads) => self.uploads_told(told),
                 received = stream.message(), if may_read => match received {
                     Ok(Some(received)) => self.hear(received),
@@ -225,7 +229,9 @@ impl Session {
             .as_ref()
             .is_none_or(|log| log.bytes < MAX_WAITING_BYTES && log.count < MAX_WAITING_ORDERS);
         let upload_room = self.uploads.as_ref().is_none_or(Uploads::has_room);
-        log_room && upload_room && self.outgoing.len() + self.in_flight < MAX_WAITING
+        let results_room = self.results.as_ref().is_none_or(Writing::has_room);
+        let room = log_room && upload_room && results_room;
+        room && self.outgoing.len() + self.in_flight < MAX_WAITING
     }
 
     /// Parks every slot that is free, unless the agent is to take no work.

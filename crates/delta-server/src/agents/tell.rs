@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use delta_core::lease::Stale;
 use delta_core::{Cause, LeaseKey, Refusal, Reply, Span, Text};
+use delta_wire::JobSpec;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
     AssignWork, CancelWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, Repository,
-    StaleLease, WorkAck,
+    StaleLease, TestSpec, WorkAck,
 };
 use delta_wire::runner::Reason;
 
@@ -76,6 +77,7 @@ impl Session {
             }),
             r#ref: text(granted.origin.git_ref),
             commit: text(granted.origin.commit),
+            tests: tests(&granted.spec),
             ..Default::default()
         };
         self.outgoing
@@ -265,6 +267,17 @@ impl Session {
             full: written.progress.full,
         }));
     }
+}
+
+/// The tests of a job spec, for agents that know no other kind of work (EP-20).
+fn tests(spec: &str) -> Vec<TestSpec> {
+    // A spec without the word has none; reading it all costs more than looking for it.
+    if !spec.contains("\"tests\"") {
+        return Vec::new();
+    }
+    let spec = JobSpec::parse(spec.as_bytes());
+    let tests = spec.map(|spec| spec.tests).unwrap_or_default();
+    tests.iter().map(TestSpec::from).collect()
 }
 
 fn text(text: Option<Text>) -> String {

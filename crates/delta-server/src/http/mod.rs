@@ -21,6 +21,7 @@ mod rerun;
 mod runner;
 mod runs;
 mod system;
+mod tests;
 mod tokens;
 mod uploads;
 mod views;
@@ -164,6 +165,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(log::routes())
         .merge(artifacts::routes())
         .merge(inputs::routes())
+        .merge(tests::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
         .merge(enrol::routes())

@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
-use delta_core::{AttemptId, Digest, JobId, Millis, Run, RunId, Text, Want, World};
+use delta_core::{AttemptId, Digest, JobId, LeaseKey, Millis, Run, RunId, Text, Want, World};
 use delta_store::agents::{AgentRow, AgentSeen, Agents};
 use delta_store::memory::{MemoryReader, MemoryStore};
 use delta_store::read::{
     Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
+};
+use delta_store::results::{
+    LeaseResults, PastResult, ResultClaim, ResultQuery, ResultRow, Results, StoredResult, TestQuery,
 };
 use delta_store::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 
@@ -212,6 +215,32 @@ impl Reader for TestReader {
 
     fn stats(&self) -> Result<StoreStats, StoreError> {
         self.there()?.stats()
+    }
+}
+
+impl Results for TestReader {
+    fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError> {
+        self.there()?.put_results(lease, rows)
+    }
+
+    fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
+        self.there()?.put_result_claim(lease, claim)
+    }
+
+    fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError> {
+        self.there()?.lease_results(lease)
+    }
+
+    fn run_results(&self, run: RunId) -> Result<Vec<LeaseResults>, StoreError> {
+        self.there()?.run_results(run)
+    }
+
+    fn results(&self, query: &ResultQuery, limit: usize) -> Result<Vec<StoredResult>, StoreError> {
+        self.there()?.results(query, limit)
+    }
+
+    fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError> {
+        self.there()?.test_history(query, limit)
     }
 }
 

@@ -61,6 +61,7 @@ pub fn told(say: &Say) -> String {
         Say::ProtocolError(_) => "ProtocolError",
         Say::UploadCreated(_) => "UploadCreated",
         Say::Undrain(_) => "Undrain",
+        Say::TestResultAck(_) => "TestResultAck",
     };
     format!("< {name}")
 }

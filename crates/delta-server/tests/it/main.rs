@@ -25,6 +25,7 @@ mod refusals;
 mod replicas;
 mod resent;
 mod restart;
+mod results;
 mod sessions;
 mod sockets;
 mod stale;

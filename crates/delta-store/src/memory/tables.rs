@@ -7,6 +7,7 @@ use delta_core::{
     Attempt, AttemptId, Digest, Job, JobId, Lease, LeaseKey, Millis, Run, RunId, Text, Want, World,
 };
 
+use super::results::ResultTable;
 use crate::agents::AgentRow;
 use crate::events::{self, Tip};
 use crate::index::Index;
@@ -24,6 +25,7 @@ pub(super) struct Tables {
     pub tombstones: BTreeMap<RunId, Tip>,
     pub credentials: BTreeMap<Text, Credential>,
     pub agents: BTreeMap<Text, AgentRow>,
+    pub results: ResultTable,
     pub index: Index,
     pub incarnation: u32,
     pub newest: Millis,
@@ -43,6 +45,7 @@ impl Tables {
             tombstones: BTreeMap::new(),
             credentials: BTreeMap::new(),
             agents: BTreeMap::new(),
+            results: ResultTable::default(),
             index: Index::default(),
             incarnation: 1,
             newest: Millis::ZERO,
@@ -175,6 +178,7 @@ impl Tables {
     fn delete_run(&mut self, id: RunId) {
         self.tombstones.insert(id, self.tip(id));
         self.events.remove(&id);
+        self.results.forget(id);
         self.index.forget_run(id);
         if let Some(run) = self.runs.remove(&id)
             && let Some((key, _)) = run.header.idempotency

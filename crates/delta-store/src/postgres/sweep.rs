@@ -17,7 +17,15 @@ use crate::{Due, StoreError};
 
 /// Tables with rows of a run, children first. A run whose jobs are all resolved has nothing in the
 /// queue and no holder.
-const OF_A_RUN: [&str; 5] = ["delayed", "past_leases", "attempts", "jobs", "events"];
+const OF_A_RUN: [&str; 7] = [
+    "results",
+    "result_claims",
+    "delayed",
+    "past_leases",
+    "attempts",
+    "jobs",
+    "events",
+];
 
 impl PgStore {
     pub(super) fn find_due(&mut self, now: Millis, limit: usize) -> Result<Vec<Due>, StoreError> {

@@ -13,6 +13,7 @@ mod credentials;
 mod open;
 mod prune;
 mod reader;
+mod results;
 mod rows;
 mod write;
 

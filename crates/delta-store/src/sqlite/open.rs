@@ -39,6 +39,10 @@ const MIGRATIONS: &[Migration] = &[
         version: 5,
         sql: include_str!("../../migrations/sqlite/0005_fewer_rows.sql"),
     },
+    Migration {
+        version: 6,
+        sql: include_str!("../../migrations/sqlite/0006_results.sql"),
+    },
 ];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller
@@ -183,7 +187,7 @@ mod tests {
     use super::*;
 
     const NEXT: Migration = Migration {
-        version: 6,
+        version: 7,
         sql: "ALTER TABLE runs ADD COLUMN note TEXT",
     };
 
@@ -195,7 +199,7 @@ mod tests {
     fn an_upgrade_copies_the_file_first() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
-        let copy = dir.path().join("delta-ci.db.before-5");
+        let copy = dir.path().join("delta-ci.db.before-6");
         assert!(!copy.exists());
         drop(open_with(dir.path(), &upgraded(NEXT)).unwrap());
         assert!(copy.exists());
@@ -203,7 +207,7 @@ mod tests {
         let version: u32 = copied
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .unwrap();
-        assert_eq!(version, 5);
+        assert_eq!(version, 6);
     }
 
     #[test]

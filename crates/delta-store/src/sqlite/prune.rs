@@ -11,7 +11,9 @@ use crate::StoreError;
 use crate::codec::column;
 
 /// Every table that has rows of a run, the run itself last.
-const TABLES: [&str; 7] = [
+const TABLES: [&str; 9] = [
+    "results",
+    "result_claims",
     "delayed",
     "past_leases",
     "attempts",

@@ -11,6 +11,7 @@ pub mod graph;
 pub mod list;
 pub mod log;
 pub mod requests;
+pub mod results;
 pub mod tokens;
 pub mod views;
 
@@ -22,6 +23,10 @@ pub use cursor::Cursor;
 pub use list::ListRuns;
 pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
 pub use requests::{CancelRequest, RerunRequest};
+pub use results::{
+    FindTest, ListTests, PastTest, TestCounts, TestHistory, TestList, TestStanding, TestStatus,
+    TestTotals, TestVerdict, TestView,
+};
 pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{
     ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, InputArtifact,

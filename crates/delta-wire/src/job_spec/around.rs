@@ -256,7 +256,7 @@ pub(super) fn container(node: Node<'_>, strangers: Strangers) -> Result<Containe
     Ok(container)
 }
 
-fn network(node: Node<'_>) -> Result<String, Invalid> {
+pub(super) fn network(node: Node<'_>) -> Result<String, Invalid> {
     let name = node.text(MAX_WORD)?;
     match name.as_str() {
         "none" | "bridge" | "host" => Ok(name),
@@ -281,7 +281,7 @@ fn user(node: Node<'_>) -> Result<String, Invalid> {
     }
 }
 
-fn mount(node: Node<'_>, strangers: Strangers) -> Result<MountSpec, Invalid> {
+pub(super) fn mount(node: Node<'_>, strangers: Strangers) -> Result<MountSpec, Invalid> {
     let mut f = node.object()?;
     let source = f.must("source", inside)?;
     let target = f.must("target", |it| it.text(MAX_PATH))?;
@@ -336,7 +336,7 @@ pub(super) fn image(node: Node<'_>) -> Result<String, Invalid> {
     }
 }
 
-fn arguments(node: Node<'_>) -> Result<Vec<String>, Invalid> {
+pub(super) fn arguments(node: Node<'_>) -> Result<Vec<String>, Invalid> {
     node.each(MAX_ARGUMENTS, |it| {
         let word = it.string()?;
         match word.len() > MAX_PATH || word.contains('\0') {
@@ -434,12 +434,12 @@ pub(super) fn inside(node: Node<'_>) -> Result<String, Invalid> {
 }
 
 /// A pattern of files inside the workspace.
-fn pattern(node: Node<'_>) -> Result<String, Invalid> {
+pub(super) fn pattern(node: Node<'_>) -> Result<String, Invalid> {
     inside(node)
 }
 
 /// What nobody asked for: refused where a person wrote it, left alone where an agent reads it.
-fn done(f: Fields<'_>, strangers: Strangers) -> Result<(), Invalid> {
+pub(super) fn done(f: Fields<'_>, strangers: Strangers) -> Result<(), Invalid> {
     let mut problems = Problems::new();
     match strangers {
         Strangers::Ignored => f.close(),

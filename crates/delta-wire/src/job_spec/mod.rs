@@ -6,6 +6,7 @@
 //! here, so that it can never count as a success.
 
 mod around;
+mod test_spec;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -21,6 +22,7 @@ pub use around::{
     MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
     ServiceSpec, secret_name,
 };
+pub use test_spec::{ExecutionKind, ExecutionSpec, ResultConfig, TestSpec};
 
 /// Bytes of one spec: long scripts in every step still fit, a checked-in binary does not.
 pub const MAX_SPEC_BYTES: usize = 1024 * 1024;
@@ -154,9 +156,8 @@ pub struct JobSpec {
         skip_serializing_if = "Option::is_none"
     )]
     pub no_output_timeout: Option<Seconds>,
-    /// Test specs, each an object that the agent reads.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tests: Vec<serde_json::Value>,
+    pub tests: Vec<TestSpec>,
     /// A function call, an object that the agent reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<serde_json::Value>,
@@ -255,7 +256,7 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
         it.each(MAX_SECRETS, |it| around::secret(it, strangers))
     }));
     let no_output = p.note(f.may("no_output_timeout_seconds", timeout));
-    let tests = p.note(f.may("tests", |it| it.each(MAX_TESTS, opaque_object)));
+    let tests = p.note(f.may("tests", |it| test_spec::tests(it, strangers)));
     let function = p.note(f.may("function", opaque_object));
     match strangers {
         Strangers::Ignored => f.close(),

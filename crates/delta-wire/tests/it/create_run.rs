@@ -230,7 +230,7 @@ fn a_job_has_one_kind_of_work() {
     let parsed = |spec: Value| parse(&with(json!({ "job_spec": spec })));
     let kind = |spec: Value| parsed(spec).unwrap().jobs[0].work;
     assert_eq!(
-        kind(json!({"tests": [{"command": "pytest"}]})),
+        kind(json!({"tests": [{"test_id": "t", "execution": {"command": "pytest"}}]})),
         WorkKind::Tests
     );
     assert_eq!(

@@ -10,6 +10,7 @@ pub mod queue;
 pub mod races;
 pub mod random;
 pub mod reading;
+pub mod results;
 pub mod time;
 
 use std::sync::Arc;
@@ -91,6 +92,13 @@ macro_rules! conformance {
                 filters_and_pages_of_runs
                 agents_are_kept_seen_drained_and_revoked
                 stats_count_what_is_there
+            }
+            results {
+                a_repeated_result_is_one_result
+                only_the_latest_lease_is_shown
+                pages_come_by_job_and_status_and_have_no_gap
+                a_test_is_followed_over_time
+                results_go_with_their_run
             }
             credentials {
                 credentials_are_kept_and_revoked

@@ -1,0 +1,242 @@
+//! Results of tests on their way into the store: what is taken of one, and how many a lease may
+//! have (EP-12). Whether the lease is good is for the caller to see.
+
+use std::collections::BTreeMap;
+
+use delta_core::{LeaseKey, Millis, Text};
+use delta_store::StoreError;
+use delta_store::read::Reader;
+use delta_store::results::{ResultClaim, ResultCounts, ResultRow, ResultStatus, result_key};
+use delta_wire::agent::proto::{RunSummary, TestResult, TestStatus};
+
+/// Bytes of what names a test. More is generated text, and still told apart by its key.
+const MAX_NAME: usize = 1024;
+/// Bytes of a message: what a list shows.
+const MAX_MESSAGE: usize = 4 * 1024;
+/// Bytes of a trace: hundreds of frames. One of ten megabytes is cut here (EP-12).
+const MAX_TRACE: usize = 64 * 1024;
+/// Entries of metadata, and bytes of each side of one.
+const MAX_METADATA: usize = 32;
+const MAX_ENTRY: usize = 1024;
+/// Results of one lease: twice the largest suite we know of.
+pub const MAX_RESULTS: u64 = 200_000;
+/// Bytes of their texts: every case of the largest suite may have half a kilobyte, or two thousand
+/// of them a whole trace.
+pub const MAX_BYTES: u64 = 128 * 1024 * 1024;
+
+/// Why a result is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    Missing(&'static str),
+}
+
+/// What is kept of a result.
+pub fn row(said: TestResult, at: Millis) -> Result<ResultRow, Unusable> {
+    let status = match said.status() {
+        TestStatus::Unspecified => return Err(Unusable::Missing("test_result.status")),
+        TestStatus::Pass => ResultStatus::Pass,
+        TestStatus::Fail => ResultStatus::Fail,
+        TestStatus::Skip => ResultStatus::Skip,
+        TestStatus::Error => ResultStatus::Error,
+    };
+    let name = match said.name.is_empty() {
+        true => said.test_id.clone(),
+        false => said.name,
+    };
+    if name.is_empty() {
+        return Err(Unusable::Missing("test_result.name"));
+    }
+    // Told apart by all of it, whatever is cut for people.
+    let key = match said.test_id.is_empty() {
+        true => result_key(&format!("{}\0{name}", said.suite), said.n),
+        false => result_key(&said.test_id, said.n),
+    };
+    Ok(ResultRow {
+        key,
+        status,
+        test_id: clip(said.test_id, MAX_NAME),
+        suite: clip(said.suite, MAX_NAME),
+        name: clip(name, MAX_NAME),
+        // A negative duration says nothing.
+        duration_ms: u64::try_from(said.duration_ms).ok(),
+        message: filled(said.error_message, MAX_MESSAGE),
+        trace: filled(said.stack_trace, MAX_TRACE),
+        metadata: metadata(said.metadata),
+        at,
+    })
+}
+
+fn metadata(said: std::collections::HashMap<String, String>) -> Option<Text> {
+    let sorted: BTreeMap<String, String> = said.into_iter().collect();
+    let kept = sorted.into_iter().take(MAX_METADATA);
+    let kept: BTreeMap<Text, Text> = kept
+        .map(|(name, value)| (clip(name, MAX_ENTRY), clip(value, MAX_ENTRY)))
+        .collect();
+    let kept: BTreeMap<&str, &str> = kept
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    (!kept.is_empty()).then(|| serde_json::to_string(&kept).unwrap_or_default().into())
+}
+
+fn filled(text: String, most: usize) -> Option<Text> {
+    (!text.is_empty()).then(|| clip(text, most))
+}
+
+/// Cuts a text at a character, and says that it did.
+fn clip(mut text: String, most: usize) -> Text {
+    const MARK: &str = " [cut]";
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most - MARK.len()));
+        text.push_str(MARK);
+    }
+    text.into()
+}
+
+/// What a lease says its results come to; nothing where it says nothing of tests.
+pub fn claimed(said: Option<&RunSummary>) -> Option<ResultCounts> {
+    let said = said?;
+    let count = |number: i32| u64::try_from(number).unwrap_or(0);
+    let counts = ResultCounts {
+        failed: count(said.failed),
+        errors: count(said.errors),
+        skipped: count(said.skipped),
+        passed: count(said.passed),
+    };
+    (counts.total() > 0 || said.total_tests > 0).then_some(counts)
+}
+
+/// What is known of a lease's results while they come in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ledger {
+    known: bool,
+    rows: u64,
+    bytes: u64,
+    dropped: u64,
+}
+
+impl Ledger {
+    pub fn is_full(&self) -> bool {
+        self.rows >= MAX_RESULTS || self.bytes >= MAX_BYTES
+    }
+
+    /// Writes as many as there is room for; the others are counted.
+    pub fn put(
+        &mut self,
+        reader: &dyn Reader,
+        lease: LeaseKey,
+        rows: &[ResultRow],
+    ) -> Result<(), StoreError> {
+        self.look(reader, lease)?;
+        let mut room = self.room(rows);
+        if room < rows.len() {
+            // Repeats were counted as if they were new: what there really is decides.
+            self.known = false;
+            self.look(reader, lease)?;
+            room = self.room(rows);
+        }
+        let (kept, beyond) = rows.split_at(room);
+        reader.put_results(lease, kept)?;
+        self.rows += kept.len() as u64;
+        self.bytes += kept.iter().map(ResultRow::size).sum::<u64>();
+        self.dropped += beyond.len() as u64;
+        Ok(())
+    }
+
+    /// Notes what the lease said of its results.
+    pub fn settle(
+        &mut self,
+        reader: &dyn Reader,
+        lease: LeaseKey,
+        counts: Option<ResultCounts>,
+    ) -> Result<(), StoreError> {
+        self.look(reader, lease)?;
+        if counts.is_none() && self.dropped == 0 {
+            return Ok(());
+        }
+        let dropped = self.dropped;
+        reader.put_result_claim(lease, &ResultClaim { counts, dropped })
+    }
+
+    fn look(&mut self, reader: &dyn Reader, lease: LeaseKey) -> Result<(), StoreError> {
+        if !self.known {
+            let there = reader.lease_results(lease)?;
+            (self.rows, self.bytes) = (there.counts.total(), there.bytes);
+            let before = there.claim.map_or(0, |claim| claim.dropped);
+            self.dropped = self.dropped.max(before);
+            self.known = true;
+        }
+        Ok(())
+    }
+
+    fn room(&self, rows: &[ResultRow]) -> usize {
+        let (mut count, mut bytes) = (self.rows, self.bytes);
+        let fits = rows.iter().take_while(|row| {
+            count += 1;
+            bytes += row.size();
+            count <= MAX_RESULTS && bytes <= MAX_BYTES
+        });
+        fits.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said() -> TestResult {
+        TestResult {
+            test_id: "t".into(),
+            name: "name".into(),
+            status: TestStatus::Fail.into(),
+            ..Default::default()
+        }
+    }
+
+    // EP-12
+    #[test]
+    fn what_is_too_long_is_cut_and_a_negative_duration_is_none() {
+        let long = TestResult {
+            duration_ms: -1,
+            stack_trace: "é".repeat(5 << 20),
+            error_message: "x".repeat(10_000),
+            metadata: (0..100)
+                .map(|n| (format!("{n:03}"), "v".repeat(5000)))
+                .collect(),
+            ..said()
+        };
+        let kept = row(long, Millis(1)).unwrap();
+        assert_eq!(kept.duration_ms, None);
+        let trace = kept.trace.as_deref().unwrap();
+        assert!(trace.len() <= MAX_TRACE && trace.ends_with("é [cut]"));
+        assert_eq!(kept.message.as_deref().unwrap().len(), MAX_MESSAGE);
+        let metadata: BTreeMap<String, String> =
+            serde_json::from_str(kept.metadata.as_deref().unwrap()).unwrap();
+        assert_eq!(metadata.len(), MAX_METADATA);
+        assert!(metadata.values().all(|value| value.len() <= MAX_ENTRY));
+    }
+
+    #[test]
+    fn a_result_has_a_status_and_a_name() {
+        let without = TestResult {
+            status: 0,
+            ..said()
+        };
+        let missing = Unusable::Missing("test_result.status");
+        assert_eq!(row(without, Millis(1)).unwrap_err(), missing);
+        let named_by_id = TestResult {
+            name: String::new(),
+            ..said()
+        };
+        assert_eq!(&*row(named_by_id, Millis(1)).unwrap().name, "t");
+        let nameless = TestResult {
+            name: String::new(),
+            test_id: String::new(),
+            ..said()
+        };
+        assert!(row(nameless, Millis(1)).is_err());
+        let twice = TestResult { n: 1, ..said() };
+        let keys = [said(), twice].map(|it| row(it, Millis(1)).unwrap().key);
+        assert_ne!(keys[0], keys[1]);
+    }
+}

@@ -1,0 +1,138 @@
+//! Results of tests in memory.
+
+use std::collections::BTreeMap;
+
+use delta_core::{LeaseKey, RunId};
+
+use super::reader::MemoryReader;
+use super::tables::Tables;
+use crate::StoreError;
+use crate::results::{
+    LOOKED_THROUGH, LeaseResults, PastResult, ResultClaim, ResultQuery, ResultRow, Results,
+    StoredResult, TestQuery, fold,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct ResultTable {
+    /// By key; the number is the order of arrival.
+    rows: BTreeMap<(LeaseKey, [u8; 16]), (i64, ResultRow)>,
+    claims: BTreeMap<LeaseKey, ResultClaim>,
+    last: i64,
+}
+
+impl ResultTable {
+    pub fn forget(&mut self, run: RunId) {
+        self.rows.retain(|(lease, _), _| lease.attempt.run() != run);
+        self.claims.retain(|lease, _| lease.attempt.run() != run);
+    }
+
+    fn all(&self) -> impl Iterator<Item = StoredResult> {
+        self.rows
+            .iter()
+            .map(|((lease, _), (id, row))| StoredResult {
+                id: *id,
+                lease: *lease,
+                row: row.clone(),
+            })
+    }
+
+    fn totals(&self, wanted: impl Fn(LeaseKey) -> bool) -> Vec<LeaseResults> {
+        let rows = self.rows.iter();
+        let rows = rows.filter(|((lease, _), _)| wanted(*lease));
+        let rows = rows.map(|((lease, _), (_, row))| (*lease, row.status, 1, row.size()));
+        let claims = self.claims.iter().filter(|(lease, _)| wanted(**lease));
+        fold(rows, claims.map(|(lease, claim)| (*lease, *claim)))
+    }
+}
+
+/// Whether it is the latest lease of its attempt.
+fn shown(tables: &Tables, lease: LeaseKey) -> bool {
+    let attempt = tables.attempts.get(&lease.attempt);
+    let latest = attempt.and_then(|attempt| attempt.lease.as_ref());
+    latest.is_some_and(|latest| latest.epoch == lease.epoch)
+}
+
+impl Results for MemoryReader {
+    fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        let table = &mut tables.results;
+        for row in rows {
+            let next = table.last + 1;
+            let there = table.rows.entry((lease, row.key));
+            let (id, kept) = there.or_insert_with(|| (next, row.clone()));
+            table.last = table.last.max(*id);
+            kept.clone_from(row);
+        }
+        Ok(())
+    }
+
+    fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
+        self.tables().results.claims.insert(lease, *claim);
+        Ok(())
+    }
+
+    fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError> {
+        let found = self.tables().results.totals(|it| it == lease);
+        Ok(found.into_iter().next().unwrap_or(LeaseResults {
+            lease,
+            counts: Default::default(),
+            bytes: 0,
+            claim: None,
+        }))
+    }
+
+    fn run_results(&self, run: RunId) -> Result<Vec<LeaseResults>, StoreError> {
+        let tables = self.tables();
+        let wanted = |lease: LeaseKey| lease.attempt.run() == run && shown(&tables, lease);
+        Ok(tables.results.totals(wanted))
+    }
+
+    fn results(&self, query: &ResultQuery, limit: usize) -> Result<Vec<StoredResult>, StoreError> {
+        let tables = self.tables();
+        let latest = |found: &StoredResult| {
+            let attempt = found.lease.attempt;
+            let latest = tables.jobs.get(&attempt.job).map(|job| job.attempts);
+            query.attempt.or(latest) == Some(attempt.index)
+        };
+        let mut found: Vec<StoredResult> = tables
+            .results
+            .all()
+            .filter(|it| it.lease.attempt.run() == query.run && shown(&tables, it.lease))
+            .filter(|it| query.job.is_none_or(|job| it.lease.attempt.job.n == job))
+            .filter(latest)
+            .filter(|it| query.only.is_empty() || query.only.contains(&it.row.status))
+            .filter(|it| query.after.is_none_or(|after| it.place() > after))
+            .collect();
+        found.sort_by_key(StoredResult::place);
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError> {
+        let tables = self.tables();
+        let named = tables.results.all().filter(|it| it.row.name == query.name);
+        let mut named: Vec<StoredResult> = named
+            .filter(|it| query.before.is_none_or(|before| it.id < before))
+            .collect();
+        named.sort_by_key(|it| std::cmp::Reverse(it.id));
+        named.truncate(LOOKED_THROUGH);
+        let past = named.into_iter().filter_map(|it| {
+            let header = &tables.runs.get(&it.lease.attempt.run())?.header;
+            let asked = query.suite.as_ref().is_none_or(|s| *s == it.row.suite)
+                && (query.repository.is_none() || query.repository == header.repository);
+            (asked && shown(&tables, it.lease)).then(|| PastResult {
+                id: it.id,
+                lease: it.lease,
+                status: it.row.status,
+                suite: it.row.suite,
+                duration_ms: it.row.duration_ms,
+                message: it.row.message,
+                at: it.row.at,
+                repository: header.repository.clone(),
+                git_ref: header.git_ref.clone(),
+                commit: header.commit.clone(),
+            })
+        });
+        Ok(past.take(limit).collect())
+    }
+}
