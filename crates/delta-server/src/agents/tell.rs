@@ -69,6 +69,7 @@ impl Session {
             accept_within_ms: millis(settings.ack_timeout),
             job_spec: granted.spec.to_string(),
             untrusted: !granted.trusted,
+            secret_names: secret_names(granted.trusted, &granted.secrets),
             job_name: granted.name.to_string(),
             repository: granted.origin.repository.map(|url| Repository {
                 clone_url: url.to_string(),
@@ -265,6 +266,12 @@ impl Session {
             full: written.progress.full,
         }));
     }
+}
+
+/// Whoever is not trusted is not even told the names (T5).
+fn secret_names(trusted: bool, names: &[Text]) -> Vec<String> {
+    let names = names.iter().filter(|_| trusted);
+    names.map(|name| name.to_string()).collect()
 }
 
 fn text(text: Option<Text>) -> String {

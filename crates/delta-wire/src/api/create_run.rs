@@ -114,6 +114,13 @@ pub struct CreateJob {
     #[serde(skip)]
     #[schema(ignore)]
     pub work: WorkKind,
+    /// Which secrets it refers to, and the environment it works on; read off the spec.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub secrets: Vec<String>,
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub environment: Option<String>,
 }
 
 impl CreateRun {
@@ -194,6 +201,7 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
     f.refuse_unknown(p);
     let (name, (raw, spec)) = (name?, spec?);
     let work = spec.work();
+    let secrets = spec.secret_names().into_iter().map(str::to_owned).collect();
     // Steps find it as DELTA_JOB_NAME.
     let job_spec = match spec.name {
         Some(_) => raw,
@@ -212,6 +220,8 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
         retry_on: retry_on?,
         job_spec,
         work,
+        secrets,
+        environment: spec.environment,
     })
 }
 
