@@ -16,6 +16,7 @@ pub mod memory;
 pub mod migrate;
 pub mod postgres;
 pub mod read;
+pub mod secrets;
 mod specs;
 pub mod sqlite;
 

@@ -6,6 +6,7 @@
 
 mod agents;
 mod reader;
+mod secrets;
 mod tables;
 
 use std::collections::{BTreeSet, VecDeque};

@@ -11,6 +11,7 @@ use crate::agents::AgentRow;
 use crate::events::{self, Tip};
 use crate::index::Index;
 use crate::read::{Credential, StoredEvent};
+use crate::secrets::{SecretId, SecretRow};
 use crate::{Writes, newest_of};
 
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(super) struct Tables {
     pub tombstones: BTreeMap<RunId, Tip>,
     pub credentials: BTreeMap<Text, Credential>,
     pub agents: BTreeMap<Text, AgentRow>,
+    pub secrets: BTreeMap<SecretId, SecretRow>,
     pub index: Index,
     pub incarnation: u32,
     pub newest: Millis,
@@ -43,6 +45,7 @@ impl Tables {
             tombstones: BTreeMap::new(),
             credentials: BTreeMap::new(),
             agents: BTreeMap::new(),
+            secrets: BTreeMap::new(),
             index: Index::default(),
             incarnation: 1,
             newest: Millis::ZERO,

@@ -26,6 +26,7 @@ mod reader;
 mod resolve;
 mod rows;
 mod schema;
+mod secrets;
 mod sql;
 mod sql_read;
 mod store;

@@ -30,6 +30,10 @@ const STEPS: &[Migration] = &[
         version: 5,
         sql: include_str!("../../migrations/postgres/0005_rows_of_events.sql"),
     },
+    Migration {
+        version: 6,
+        sql: include_str!("../../migrations/postgres/0006_secrets.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

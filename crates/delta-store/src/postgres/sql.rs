@@ -30,7 +30,8 @@ statements! {
     ReadRun, ReadRunJobs, ReadJobRun, ReadJob, ReadJobAttempts, ReadJobLeases, ListRuns, Events,
     Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
     RevokeCredential, ExchangeEnrolment, NoteReuse, Agent, AgentPage, NewAgent, AgentsSeen,
-    DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, Ping, Stats,
+    DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, Secrets, Secret, SecretsFor,
+    NewSecret, ReplaceSecret, RemoveSecret, Ping, Stats,
 }
 
 impl Sql {

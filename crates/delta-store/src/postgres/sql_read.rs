@@ -106,6 +106,12 @@ fn short(sql: Sql) -> &'static str {
             "DELETE FROM agents \
              WHERE seen_at < $1 AND drain IS NULL AND revoked_at IS NULL RETURNING id"
         }
+        Sql::Secrets
+        | Sql::Secret
+        | Sql::SecretsFor
+        | Sql::NewSecret
+        | Sql::ReplaceSecret
+        | Sql::RemoveSecret => super::secrets::text(sql),
         Sql::Ping => "SELECT 1",
         // Counting a large table is slow; what vacuum counted last is near enough.
         Sql::Stats => {

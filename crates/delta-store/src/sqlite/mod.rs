@@ -14,6 +14,7 @@ mod open;
 mod prune;
 mod reader;
 mod rows;
+mod secrets;
 mod write;
 
 use std::collections::BTreeSet;
