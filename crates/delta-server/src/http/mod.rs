@@ -19,6 +19,7 @@ mod pieces;
 mod rerun;
 mod runner;
 mod runs;
+mod secrets;
 mod system;
 mod tokens;
 mod uploads;
@@ -50,6 +51,7 @@ use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::presence::Presence;
+use crate::secrets::Keyring;
 use crate::writer::Writer;
 
 /// What handlers share. Cheap to clone.
@@ -63,6 +65,7 @@ pub struct Parts {
     pub presence: Presence,
     pub agents: Arc<Agents>,
     pub objects: Arc<Objects>,
+    pub secret_keys: Arc<Keyring>,
     /// How often a session looks at its agent's row again.
     pub recheck: Duration,
     pub pool_sandboxes: PoolSandboxes,
@@ -85,6 +88,7 @@ impl App {
         reader: Arc<dyn Reader>,
         identity: Identity,
         objects: Arc<Objects>,
+        secret_keys: Arc<Keyring>,
         recheck: Duration,
         pool_sandboxes: PoolSandboxes,
         stop: CancellationToken,
@@ -97,6 +101,7 @@ impl App {
             presence: Presence::default(),
             agents: Arc::default(),
             objects,
+            secret_keys,
             recheck,
             pool_sandboxes,
             stop,
@@ -164,6 +169,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(artifacts::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
+        .merge(secrets::routes())
         .merge(enrol::routes())
         .merge(system::routes())
 }

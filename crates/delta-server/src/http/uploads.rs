@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::lease::Stale;
 use delta_core::{JobId, LeaseKey, LeaseState};
+use delta_store::read::JobRows;
 use delta_wire::runner::{
     CreateUpload, LeaseToken, Reason, UploadCreated, UploadKind, UploadMethod,
 };
@@ -296,7 +297,7 @@ async fn job_spec(
 
 /// The lease of a token, if it is the caller's and gives this right; otherwise the answer to give.
 /// Judged on committed rows, by the core's own rules (A25, A37, A38).
-async fn held(
+pub(super) async fn held(
     app: &App,
     token: &LeaseToken,
     who: &Principal,
@@ -329,18 +330,21 @@ async fn held(
                 let message = format!("{}: acknowledge the lease first", Reason::NotAcked);
                 return Err(ApiError::new(ErrorCode::Conflict, message));
             }
-            Ok(Ok(Held { key, log }))
+            let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
+            Ok(Ok(Held { key, log, rows }))
         }
     }
 }
 
 /// A lease that gives the right it was shown for.
-struct Held {
-    key: LeaseKey,
+pub(super) struct Held {
+    pub key: LeaseKey,
     log: LogRight,
+    /// What it was judged by.
+    pub rows: JobRows,
 }
 
-fn lease_header(headers: &HeaderMap) -> Result<LeaseToken, ApiError> {
+pub(super) fn lease_header(headers: &HeaderMap) -> Result<LeaseToken, ApiError> {
     let text = headers
         .get("delta-lease")
         .and_then(|value| value.to_str().ok());

@@ -24,6 +24,7 @@ mod refusals;
 mod replicas;
 mod resent;
 mod restart;
+mod secrets;
 mod sessions;
 mod sockets;
 mod stale;

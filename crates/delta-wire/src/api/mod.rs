@@ -11,6 +11,7 @@ pub mod graph;
 pub mod list;
 pub mod log;
 pub mod requests;
+pub mod secrets;
 pub mod tokens;
 pub mod views;
 
@@ -22,6 +23,9 @@ pub use cursor::Cursor;
 pub use list::ListRuns;
 pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
 pub use requests::{CancelRequest, RerunRequest};
+pub use secrets::{
+    FetchSecrets, SecretKind, SecretValue, SecretValues, SecretView, SecretsRotated, SetSecret,
+};
 pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{
     ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, JobArtifact,
