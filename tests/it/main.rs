@@ -13,5 +13,6 @@ mod hostile;
 mod kills;
 mod partitions;
 mod sandbox;
+mod secrets;
 mod shuffled;
 mod traffic;

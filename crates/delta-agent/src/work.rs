@@ -5,8 +5,8 @@
 //! kept until the server has it. When it is dropped, the work goes on in its shim.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use delta_core::Cause;
 use delta_core::time::Millis;
@@ -28,9 +28,11 @@ use crate::executor::{
 use crate::flush::{Patience, Shipping, flush};
 use crate::link::Cursors;
 use crate::log_ship::{self, Shipment};
+use crate::mask::Patterns;
 use crate::note::Note;
 use crate::progress::{Lines, Progress};
 use crate::report;
+use crate::secret::Handed;
 use crate::shim::{Confinement, Sandbox};
 use crate::spec;
 use crate::tap::Tap;
@@ -82,6 +84,8 @@ struct Last<'a> {
     spec: Option<&'a JobSpec>,
     steps: &'a [Step],
     carried: Carried,
+    /// What must not be seen in the log; not known where an earlier agent fetched the secrets.
+    patterns: Option<Arc<Patterns>>,
     folder: AttemptFolder,
     shipping: Shipping,
 }
@@ -156,17 +160,18 @@ impl Assignment {
                     let summary = format!("no shim could be started: {problem}");
                     not_begun(Cause::StartUp, summary)
                 });
-                begun.map(|attempt| (attempt, prepared.carried))
+                begun.map(|attempt| (attempt, prepared.carried, log.patterns()))
             }
             Err(ended) => Err(ended),
         };
         match begun {
-            Ok((attempt, carried)) => {
+            Ok((attempt, carried, patterns)) => {
                 drop((draft, log));
                 let last = Last {
                     spec: Some(&spec),
                     steps: &steps,
                     carried,
+                    patterns,
                     folder,
                     shipping,
                 };
@@ -196,7 +201,8 @@ impl Assignment {
             prepared = around::before(&around) => prepared,
             reason = ordered(&mut stop) => return Err(stopped_before(reason)),
         };
-        let prepared = prepared.map_err(|failed| not_begun(failed.cause, failed.summary))?;
+        let prepared =
+            prepared.map_err(|failed| not_begun(failed.cause, log.redact(&failed.summary)))?;
         if let Some(owner) = confinement.user {
             self.give_away(folder, owner).await?;
         }
@@ -219,6 +225,7 @@ impl Assignment {
             folder,
             confinement,
             log,
+            secrets: OnceLock::new(),
             stopped,
         }
     }
@@ -267,6 +274,7 @@ impl Assignment {
             spec: spec.as_ref(),
             steps: &steps,
             carried: self.carried.clone(),
+            patterns: None,
             folder: self.context.work_folder.existing(number),
             shipping,
         };
@@ -323,6 +331,10 @@ impl Assignment {
             must_finish_by: self.must_finish_by,
             abandoned: settings.abandoned,
             note: &note.to_bytes(),
+            secrets: &Handed {
+                env: prepared.secrets.clone(),
+                masked: prepared.masked.clone(),
+            },
         };
         draft.start(&begin, self.tap(steps))
     }
@@ -380,6 +392,7 @@ impl Assignment {
             Arc::clone(&self.context.observer),
             self.identity.clone(),
         );
+        log.mask(last.patterns.clone());
         drop(attempt);
         let succeeded = ended.outcome == Outcome::Succeeded;
         let stopped = CancellationToken::new();
@@ -395,7 +408,7 @@ impl Assignment {
             log.mark(&failed.summary);
             ended.outcome = Outcome::Failed { exit_code: None };
             ended.cause = Some(failed.cause);
-            ended.summary = failed.summary;
+            ended.summary = log.redact(&failed.summary);
         }
         ended.log = log.finish();
         (ended, kept.summary)

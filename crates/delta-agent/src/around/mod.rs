@@ -7,6 +7,9 @@
 //! exit.
 
 mod log;
+pub(crate) mod secrets;
+
+use std::sync::OnceLock;
 
 use delta_core::Cause;
 use delta_wire::JobSpec;
@@ -39,6 +42,8 @@ pub(crate) struct Around<'a> {
     pub folder: &'a AttemptFolder,
     pub confinement: Confinement,
     pub log: &'a Log,
+    /// What was fetched for it, once it is.
+    pub secrets: OnceLock<secrets::Fetched>,
     /// Set when the work is to stop: for threads, which are not ended by being dropped.
     pub stopped: CancellationToken,
 }
@@ -48,6 +53,8 @@ pub(crate) struct Around<'a> {
 pub(crate) struct Prepared {
     /// Variables that no file may hold.
     pub secrets: Vec<(String, Secret)>,
+    /// Every value that must not be seen in the log.
+    pub masked: Vec<Secret>,
     pub carried: Carried,
 }
 
@@ -84,12 +91,18 @@ pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
 
 /// Everything before the work, in this order. Dropping it ends it.
 pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
-    let _ = around;
-    Ok(Prepared::default())
+    let mut prepared = Prepared::default();
+    secrets::before(around, &mut prepared).await?;
+    Ok(prepared)
 }
 
 /// Everything after the work, in this order. Dropping it ends it.
 pub(crate) async fn after(around: &Around<'_>, carried: &Carried, succeeded: bool) -> Kept {
-    let _ = (around, carried, succeeded);
-    Kept::default()
+    let mut kept = Kept::default();
+    if let Err(failed) = secrets::after(around).await {
+        kept.failed = Some(failed);
+        return kept;
+    }
+    let _ = (carried, succeeded);
+    kept
 }

@@ -27,6 +27,8 @@ use super::steps::{StepEnd, Verdict};
 use super::timer::Timer;
 use crate::clock;
 use crate::executor::{Outcome, Spool, StopReason, exited, stopped_at};
+use crate::mask::Patterns;
+use crate::secret::{Handed, Secret};
 
 /// Bytes read at once: a pipe holds 64 KiB.
 const READ_BYTES: usize = 64 * 1024;
@@ -62,9 +64,16 @@ pub(super) struct Shim {
 }
 
 /// Carries out the order and writes the record.
-pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io::Result<()> {
+pub(super) async fn run(
+    folder: &Path,
+    order: Order,
+    secrets: Handed,
+    socket: UnixListener,
+) -> io::Result<()> {
     let started_at = clock::wall_time();
     let mut spool = Spool::open(&folder.join(SPOOL_FILE), order.log_quota)?;
+    let masked = Patterns::of(secrets.masked.iter().map(Secret::expose));
+    spool.mask(masked.map(Arc::new));
     let reserve = folder.join(RESERVE_FILE);
     fs::write(&reserve, vec![0; RESERVE])?;
     let mut control = Control::new(socket, order.key.clone())?;
@@ -77,7 +86,7 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
             (record, control, Joining::default())
         }
         Ok(directory) => {
-            let mut shim = Shim::new(folder, order, directory, spool, control).await?;
+            let mut shim = Shim::new(folder, order, secrets.env, directory, spool, control).await?;
             shim.meet_the_agent().await;
             let verdict = shim.steps().await;
             let confirmed = shim.end_tree().await;
@@ -98,6 +107,7 @@ impl Shim {
     async fn new(
         folder: &Path,
         order: Order,
+        secrets: Vec<(String, Secret)>,
         directory: PathBuf,
         spool: Spool,
         control: Control,
@@ -109,7 +119,7 @@ impl Shim {
         let (reader, writer) = io::pipe()?;
         let receiver = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
         let hidden = order.hidden.iter().map(PathBuf::from).collect();
-        let (spawner, ready) = Spawner::start(&order, directory, hidden, writer)?;
+        let (spawner, ready) = Spawner::start(&order, secrets, directory, hidden, writer)?;
         let children = signal(SignalKind::child())?;
         let terminate = signal(SignalKind::terminate())?;
         let mut shim = Shim {
@@ -253,6 +263,12 @@ impl Shim {
         }
     }
 
+    /// What the job printed last is not continued: what is held back of it is the job's, still.
+    pub fn release(&mut self) {
+        self.spool.release(&mut |_| {});
+        self.control.grew(self.spool.bytes());
+    }
+
     /// Tells that the spool up to here is ours.
     pub fn marked(&mut self) {
         self.control.send(&Event::Mark(self.spool.bytes()));
@@ -260,6 +276,7 @@ impl Shim {
 
     fn conclude(mut self, verdict: Verdict, confirmed: bool) -> (Record, Control, Joining) {
         self.drain();
+        self.release();
         let number = verdict.step.map_or(0, |index| index + 1);
         let mut stopped = None;
         let (outcome, cause, summary) = match verdict.end {
