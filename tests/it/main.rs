@@ -14,5 +14,6 @@ mod hostile;
 mod kills;
 mod partitions;
 mod sandbox;
+mod secrets;
 mod shuffled;
 mod traffic;

@@ -30,7 +30,7 @@ enum Work {
 
 const LONG: (&str, &str) = ("DELTA_STORM", "1");
 
-const STORMS: [Storm; 13] = [
+const STORMS: [Storm; 14] = [
     Storm {
         name: "sim",
         what: "a million seeds of the simulated world",
@@ -126,6 +126,15 @@ const STORMS: [Storm; 13] = [
             filter: "agents_behind_a_shuffled_stream",
         },
         env: &[LONG, ("DELTA_STORM_JOBS", "200")],
+    },
+    Storm {
+        name: "masks",
+        what: "ten thousand random secrets in every form and in random pieces: none is seen",
+        work: Work::Tests {
+            package: "delta-agent",
+            filter: "no_secret_leaks_in_any_form",
+        },
+        env: &[LONG, ("DELTA_STORM_MASKS", "10000")],
     },
     Storm {
         name: "floods",

@@ -26,6 +26,7 @@ pub mod executor;
 mod flush;
 mod link;
 mod log_ship;
+mod mask;
 mod note;
 mod pending;
 pub mod private;
@@ -42,4 +43,4 @@ pub mod workspace;
 
 pub use agent::{AgentError, AgentSettings, ServerSettings, Shutdown, keep_private, run};
 pub use link::{Address, AddressError, Machine};
-pub use secret::{Secret, TokenSource};
+pub use secret::{Handed, Secret, TokenSource};

@@ -5,8 +5,8 @@
 //! kept until the server has it. When it is dropped, the work goes on in its shim.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use delta_core::Cause;
 use delta_core::time::Millis;
@@ -29,9 +29,11 @@ use crate::executor::{
 use crate::flush::{Patience, Shipping, flush};
 use crate::link::Cursors;
 use crate::log_ship::{self, Shipment};
+use crate::mask::Patterns;
 use crate::note::Note;
 use crate::progress::{Lines, Progress};
 use crate::report;
+use crate::secret::Handed;
 use crate::shim::{Confinement, Sandbox};
 use crate::spec;
 use crate::tap::Tap;
@@ -85,6 +87,8 @@ struct Last<'a> {
     spec: Option<&'a JobSpec>,
     steps: &'a [Step],
     carried: Carried,
+    /// What must not be seen in the log; not known where an earlier agent fetched the secrets.
+    patterns: Option<Arc<Patterns>>,
     folder: AttemptFolder,
     shipping: Shipping,
 }
@@ -160,12 +164,12 @@ impl Assignment {
                     let summary = format!("no shim could be started: {problem}");
                     not_begun(Cause::StartUp, summary)
                 });
-                begun.map(|attempt| (attempt, prepared.carried))
+                begun.map(|attempt| (attempt, prepared.carried, log.patterns()))
             }
             Err(ended) => Err(ended),
         };
         match begun {
-            Ok((attempt, carried)) => {
+            Ok((attempt, carried, patterns)) => {
                 // The shim goes on with it.
                 log.hand_over();
                 drop((draft, log));
@@ -173,6 +177,7 @@ impl Assignment {
                     spec: Some(&spec),
                     steps: &steps,
                     carried,
+                    patterns,
                     folder,
                     shipping,
                 };
@@ -211,7 +216,7 @@ impl Assignment {
         };
         let prepared = prepared
             .and_then(container)
-            .map_err(|failed| not_begun(failed.cause, failed.summary))?;
+            .map_err(|failed| not_begun(failed.cause, log.redact(&failed.summary)))?;
         if let Some(owner) = confinement.user {
             self.give_away(folder, owner).await?;
         }
@@ -234,6 +239,7 @@ impl Assignment {
             folder,
             confinement,
             log,
+            secrets: OnceLock::new(),
             stopped,
         }
     }
@@ -300,6 +306,7 @@ impl Assignment {
             spec: spec.as_ref(),
             steps: &steps,
             carried: self.carried.clone(),
+            patterns: None,
             folder: self.context.work_folder.existing(number),
             shipping,
         };
@@ -359,6 +366,10 @@ impl Assignment {
             must_finish_by: self.must_finish_by,
             abandoned: settings.abandoned,
             note: &note.to_bytes(),
+            secrets: &Handed {
+                env: prepared.secrets.clone(),
+                masked: prepared.masked.clone(),
+            },
         };
         draft.start(&begin, self.tap(steps))
     }
@@ -412,6 +423,7 @@ impl Assignment {
             Arc::clone(&self.context.observer),
             self.identity.clone(),
         );
+        log.mask(last.patterns.clone());
         drop(attempt);
         let succeeded = ended.outcome == Outcome::Succeeded;
         let stopped = CancellationToken::new();
@@ -430,7 +442,7 @@ impl Assignment {
         if let Some(failed) = kept.failed.take().filter(|_| succeeded) {
             ended.outcome = failed.outcome();
             ended.cause = Some(failed.cause);
-            ended.summary = failed.summary;
+            ended.summary = log.redact(&failed.summary);
         }
         ended.log = log.finish();
         (ended, kept)

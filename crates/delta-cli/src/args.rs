@@ -74,6 +74,8 @@ pub enum Command {
     Doctor(cmd::doctor::Args),
     /// Make, list and revoke tokens
     Token(Box<cmd::token::Args>),
+    /// Set, list and remove secrets, and change the key they are kept with
+    Secret(Box<cmd::secret::Args>),
     /// Make a private certificate authority, and certificates for servers and agents
     Ca(cmd::ca::Args),
     /// Measure this machine

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use delta_core::{Settings, Span};
 use delta_server::{
-    Config, Limits, OidcTimes, PoolSandboxes, Server, StartError, StoreChoice, Tls,
+    Config, KeySource, KeyText, Limits, OidcTimes, PoolSandboxes, Server, StartError, StoreChoice,
+    Tls,
 };
 use delta_store::StoreError;
 
@@ -26,6 +27,7 @@ pub struct Wanted {
     pub tls: Option<Tls>,
     /// The file of OIDC issuers.
     pub oidc: Option<PathBuf>,
+    pub secret_keys: KeySource,
     pub behind_tls_proxy: bool,
     pub startup_grace: Span,
     pub retention: Option<Span>,
@@ -96,6 +98,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         tls: wanted.tls,
         oidc: wanted.oidc,
         oidc_times: OidcTimes::USUAL,
+        secret_keys: wanted.secret_keys,
         behind_tls_proxy: wanted.behind_tls_proxy,
         startup_grace: wanted.startup_grace,
         retention: wanted.retention,
@@ -109,6 +112,9 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         .map_err(|error| match error {
             StartError::Locked { .. } => Refused::InUse(error),
             StartError::Tls { path, why } => Refused::Flag(bad_tls(tls, &path, why)),
+            StartError::SecretKey { path, why } => {
+                Refused::Flag(bad_secret_key(&path, &why.to_string()))
+            }
             StartError::Oidc { path, why } => Refused::Flag(bad_oidc(&path, why)),
             other => Refused::Other(other),
         })
@@ -117,6 +123,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
 /// Only the admin socket, nothing that changes by itself.
 pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, Refused> {
     start(Wanted {
+        secret_keys: secret_keys(None).map_err(Refused::Flag)?,
         data: data.to_owned(),
         // For a moment in a folder whose server does not run: the same variable says it.
         objects: std::env::var_os("DELTA_OBJECTS").map(PathBuf::from),
@@ -133,6 +140,31 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         duties: Duties::Off,
     })
     .await
+}
+
+/// Where the keys of secrets are: a file, the environment, or the server's own.
+pub fn secret_keys(file: Option<PathBuf>) -> Result<KeySource, Failure> {
+    let named = || std::env::var_os("DELTA_SECRET_KEY_FILE").map(PathBuf::from);
+    let file = file.or_else(named);
+    let text = std::env::var("DELTA_SECRET_KEY").ok();
+    match (file, text) {
+        (Some(_), Some(_)) => {
+            let what = "both a key file and DELTA_SECRET_KEY are given";
+            Err(Failure::new(Exit::Usage, what).next("put all keys into the file"))
+        }
+        (Some(path), None) => Ok(KeySource::File(path)),
+        (None, Some(text)) => Ok(KeySource::Text(KeyText::new(text))),
+        (None, None) => Ok(KeySource::Own),
+    }
+}
+
+fn bad_secret_key(path: &Path, why: &str) -> Failure {
+    Failure::new(
+        Exit::Usage,
+        format!("cannot use the keys of {}", path.display()),
+    )
+    .because(why)
+    .next("(umask 077; head -c 32 /dev/urandom | base64 > secret.key) makes one")
 }
 
 /// Whether this can be the address of a store. It may hold a password, so it is not repeated.

@@ -61,6 +61,10 @@ pub struct Policy {
     /// Never silently repeated (A69).
     pub once: bool,
     pub retry_on: BTreeSet<RetryOn>,
+    /// Names of the secrets that its attempts may fetch, sorted (A51).
+    pub secrets: Vec<Text>,
+    /// The environment it works on, which decides among secrets of one name.
+    pub environment: Option<Text>,
 }
 
 impl Policy {

@@ -192,6 +192,8 @@ pub(crate) mod test_support {
             priority: 0,
             once: false,
             retry_on: Policy::default_retry_on(),
+            secrets: Vec::new(),
+            environment: None,
         }
     }
 

@@ -12,11 +12,12 @@ use crate::job::TIMEOUTS;
 use crate::yaml::{Node, Place, Value};
 
 /// The keys that are read here.
-pub(crate) const KEYS: [&str; 8] = [
+pub(crate) const KEYS: [&str; 9] = [
     "artifacts",
     "caches",
     "checkout",
     "container",
+    "environment",
     "image",
     "inputs",
     "results",

@@ -35,6 +35,7 @@ const JOB_KEYS: Keys = Keys {
         "caches",
         "checkout",
         "container",
+        "environment",
         "image",
         "inputs",
         "results",

@@ -37,6 +37,13 @@ pub fn foreign_agent(by: &Principal, agent: &str) {
     tracing::warn!(target: "audit", action = "foreign_agent", by = %by.id, own, agent);
 }
 
+/// The holder of a lease was given values of secrets, or was not: their names, never a value.
+pub fn secrets(action: &'static str, by: &Principal, lease: LeaseKey, names: &[Text]) {
+    let LeaseKey { attempt, epoch } = lease;
+    let names = names.join(",");
+    tracing::info!(target: "audit", action, by = %by.id, %attempt, epoch, names);
+}
+
 /// A message about a lease that an honest holder does not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Noticed {

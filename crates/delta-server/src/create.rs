@@ -112,6 +112,8 @@ fn policy(
         priority: priority.saturating_add(job.priority),
         once: job.once,
         retry_on,
+        secrets: job.secrets.iter().map(|it| it.as_str().into()).collect(),
+        environment: job.environment.as_deref().map(Text::from),
     })
 }
 
@@ -158,6 +160,22 @@ mod tests {
         assert_eq!(jobs[1].policy.timeout, Span(1500));
         assert!(jobs[1].policy.retry_on.contains(&RetryOn::Timeout));
         assert!(!jobs[0].policy.retry_on.contains(&RetryOn::Timeout));
+    }
+
+    #[test]
+    fn the_names_of_secrets_are_lifted_out() {
+        // A51, D1: what may be fetched is decided here, and the spec is not read again.
+        let run = made(
+            r#"{"jobs":[{"name":"a","job_spec":{"steps":["x"],"environment":"production",
+                "secrets":["TOKEN",{"name":"DEPLOY","env":"KEY"}],
+                "checkout":{"credential":"CLONE"}}},
+                {"name":"b","job_spec":{"steps":["x"]}}]}"#,
+        );
+        let jobs = run.jobs.unwrap();
+        let names: Vec<&str> = jobs[0].policy.secrets.iter().map(|it| &**it).collect();
+        assert_eq!(names, ["CLONE", "DEPLOY", "TOKEN"]);
+        assert_eq!(jobs[0].policy.environment.as_deref(), Some("production"));
+        assert!(jobs[1].policy.secrets.is_empty());
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub enum Right {
     /// To read the work; a grant that was not acknowledged yet will do.
     Spec,
     Artifact,
+    /// The values of secrets that the policy names (A51).
+    Secrets,
     /// The one right that outlives the lease: for a moment after a forced cancel (A42), and for the
     /// rest of what was declared (I25).
     Log,

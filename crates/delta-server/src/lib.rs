@@ -21,6 +21,7 @@ mod metrics;
 pub mod objects;
 mod presence;
 mod results;
+mod secrets;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -42,12 +43,14 @@ pub use agents::{PoolSandboxes, RECHECK, Sandbox};
 pub use delta_store::read::Role;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
+pub use secrets::{KeySource, KeyText};
 
 use clock::Clock;
 use http::App;
 use identity::Identity;
 use identity::oidc::Oidc;
 use identity::peer::ClientTrust;
+use secrets::Keyring;
 use writer::{NotDone, Thread, Writer};
 
 /// How a server is run.
@@ -78,6 +81,8 @@ pub struct Config {
     pub recheck: Duration,
     /// Pools that only agents with at least this sandbox may be in.
     pub pool_sandboxes: PoolSandboxes,
+    /// The keys that secrets are kept with. Several servers on one database must have the same.
+    pub secret_keys: KeySource,
     pub limits: Limits,
 }
 
@@ -132,6 +137,7 @@ impl Config {
             duties: true,
             recheck: agents::RECHECK,
             pool_sandboxes: PoolSandboxes::new(),
+            secret_keys: KeySource::Own,
             limits: Limits::recommended(),
         }
     }
@@ -166,6 +172,11 @@ pub enum StartError {
     Tls { path: PathBuf, why: String },
     #[error("{}: {why}", .path.display())]
     Oidc { path: PathBuf, why: String },
+    #[error("{}: {why}", .path.display())]
+    SecretKey {
+        path: PathBuf,
+        why: secrets::KeyError,
+    },
     #[error("the writer's thread could not be started")]
     Thread(#[source] std::io::Error),
     #[error("the store did not take the first commands: {0}")]
@@ -209,6 +220,7 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         None => None,
     };
     let oidc = oidc(&config)?;
+    let keys = secret_keys(&config)?;
     let (writer, reader, thread) = start_writer(&config, open).await?;
     let stop = CancellationToken::new();
     let clamped = duties::clamp_leases(&writer).await;
@@ -223,6 +235,7 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         reader,
         identity,
         objects,
+        Arc::new(keys),
         recheck,
         pools,
         stop.clone(),
@@ -252,6 +265,16 @@ fn oidc(config: &Config) -> Result<Oidc, StartError> {
         path: path.clone(),
         why,
     })
+}
+
+/// Servers on one database must have the same key, so none of them makes one of its own.
+fn secret_keys(config: &Config) -> Result<Keyring, StartError> {
+    let source = match (&config.secret_keys, &config.store) {
+        (KeySource::Own, StoreChoice::Postgres(_)) => &KeySource::None,
+        (source, _) => source,
+    };
+    let keys = Keyring::open(source, &config.data);
+    keys.map_err(|(path, why)| StartError::SecretKey { path, why })
 }
 
 type Started = (Writer, Arc<dyn Reader>, std::thread::JoinHandle<()>);

@@ -212,6 +212,8 @@ fn create(id: RunId) -> Command {
         priority: 0,
         once: false,
         retry_on: Policy::default_retry_on(),
+        secrets: Vec::new(),
+        environment: None,
     };
     let job = NewJob {
         name: "job".into(),

@@ -201,6 +201,8 @@ fn new_run(id: RunId, key: &str) -> NewRun {
                 priority: 0,
                 once: false,
                 retry_on: Policy::default_retry_on(),
+                secrets: Vec::new(),
+                environment: None,
             },
         }]),
     }

@@ -17,6 +17,7 @@ pub mod migrate;
 pub mod postgres;
 pub mod read;
 pub mod results;
+pub mod secrets;
 mod specs;
 pub mod sqlite;
 

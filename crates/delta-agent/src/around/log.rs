@@ -6,16 +6,36 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::attempt::Sizes;
 use crate::executor::{Identity, LogSize, Spool};
-use crate::progress::{Observer, Progress};
+use crate::mask::{Masker, Patterns};
+use crate::progress::{Lines, Observer, Progress};
 
 /// A log that several parts may write to, in turns.
 pub(crate) struct Log {
-    spool: Mutex<Option<Spool>>,
+    open: Mutex<Open>,
     /// What it was, where nothing can be added to it.
     closed: LogSize,
     sizes: Sizes,
     observer: Arc<dyn Observer>,
     identity: Identity,
+}
+
+/// What changes while it is written.
+struct Open {
+    spool: Option<Spool>,
+    /// What must not be seen in it.
+    patterns: Option<Arc<Patterns>>,
+    /// What is shown of a program's bytes.
+    lines: Lines,
+}
+
+impl Open {
+    fn new(spool: Option<Spool>) -> Mutex<Open> {
+        Mutex::new(Open {
+            spool,
+            patterns: None,
+            lines: Lines::default(),
+        })
+    }
 }
 
 impl Log {
@@ -28,7 +48,7 @@ impl Log {
         identity: Identity,
     ) -> io::Result<Log> {
         Ok(Log {
-            spool: Mutex::new(Some(Spool::open(path, quota)?)),
+            open: Open::new(Some(Spool::open(path, quota)?)),
             closed: LogSize::default(),
             sizes,
             observer,
@@ -48,7 +68,7 @@ impl Log {
         let whole = ended.lost == 0 && ended.sha256.is_some();
         let spool = whole.then(|| Spool::reopen(path, quota, &ended));
         Log {
-            spool: Mutex::new(spool.and_then(Result::ok)),
+            open: Open::new(spool.and_then(Result::ok)),
             closed: ended,
             sizes,
             observer,
@@ -56,42 +76,67 @@ impl Log {
         }
     }
 
+    /// Masks what is written from here on.
+    pub fn mask(&self, patterns: Option<Arc<Patterns>>) {
+        let mut open = self.open();
+        if let Some(spool) = &mut open.spool {
+            spool.mask(patterns.clone());
+        }
+        open.patterns = patterns;
+    }
+
+    /// What must not be seen in it, where that is known.
+    pub fn patterns(&self) -> Option<Arc<Patterns>> {
+        self.open().patterns.clone()
+    }
+
+    /// A text of ours that goes elsewhere, without what must not be seen.
+    pub fn redact(&self, text: &str) -> String {
+        match &self.open().patterns {
+            Some(patterns) => Masker::text(patterns, text),
+            None => text.to_owned(),
+        }
+    }
+
     /// A line of ours.
     pub fn mark(&self, text: &str) {
-        self.write(|spool| spool.mark(text));
+        let text = self.redact(text);
+        self.write(|spool, seen| {
+            spool.release(seen);
+            spool.mark(&text);
+        });
+        self.open().lines.finish(|line| self.show(line));
         self.show(format!("--- {text}").as_bytes());
     }
 
     /// Bytes of a program's.
     pub fn output(&self, bytes: &[u8]) {
-        self.write(|spool| spool.output(bytes));
-        for line in bytes
-            .split(|byte| *byte == b'\n')
-            .filter(|it| !it.is_empty())
-        {
-            self.show(line);
-        }
+        self.write(|spool, seen| spool.output_seen(bytes, seen));
     }
 
     /// Ends the writing here; the shim may go on with the file.
     pub fn hand_over(&self) {
-        *self.spool() = None;
+        self.write(|spool, seen| spool.release(seen));
+        self.open().spool = None;
     }
 
     /// Ends the log.
     pub fn finish(self) -> LogSize {
-        let spool = self.spool().take();
-        let size = spool.map_or(self.closed, Spool::finish);
+        self.write(|spool, seen| spool.release(seen));
+        let spool = self.open().spool.take();
+        let size = spool.map_or_else(|| self.closed.clone(), Spool::finish);
         self.sizes.send_replace(size.bytes);
         size
     }
 
-    fn write(&self, write: impl FnOnce(&mut Spool)) {
-        let mut spool = self.spool();
-        if let Some(spool) = spool.as_mut() {
-            write(spool);
-            let bytes = spool.bytes();
-            self.sizes.send_replace(bytes);
+    fn write(&self, write: impl FnOnce(&mut Spool, &mut dyn FnMut(&[u8]))) {
+        let mut open = self.open();
+        let Open { spool, lines, .. } = &mut *open;
+        if let Some(spool) = spool {
+            write(spool, &mut |bytes| {
+                lines.push(bytes, |line| self.show(line));
+            });
+            self.sizes.send_replace(spool.bytes());
         }
     }
 
@@ -100,9 +145,9 @@ impl Log {
         self.observer.progress(Progress::Output { job, line });
     }
 
-    fn spool(&self) -> MutexGuard<'_, Option<Spool>> {
+    fn open(&self) -> MutexGuard<'_, Open> {
         // Bytes were written or not; there is nothing half done to see.
-        self.spool
+        self.open
             .lock()
             .unwrap_or_else(|broken| broken.into_inner())
     }

@@ -11,7 +11,10 @@ mod files;
 mod glob;
 mod inputs;
 mod log;
+pub(crate) mod secrets;
 mod transfer;
+
+use std::sync::OnceLock;
 
 use delta_core::Cause;
 use delta_wire::JobSpec;
@@ -46,6 +49,8 @@ pub(crate) struct Around<'a> {
     pub folder: &'a AttemptFolder,
     pub confinement: Confinement,
     pub log: &'a Log,
+    /// What was fetched for it, once it is.
+    pub secrets: OnceLock<secrets::Fetched>,
     /// Set when the work is to stop: for threads, which are not ended by being dropped.
     pub stopped: CancellationToken,
 }
@@ -57,6 +62,8 @@ pub(crate) struct Prepared {
     pub secrets: Vec<(String, Secret)>,
     /// What the steps run in, when that is a container.
     pub container: Option<ContainerOrder>,
+    /// Every value that must not be seen in the log.
+    pub masked: Vec<Secret>,
     pub carried: Carried,
 }
 
@@ -121,15 +128,21 @@ impl Failed {
 
 /// Everything before the work, in this order. Dropping it ends it.
 pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
+    let mut prepared = Prepared::default();
+    secrets::before(around, &mut prepared).await?;
     checkout::prepare(around).await?;
     inputs::fetch(around).await?;
-    Ok(Prepared::default())
+    Ok(prepared)
 }
 
 /// Everything after the work, in this order. Dropping it ends it.
 pub(crate) async fn after(around: &Around<'_>, carried: &Carried, succeeded: bool) -> Kept {
-    let _ = (carried, succeeded);
     let mut kept = Kept::default();
+    if let Err(failed) = secrets::after(around).await {
+        kept.failed = Some(failed);
+        return kept;
+    }
+    let _ = (carried, succeeded);
     let artifacts = artifacts::keep(around).await;
     kept.artifacts = artifacts.count;
     kept.failed = kept.failed.or(artifacts.failed);

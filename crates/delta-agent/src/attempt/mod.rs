@@ -29,6 +29,7 @@ use self::link::{Link, Orders};
 pub use self::state::StateFolder;
 use crate::clock;
 use crate::executor::{Ended, Step, StopOrder, Work, environment};
+use crate::secret::Handed;
 use crate::shim::SUBCOMMAND;
 use crate::shim::order::{Deadlines, Order, Record, SOCKET_FILE, SPOOL_FILE, State};
 pub use crate::shim::{Abandoned, StepRecord, StopAt};
@@ -60,6 +61,8 @@ pub struct Begin<'a> {
     pub must_finish_by: Millis,
     pub abandoned: Abandoned,
     pub note: &'a [u8],
+    /// What neither the note nor the order may hold.
+    pub secrets: &'a Handed,
 }
 
 /// An attempt in its shim, or the record of it.
@@ -185,7 +188,10 @@ fn start_in(
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
-        .stdout(Stdio::null())
+        .stdout(match begin.secrets.is_empty() {
+            true => Stdio::null(),
+            false => Stdio::from(begin.secrets.to_memory()?),
+        })
         .stderr(Stdio::null());
     // Left to run when this is dropped; reaped in the background while this agent lives.
     command.spawn()?;
@@ -223,6 +229,7 @@ fn order(begin: &Begin<'_>) -> Order {
             must_finish_by: begin.must_finish_by.0,
         },
         abandoned: begin.abandoned,
+        has_secrets: !begin.secrets.is_empty(),
     }
 }
 

@@ -5,11 +5,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 
 use super::Step;
+use crate::mask::{Masker, Patterns};
 use crate::shim::complain;
 
 /// Bytes of an earlier log read at once.
@@ -43,6 +45,8 @@ pub(crate) struct Spool {
     /// The disk failed: what follows is counted and not written, or there would be a gap.
     broken: bool,
     at_line_start: bool,
+    masker: Masker,
+    patterns: Option<Arc<Patterns>>,
 }
 
 impl Spool {
@@ -59,6 +63,8 @@ impl Spool {
             full: false,
             broken: false,
             at_line_start: true,
+            masker: Masker::new(None),
+            patterns: None,
         };
         spool.take_in()?;
         Ok(spool)
@@ -94,8 +100,40 @@ impl Spool {
         self.size.bytes
     }
 
-    /// Bytes the job printed.
+    /// From here on nothing of this gets into it: what is written, counted and hashed is masked.
+    pub fn mask(&mut self, patterns: Option<Arc<Patterns>>) {
+        self.release(&mut |_| {});
+        self.masker = Masker::new(patterns.clone());
+        self.patterns = patterns;
+    }
+
+    /// Bytes the job printed. Some may be held back; see [`crate::mask`].
     pub fn output(&mut self, bytes: &[u8]) {
+        self.output_seen(bytes, &mut |_| {});
+    }
+
+    /// The same, and tells what came of them.
+    pub fn output_seen(&mut self, bytes: &[u8], seen: &mut dyn FnMut(&[u8])) {
+        let mut masker = std::mem::replace(&mut self.masker, Masker::new(None));
+        let shown = masker.push(bytes);
+        seen(shown);
+        self.keep(shown);
+        self.masker = masker;
+    }
+
+    /// Nothing continues what was printed so far: what was held back is written.
+    pub fn release(&mut self, seen: &mut dyn FnMut(&[u8])) {
+        let mut masker = std::mem::replace(&mut self.masker, Masker::new(None));
+        let shown = masker.finish();
+        if !shown.is_empty() {
+            seen(shown);
+            self.keep(shown);
+        }
+        self.masker = masker;
+    }
+
+    /// Masked bytes, as far as the quota goes.
+    fn keep(&mut self, bytes: &[u8]) {
         let room = self.quota.saturating_sub(self.size.bytes + self.size.lost);
         let kept = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
         if kept > 0 && !self.full {
@@ -110,7 +148,7 @@ impl Spool {
         if lost > 0 && !self.full {
             self.full = true;
             let quota = self.quota;
-            self.mark(&format!(
+            self.mark_unmasked(&format!(
                 "the log is full at {quota} bytes: what follows is dropped"
             ));
         }
@@ -118,6 +156,14 @@ impl Spool {
 
     /// A line of ours between the job's lines.
     pub fn mark(&mut self, text: &str) {
+        self.release(&mut |_| {});
+        match self.patterns.clone() {
+            Some(patterns) => self.mark_unmasked(&Masker::text(&patterns, text)),
+            None => self.mark_unmasked(text),
+        }
+    }
+
+    fn mark_unmasked(&mut self, text: &str) {
         let text: String = text.chars().take(MAX_MARK_CHARS).collect();
         let before = if self.at_line_start { "" } else { "\n" };
         self.write(format!("{before}--- {text}\n").as_bytes());
@@ -135,6 +181,7 @@ impl Spool {
 
     /// Ends the log; a cut one says by how much.
     pub fn finish(mut self) -> LogSize {
+        self.release(&mut |_| {});
         if self.size.dropped > 0 {
             self.mark(&format!("{} bytes were dropped", self.size.dropped));
         }
@@ -218,6 +265,21 @@ mod tests {
              --- 9 bytes were dropped\n"
         );
         assert_eq!(size.dropped, 9);
+    }
+
+    #[test]
+    fn secrets_reach_neither_the_file_nor_its_length_nor_its_hash() {
+        // D8, T6: `written` compares length and hash with what is in the file.
+        let patterns = Patterns::of(["s3cret-value"]).map(Arc::new);
+        let (text, size) = written(1000, |log| {
+            log.mask(patterns.clone());
+            log.output(b"it is s3cr");
+            log.output(b"et-value, and s3c");
+            log.step(2, &step("echo s3cret-value"));
+            log.output(b"s3cret-va");
+        });
+        assert_eq!(text, "it is ***, and s3c\n--- step 2: echo ***\n***");
+        assert_eq!(size.dropped, 0);
     }
 
     #[test]

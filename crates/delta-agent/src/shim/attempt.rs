@@ -35,6 +35,8 @@ use super::timer::Timer;
 use super::tree;
 use crate::clock;
 use crate::executor::{Outcome, Spool, StopReason, exited, out_of_memory, stopped_at};
+use crate::mask::Patterns;
+use crate::secret::{Handed, Secret};
 
 /// Bytes read at once: a pipe holds 64 KiB.
 const READ_BYTES: usize = 64 * 1024;
@@ -83,9 +85,16 @@ pub(super) struct Shim {
 }
 
 /// Carries out the order and writes the record.
-pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io::Result<()> {
+pub(super) async fn run(
+    folder: &Path,
+    order: Order,
+    secrets: Handed,
+    socket: UnixListener,
+) -> io::Result<()> {
     let started_at = clock::wall_time();
     let mut spool = Spool::open(&folder.join(SPOOL_FILE), order.log_quota)?;
+    let masked = Patterns::of(secrets.masked.iter().map(Secret::expose));
+    spool.mask(masked.map(Arc::new));
     let reserve = folder.join(RESERVE_FILE);
     fs::write(&reserve, vec![0; RESERVE])?;
     let mut control = Control::new(socket, order.key.clone())?;
@@ -98,7 +107,7 @@ pub(super) async fn run(folder: &Path, order: Order, socket: UnixListener) -> io
             (record, control, Joining::default())
         }
         Ok(directory) => {
-            let mut shim = Shim::new(folder, order, directory, spool, control).await?;
+            let mut shim = Shim::new(folder, order, secrets.env, directory, spool, control).await?;
             shim.meet_the_agent().await;
             let verdict = match shim.begin_container().await {
                 Ok(()) => shim.steps().await,
@@ -123,6 +132,7 @@ impl Shim {
     async fn new(
         folder: &Path,
         order: Order,
+        secrets: Vec<(String, Secret)>,
         directory: PathBuf,
         spool: Spool,
         control: Control,
@@ -133,7 +143,7 @@ impl Shim {
             true => Joining::start(folder),
             false => Joining::default(),
         };
-        let work = Workplace::open(folder, &order, directory)?;
+        let work = Workplace::open(folder, &order, secrets, directory)?;
         let children = signal(SignalKind::child())?;
         let terminate = signal(SignalKind::terminate())?;
         let mut shim = Shim {
@@ -343,6 +353,12 @@ impl Shim {
         }
     }
 
+    /// What the job printed last is not continued: what is held back of it is the job's, still.
+    pub fn release(&mut self) {
+        self.spool.release(&mut |_| {});
+        self.control.grew(self.spool.bytes());
+    }
+
     /// Tells that the spool up to here is ours.
     pub fn marked(&mut self) {
         self.control.send(&Event::Mark(self.spool.bytes()));
@@ -362,6 +378,7 @@ impl Shim {
 
     fn conclude(mut self, verdict: Verdict, confirmed: bool) -> (Record, Control, Joining) {
         self.drain();
+        self.release();
         let number = verdict.step.map_or(0, |index| index + 1);
         let mut stopped = None;
         let mut evidence = match verdict.end {
@@ -436,11 +453,17 @@ struct Workplace {
 }
 
 impl Workplace {
-    fn open(folder: &Path, order: &Order, directory: PathBuf) -> io::Result<Workplace> {
+    fn open(
+        folder: &Path,
+        order: &Order,
+        secrets: Vec<(String, Secret)>,
+        directory: PathBuf,
+    ) -> io::Result<Workplace> {
         if let Some(wanted) = &order.container {
             let workspace = Path::new(&order.workspace);
-            let (container, receiver) =
+            let (mut container, receiver) =
                 Container::new(folder, wanted, workspace, &directory, &order.key)?;
+            container.secrets = secrets;
             return Ok(Workplace {
                 spawner: Spawner::Refusing("the steps run in a container".to_owned()),
                 ready: None,
@@ -450,7 +473,7 @@ impl Workplace {
         }
         let (reader, writer) = io::pipe()?;
         let hidden = order.hidden.iter().map(PathBuf::from).collect();
-        let (spawner, ready) = Spawner::start(order, directory, hidden, writer)?;
+        let (spawner, ready) = Spawner::start(order, secrets, directory, hidden, writer)?;
         Ok(Workplace {
             spawner,
             ready: Some(ready),

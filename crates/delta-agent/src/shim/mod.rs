@@ -38,6 +38,7 @@ use rustix::process::{
 pub use self::order::{Abandoned, StepRecord, StopAt};
 use self::order::{COMPLAINTS_FILE, ORDER_FILE, Order};
 pub use self::sandbox::{Confinement, Sandbox};
+use crate::secret::Handed;
 
 /// The word on the command line that makes this program a shim.
 pub const SUBCOMMAND: &str = "shim";
@@ -77,8 +78,13 @@ fn carry_out(folder: &Path) -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let order: Order = serde_json::from_slice(&fs::read(folder.join(ORDER_FILE))?)?;
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
+    let secrets = match order.has_secrets {
+        true => Handed::take_from_memory(&File::from(io::stdout().as_fd().try_clone_to_owned()?))?,
+        false => Handed::default(),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(attempt::run(folder, order, UnixListener::from(socket)))
+    let socket = UnixListener::from(socket);
+    runtime.block_on(attempt::run(folder, order, secrets, socket))
 }

@@ -57,6 +57,9 @@ pub(crate) struct Order {
     pub silence: Option<Duration>,
     pub deadlines: Deadlines,
     pub abandoned: Abandoned,
+    /// Further variables, and what is masked, come as standard output: never in a file.
+    #[serde(default)]
+    pub has_secrets: bool,
 }
 
 /// Moments on the clock that counts (see [`crate::clock`]), in milliseconds since the boot.

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 
 use super::order::Order;
 use super::sandbox::{Places, confine};
+use crate::secret::Secret;
 
 /// Where shells come from.
 pub(super) enum Spawner {
@@ -31,6 +32,7 @@ impl Spawner {
     /// once, whether the job may be started at all.
     pub fn start(
         order: &Order,
+        secrets: Vec<(String, Secret)>,
         directory: PathBuf,
         hidden: Vec<PathBuf>,
         output: io::PipeWriter,
@@ -59,7 +61,14 @@ impl Spawner {
             }
             for request in inbox {
                 let Request { script, started } = request;
-                let shell = shell(&script, &env, &directory, confinement.user, &output);
+                let shell = shell(
+                    &script,
+                    &env,
+                    &secrets,
+                    &directory,
+                    confinement.user,
+                    &output,
+                );
                 let _ = started.send(shell);
             }
         };
@@ -86,6 +95,7 @@ impl Spawner {
 fn shell(
     script: &str,
     env: &[(OsString, OsString)],
+    secrets: &[(String, Secret)],
     directory: &Path,
     user: Option<u32>,
     output: &io::PipeWriter,
@@ -96,6 +106,7 @@ fn shell(
     command
         .env_clear()
         .envs(env.iter().map(|(name, value)| (name, value)))
+        .envs(secrets.iter().map(|(name, it)| (name, it.expose())))
         .current_dir(directory)
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)

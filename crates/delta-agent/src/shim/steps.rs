@@ -85,6 +85,7 @@ impl Shim {
     async fn step(&mut self, index: usize) -> StepEnd {
         let step = self.order.steps[index].clone();
         self.step = Some(index);
+        self.release();
         self.spool.step(index + 1, &step);
         self.marked();
         self.control.send(&Event::StepBegan { index });
@@ -100,6 +101,7 @@ impl Shim {
         };
         (self.step_deadline, self.silent_at) = (None, None);
         self.drain();
+        self.release();
         let status = match &end {
             StepEnd::Exited(status) | StepEnd::OutOfMemory { status, .. } => Some(*status),
             _ => None,

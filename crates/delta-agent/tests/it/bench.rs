@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use delta_agent::Handed;
 use delta_agent::attempt::{
     self, Abandoned, Attempt, Begin, Happened, ShimProgram, StateFolder, Watcher,
 };
@@ -21,6 +22,7 @@ pub struct Bench {
     pub folder: tempfile::TempDir,
     pub state: StateFolder,
     pub work: Work,
+    pub secrets: Handed,
     /// How long the lease lasts unless it is renewed.
     pub ttl: Span,
     pub max_runtime: Span,
@@ -164,6 +166,7 @@ impl Bench {
             work,
             ttl: Span::secs(600),
             max_runtime: Span::secs(600),
+            secrets: Handed::default(),
             stop: watch::Sender::new(None),
             seen: Arc::default(),
         }
@@ -181,6 +184,7 @@ impl Bench {
             must_finish_by: now() + self.max_runtime,
             abandoned,
             note: b"a note",
+            secrets: &self.secrets,
         };
         let draft = attempt::prepare(&self.state, self.state.number()).expect("a folder");
         draft.start(&begin, self.watcher()).expect("a shim")

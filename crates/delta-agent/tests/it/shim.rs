@@ -4,6 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use delta_agent::Secret;
 use delta_agent::attempt::{Abandoned, adopt_all};
 use delta_agent::executor::{Outcome, StopReason};
 use delta_agent::shim::{Confinement, Sandbox};
@@ -396,4 +397,60 @@ async fn whoever_does_not_know_the_key_is_not_heard() {
         assert_eq!(answer, "");
     }
     assert_eq!(bench.ended(&mut attempt).await.outcome, Outcome::Succeeded);
+}
+
+/// Every file below a folder.
+fn files(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut open = vec![folder.to_owned()];
+    let mut found = Vec::new();
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => open.push(entry.path()),
+                Ok(kind) if kind.is_file() => found.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+fn holds(bytes: &[u8], part: &str) -> bool {
+    bytes.windows(part.len()).any(|it| it == part.as_bytes())
+}
+
+// D8, D14, T6: in the steps' environment, in the shim's memory, and nowhere else.
+#[tokio::test]
+async fn secrets_reach_the_steps_and_neither_the_log_nor_a_file() {
+    let canary = "canary-7b1fe0c2";
+    let steps = [
+        "test ${#CANARY} = 15; echo got $CANARY; printf %s $CANARY | base64",
+        "printf canary-; sleep 0.2; printf '7b1fe0c2 split\\n'; printf 'canary-7b1fe'",
+        "echo; echo go; while ! test -e go; do sleep 0.01; done; cat /proc/$PPID/fd/1 || true",
+    ];
+    let mut bench = bench(&steps);
+    bench.work.env = vec![("CANARY".to_owned(), "the secret wins".to_owned())];
+    bench.secrets.env = vec![("CANARY".to_owned(), Secret::new(canary))];
+    bench.secrets.masked = vec![Secret::new(canary)];
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out go").await;
+    for file in files(bench.folder.path()) {
+        let bytes = std::fs::read(&file).unwrap_or_default();
+        assert!(!holds(&bytes, canary), "{}", file.display());
+    }
+    let told = with("cmdline", |part| holds(part, canary));
+    assert!(told.is_empty(), "{told:?}");
+    std::fs::write(bench.work.workspace.join("go"), "").expect("written");
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.outcome, Outcome::Succeeded, "{}", ended.summary);
+    let log = std::fs::read_to_string(attempt.spool()).expect("a log");
+    assert!(log.contains("got ***\n***\n"), "{log}");
+    assert!(log.contains("*** split\n***\n--- step 3"), "{log}");
+    assert!(!log.contains("canary-7b1fe"), "{log}");
+    assert_eq!(ended.log.sha256, Some(sha256(log.as_bytes())));
+    let seen = bench.seen.lines.lock().expect("lines").join("\n");
+    assert!(
+        seen.contains("out got ***") && !seen.contains(canary),
+        "{seen}"
+    );
 }

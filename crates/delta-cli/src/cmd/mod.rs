@@ -12,6 +12,7 @@ pub mod logs;
 pub mod rerun;
 pub mod run;
 pub mod runs;
+pub mod secret;
 pub mod server;
 pub mod show;
 pub mod sim;
@@ -40,6 +41,7 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Why(args) => why::run(args, terminal).await,
         Command::Events(args) => events::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
+        Command::Secret(args) => secret::run(*args, terminal).await,
         Command::Token(args) => token::run(*args, terminal).await,
         Command::Ca(args) => ca::run(args, terminal),
         Command::Bench(args) => bench::run(args, terminal).await,

@@ -234,6 +234,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         settings,
         tls: None,
         oidc: None,
+        secret_keys: embed::secret_keys(None)?,
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,

@@ -55,6 +55,13 @@ pub struct Args {
     /// OIDC issuers whose tokens agents may come with, in JSON; see docs/identity.md
     #[arg(long, value_name = "FILE")]
     oidc: Option<PathBuf>,
+    /// The keys that secrets are kept with, one in a line, the one in use first
+    ///
+    /// A key is 32 bytes in base64 or hexadecimal; DELTA_SECRET_KEY holds keys themselves. Without
+    /// either, a server on SQLite makes one in its data folder, and one on PostgreSQL keeps no
+    /// secrets: all servers on a database need the same keys. See docs/secrets.md.
+    #[arg(long, value_name = "FILE", env = "DELTA_SECRET_KEY_FILE")]
+    secret_key_file: Option<PathBuf>,
     /// A proxy in front ends TLS: listen beyond loopback without a certificate
     #[arg(long, conflicts_with = "tls_cert")]
     behind_tls_proxy: bool,
@@ -102,6 +109,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
                 client_ca: args.client_ca,
             }),
         oidc: args.oidc,
+        secret_keys: embed::secret_keys(args.secret_key_file)?,
         behind_tls_proxy: args.behind_tls_proxy,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,

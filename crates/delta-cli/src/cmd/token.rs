@@ -254,7 +254,7 @@ fn grants(token: &TokenView) -> String {
 }
 
 /// An id as part of a path: a certificate's name may be a URI.
-fn path_part(id: &str) -> String {
+pub fn path_part(id: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     id.bytes()
         .map(|byte| match plain(byte) {

@@ -95,6 +95,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         settings: args.timings.over(Settings::recommended())?,
         tls: None,
         oidc: None,
+        secret_keys: embed::secret_keys(None)?,
         behind_tls_proxy: false,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,

@@ -139,6 +139,8 @@ impl Scene {
             priority: 0,
             once: false,
             retry_on: Policy::default_retry_on(),
+            secrets: Vec::new(),
+            environment: None,
         };
         for word in rest {
             match word.split_once('=').unwrap_or((word, "")) {

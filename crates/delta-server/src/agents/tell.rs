@@ -70,6 +70,7 @@ impl Session {
             accept_within_ms: millis(settings.ack_timeout),
             job_spec: granted.spec.to_string(),
             untrusted: !granted.trusted,
+            secret_names: secret_names(granted.trusted, &granted.secrets),
             job_name: granted.name.to_string(),
             repository: granted.origin.repository.map(|url| Repository {
                 clone_url: url.to_string(),
@@ -278,6 +279,12 @@ fn tests(spec: &str) -> Vec<TestSpec> {
     let spec = JobSpec::parse(spec.as_bytes());
     let tests = spec.map(|spec| spec.tests).unwrap_or_default();
     tests.iter().map(TestSpec::from).collect()
+}
+
+/// Whoever is not trusted is not even told the names (T5).
+fn secret_names(trusted: bool, names: &[Text]) -> Vec<String> {
+    let names = names.iter().filter(|_| trusted);
+    names.map(|name| name.to_string()).collect()
 }
 
 fn text(text: Option<Text>) -> String {

@@ -20,6 +20,7 @@ mod pieces;
 mod rerun;
 mod runner;
 mod runs;
+mod secrets;
 mod system;
 mod tests;
 mod tokens;
@@ -52,6 +53,7 @@ use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::presence::Presence;
+use crate::secrets::Keyring;
 use crate::writer::Writer;
 
 /// What handlers share. Cheap to clone.
@@ -65,6 +67,7 @@ pub struct Parts {
     pub presence: Presence,
     pub agents: Arc<Agents>,
     pub objects: Arc<Objects>,
+    pub secret_keys: Arc<Keyring>,
     /// How often a session looks at its agent's row again.
     pub recheck: Duration,
     pub pool_sandboxes: PoolSandboxes,
@@ -87,6 +90,7 @@ impl App {
         reader: Arc<dyn Reader>,
         identity: Identity,
         objects: Arc<Objects>,
+        secret_keys: Arc<Keyring>,
         recheck: Duration,
         pool_sandboxes: PoolSandboxes,
         stop: CancellationToken,
@@ -99,6 +103,7 @@ impl App {
             presence: Presence::default(),
             agents: Arc::default(),
             objects,
+            secret_keys,
             recheck,
             pool_sandboxes,
             stop,
@@ -168,6 +173,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(tests::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
+        .merge(secrets::routes())
         .merge(enrol::routes())
         .merge(system::routes())
 }

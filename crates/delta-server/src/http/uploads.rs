@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::lease::Stale;
 use delta_core::{JobId, LeaseKey, LeaseState};
+use delta_store::read::JobRows;
 use delta_wire::runner::{
     CreateUpload, LeaseToken, Reason, UploadCreated, UploadKind, UploadMethod,
 };
@@ -331,7 +332,8 @@ pub(super) async fn held(
                 let message = format!("{}: acknowledge the lease first", Reason::NotAcked);
                 return Err(ApiError::new(ErrorCode::Conflict, message));
             }
-            Ok(Ok(Held { key, log }))
+            let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
+            Ok(Ok(Held { key, log, rows }))
         }
     }
 }
@@ -340,6 +342,8 @@ pub(super) async fn held(
 pub(super) struct Held {
     pub key: LeaseKey,
     log: LogRight,
+    /// What it was judged by.
+    pub rows: JobRows,
 }
 
 pub(super) fn lease_header(headers: &HeaderMap) -> Result<LeaseToken, ApiError> {

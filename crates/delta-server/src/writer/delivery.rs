@@ -22,6 +22,8 @@ pub struct GrantedLease {
     pub name: Text,
     pub priority: i32,
     pub trusted: bool,
+    /// Names of the secrets it may fetch, if it is trusted.
+    pub secrets: Vec<Text>,
     pub origin: Origin,
     pub delivery: Delivery,
 }

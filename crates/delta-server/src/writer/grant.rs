@@ -51,6 +51,8 @@ pub(super) struct Given {
     pub name: Text,
     pub priority: i32,
     pub trusted: bool,
+    /// Names of the secrets it may fetch.
+    pub secrets: Vec<Text>,
     pub origin: Origin,
 }
 
@@ -293,6 +295,7 @@ fn give(
                     name: job.map_or_else(|| "".into(), |job| job.name.clone()),
                     priority: job.map_or(0, |job| job.policy.priority),
                     trusted: run.is_some_and(|run| run.header.trusted),
+                    secrets: job.map_or_else(Vec::new, |job| job.policy.secrets.clone()),
                     origin: run.map(Origin::of).unwrap_or_default(),
                 });
             }

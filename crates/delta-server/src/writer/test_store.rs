@@ -14,6 +14,7 @@ use delta_store::read::{
 use delta_store::results::{
     LeaseResults, PastResult, ResultClaim, ResultQuery, ResultRow, Results, StoredResult, TestQuery,
 };
+use delta_store::secrets::{SecretAbout, SecretId, SecretRow, Secrets};
 use delta_store::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 
 /// What a test does to the store while the writer has it.
@@ -275,5 +276,32 @@ impl Agents for TestReader {
 
     fn forget_agents(&self, before: Millis) -> Result<u64, StoreError> {
         self.there()?.forget_agents(before)
+    }
+}
+
+impl Secrets for TestReader {
+    fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError> {
+        self.there()?.secrets()
+    }
+
+    fn secret(&self, id: &SecretId) -> Result<Option<SecretRow>, StoreError> {
+        self.there()?.secret(id)
+    }
+
+    fn secrets_for(
+        &self,
+        names: &[Text],
+        repository: &str,
+        environment: &str,
+    ) -> Result<Vec<SecretRow>, StoreError> {
+        self.there()?.secrets_for(names, repository, environment)
+    }
+
+    fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError> {
+        self.there()?.put_secret(row, instead_of)
+    }
+
+    fn remove_secret(&self, id: &SecretId) -> Result<bool, StoreError> {
+        self.there()?.remove_secret(id)
     }
 }

@@ -395,6 +395,7 @@ impl Turns {
             name: given.name,
             priority: given.priority,
             trusted: given.trusted,
+            secrets: given.secrets,
             origin: given.origin,
         }
     }

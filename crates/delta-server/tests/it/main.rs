@@ -26,6 +26,7 @@ mod replicas;
 mod resent;
 mod restart;
 mod results;
+mod secrets;
 mod sessions;
 mod sockets;
 mod stale;

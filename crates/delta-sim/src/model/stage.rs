@@ -107,6 +107,8 @@ pub fn policy(max_attempts: u32) -> Policy {
         priority: 0,
         once: false,
         retry_on: [RetryOn::Cause(Cause::Flaky), RetryOn::Timeout].into(),
+        secrets: Vec::new(),
+        environment: None,
     }
 }
 

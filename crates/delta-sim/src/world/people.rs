@@ -74,6 +74,8 @@ fn job(n: u32, rng: &mut Rng) -> NewJob {
             priority: 0,
             once: rng.per_mille(100),
             retry_on,
+            secrets: Vec::new(),
+            environment: None,
         },
     }
 }

@@ -104,6 +104,27 @@ pub struct PolicyPart {
     once: bool,
     #[serde(with = "retry_on")]
     retry_on: BTreeSet<RetryOn>,
+    #[serde(with = "texts", default, skip_serializing_if = "Vec::is_empty")]
+    secrets: Vec<Text>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    environment: Option<Text>,
+}
+
+mod texts {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(value: &[Text], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(value.iter().map(|text| &**text))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Text>, D::Error> {
+        let texts = Vec::<String>::deserialize(from)?;
+        Ok(texts.into_iter().map(Text::from).collect())
+    }
 }
 
 mod retry_on {

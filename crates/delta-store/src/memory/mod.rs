@@ -7,6 +7,7 @@
 mod agents;
 mod reader;
 mod results;
+mod secrets;
 mod tables;
 
 use std::collections::{BTreeSet, VecDeque};

@@ -12,6 +12,7 @@ use crate::agents::AgentRow;
 use crate::events::{self, Tip};
 use crate::index::Index;
 use crate::read::{Credential, StoredEvent};
+use crate::secrets::{SecretId, SecretRow};
 use crate::{Writes, newest_of};
 
 #[derive(Debug)]
@@ -26,6 +27,7 @@ pub(super) struct Tables {
     pub credentials: BTreeMap<Text, Credential>,
     pub agents: BTreeMap<Text, AgentRow>,
     pub results: ResultTable,
+    pub secrets: BTreeMap<SecretId, SecretRow>,
     pub index: Index,
     pub incarnation: u32,
     pub newest: Millis,
@@ -46,6 +48,7 @@ impl Tables {
             credentials: BTreeMap::new(),
             agents: BTreeMap::new(),
             results: ResultTable::default(),
+            secrets: BTreeMap::new(),
             index: Index::default(),
             incarnation: 1,
             newest: Millis::ZERO,

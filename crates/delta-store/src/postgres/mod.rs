@@ -27,6 +27,7 @@ mod resolve;
 mod results;
 mod rows;
 mod schema;
+mod secrets;
 mod sql;
 mod sql_read;
 mod sql_results;

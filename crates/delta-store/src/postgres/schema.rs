@@ -34,6 +34,10 @@ const STEPS: &[Migration] = &[
         version: 6,
         sql: include_str!("../../migrations/postgres/0006_results.sql"),
     },
+    Migration {
+        version: 7,
+        sql: include_str!("../../migrations/postgres/0007_secrets.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

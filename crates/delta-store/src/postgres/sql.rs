@@ -31,7 +31,8 @@ statements! {
     Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
     RevokeCredential, ExchangeEnrolment, NoteReuse, Agent, AgentPage, NewAgent, AgentsSeen,
     DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, PutResultClaim, LeaseResults,
-    LeaseClaim, RunResults, RunClaims, ResultPage, TestHistory, Ping, Stats,
+    LeaseClaim, RunResults, RunClaims, ResultPage, TestHistory, Secrets, Secret, SecretsFor,
+    NewSecret, ReplaceSecret, RemoveSecret, Ping, Stats,
 }
 
 impl Sql {

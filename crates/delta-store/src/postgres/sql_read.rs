@@ -114,6 +114,12 @@ fn short(sql: Sql) -> &'static str {
         | Sql::RunClaims
         | Sql::ResultPage
         | Sql::TestHistory => super::sql_results::text(sql),
+        Sql::Secrets
+        | Sql::Secret
+        | Sql::SecretsFor
+        | Sql::NewSecret
+        | Sql::ReplaceSecret
+        | Sql::RemoveSecret => super::secrets::text(sql),
         Sql::Ping => "SELECT 1",
         // Counting a large table is slow; what vacuum counted last is near enough.
         Sql::Stats => {

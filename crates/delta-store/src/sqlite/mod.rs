@@ -15,6 +15,7 @@ mod prune;
 mod reader;
 mod results;
 mod rows;
+mod secrets;
 mod write;
 
 use std::collections::BTreeSet;

@@ -43,6 +43,10 @@ const MIGRATIONS: &[Migration] = &[
         version: 6,
         sql: include_str!("../../migrations/sqlite/0006_results.sql"),
     },
+    Migration {
+        version: 7,
+        sql: include_str!("../../migrations/sqlite/0007_secrets.sql"),
+    },
 ];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller
@@ -186,8 +190,10 @@ impl SqliteStore {
 mod tests {
     use super::*;
 
+    const KNOWN: u32 = MIGRATIONS[MIGRATIONS.len() - 1].version;
+
     const NEXT: Migration = Migration {
-        version: 7,
+        version: KNOWN + 1,
         sql: "ALTER TABLE runs ADD COLUMN note TEXT",
     };
 
@@ -199,7 +205,7 @@ mod tests {
     fn an_upgrade_copies_the_file_first() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
-        let copy = dir.path().join("delta-ci.db.before-6");
+        let copy = dir.path().join(format!("delta-ci.db.before-{KNOWN}"));
         assert!(!copy.exists());
         drop(open_with(dir.path(), &upgraded(NEXT)).unwrap());
         assert!(copy.exists());
@@ -207,7 +213,7 @@ mod tests {
         let version: u32 = copied
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .unwrap();
-        assert_eq!(version, 6);
+        assert_eq!(version, KNOWN);
     }
 
     #[test]
@@ -235,7 +241,7 @@ mod tests {
         let refused = open(dir.path());
         assert!(matches!(
             refused,
-            Err(StoreError::TooNew { found: 6, known: 5 })
+            Err(StoreError::TooNew { found, known: KNOWN }) if found == KNOWN + 1
         ));
     }
 
@@ -244,7 +250,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path()).unwrap());
         let broken = Migration {
-            version: 6,
+            version: KNOWN + 1,
             sql: "CREATE TABLE half (x); CREATE TABLE runs (x)",
         };
         assert!(open_with(dir.path(), &upgraded(broken)).is_err());

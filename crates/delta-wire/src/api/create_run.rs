@@ -118,6 +118,13 @@ pub struct CreateJob {
     #[serde(skip)]
     #[schema(ignore)]
     pub work_requires: Vec<&'static str>,
+    /// Which secrets it refers to, and the environment it works on; read off the spec.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub secrets: Vec<String>,
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub environment: Option<String>,
 }
 
 impl CreateRun {
@@ -213,6 +220,7 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
         }
     }
     let (work, work_requires) = (spec.work(), spec.requires());
+    let secrets = spec.secret_names().into_iter().map(str::to_owned).collect();
     // Steps find it as DELTA_JOB_NAME.
     let job_spec = match spec.name {
         Some(_) => raw,
@@ -232,6 +240,8 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
         job_spec,
         work,
         work_requires,
+        secrets,
+        environment: spec.environment,
     })
 }
 

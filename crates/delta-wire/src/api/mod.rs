@@ -12,6 +12,7 @@ pub mod list;
 pub mod log;
 pub mod requests;
 pub mod results;
+pub mod secrets;
 pub mod tokens;
 pub mod views;
 
@@ -26,6 +27,9 @@ pub use requests::{CancelRequest, RerunRequest};
 pub use results::{
     FindTest, ListTests, PastTest, TestCounts, TestHistory, TestList, TestStanding, TestStatus,
     TestTotals, TestVerdict, TestView,
+};
+pub use secrets::{
+    FetchSecrets, SecretKind, SecretValue, SecretValues, SecretView, SecretsRotated, SetSecret,
 };
 pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{

@@ -16,6 +16,8 @@ pub const MAX_SERVICES: usize = 16;
 pub const MAX_SECRETS: usize = 100;
 /// Inputs of one job: as many as it may need others.
 pub const MAX_INPUTS: usize = 200;
+/// Characters of an environment's name.
+const MAX_ENVIRONMENT: usize = 100;
 /// Words of an entrypoint.
 const MAX_ARGUMENTS: usize = 100;
 /// Prefixes that a cache may be restored by.
@@ -404,6 +406,16 @@ pub(super) fn secret(node: Node<'_>, strangers: Strangers) -> Result<SecretSpec,
 /// The name of a secret is one of a variable, too.
 pub fn secret_name(node: Node<'_>) -> Result<String, Invalid> {
     variable(node)
+}
+
+/// The name of an environment: one short word.
+pub fn environment_name(node: Node<'_>) -> Result<String, Invalid> {
+    let name = node.text(MAX_ENVIRONMENT)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    match name.chars().all(fits) {
+        true => Ok(name),
+        false => Err(Invalid::here("has letters, digits and . _ - /")),
+    }
 }
 
 fn variable(node: Node<'_>) -> Result<String, Invalid> {

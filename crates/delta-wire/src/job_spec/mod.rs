@@ -8,6 +8,8 @@
 mod around;
 mod test_spec;
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -20,7 +22,7 @@ use crate::step::StepSpec;
 pub use around::{
     ArtifactPattern, CacheSpec, CheckoutOptions, CheckoutSpec, ContainerSpec, InputSpec,
     MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
-    ServiceSpec, secret_name,
+    ServiceSpec, environment_name, secret_name,
 };
 pub use test_spec::{ExecutionKind, ExecutionSpec, ResultConfig, TestSpec};
 
@@ -150,6 +152,9 @@ pub struct JobSpec {
     pub results: Vec<ResultsSpec>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretSpec>,
+    /// What it works on, such as `production`: decides among secrets of one name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
     /// Past this without a byte of output it is ended.
     #[serde(
         rename = "no_output_timeout_seconds",
@@ -214,6 +219,17 @@ impl JobSpec {
         self.image.iter().map(|_| IMAGE_REQUIREMENT).collect()
     }
 
+    /// The names of every secret it refers to, each once, in order.
+    pub fn secret_names(&self) -> Vec<&str> {
+        let checkout = match &self.checkout {
+            Some(CheckoutSpec::On(options)) => options.credential.as_deref(),
+            Some(CheckoutSpec::Off) | None => None,
+        };
+        let names = self.secrets.iter().map(|it| it.name.as_str());
+        let names: BTreeSet<&str> = names.chain(checkout).collect();
+        names.into_iter().collect()
+    }
+
     pub fn work(&self) -> WorkKind {
         if !self.steps.is_empty() {
             WorkKind::Steps
@@ -255,6 +271,7 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
     let secrets = p.note(f.may("secrets", |it| {
         it.each(MAX_SECRETS, |it| around::secret(it, strangers))
     }));
+    let work_on = p.note(f.may("environment", around::environment_name));
     let no_output = p.note(f.may("no_output_timeout_seconds", timeout));
     let tests = p.note(f.may("tests", |it| test_spec::tests(it, strangers)));
     let function = p.note(f.may("function", opaque_object));
@@ -275,6 +292,7 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
         inputs: inputs?.unwrap_or_default(),
         results: results?.unwrap_or_default(),
         secrets: secrets?.unwrap_or_default(),
+        environment: work_on?,
         no_output_timeout: no_output?,
         tests: tests?.unwrap_or_default(),
         function: function?,

@@ -16,6 +16,7 @@ mod script;
 mod starting;
 mod verdict;
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, PipeWriter};
 use std::os::fd::OwnedFd;
@@ -34,6 +35,7 @@ use self::script::Variables;
 use super::attempt::Shim;
 use super::steps::StepEnd;
 use crate::container::{ContainerOrder, WORKSPACE};
+use crate::secret::Secret;
 
 /// The pipe in the attempt's state folder.
 const PIPE_FILE: &str = "pipe";
@@ -59,6 +61,8 @@ pub(super) struct Container {
     /// Services that were started.
     services: Vec<String>,
     has_network: bool,
+    /// Variables of the steps that no file and no argument may hold.
+    pub secrets: Vec<(String, Secret)>,
 }
 
 /// The job's container while the program that started it is there.
@@ -103,6 +107,7 @@ impl Container {
             inits: Vec::new(),
             services: Vec::new(),
             has_network: false,
+            secrets: Vec::new(),
         };
         Ok((container, receiver))
     }
@@ -187,7 +192,11 @@ impl Shim {
         let Some(container) = &self.container else {
             return Err(io::Error::other("there is no container"));
         };
-        let variables = Variables::of(&self.order.env);
+        let secrets = container.secrets.iter();
+        let secrets = secrets.map(|(name, it)| (name.into(), it.expose().into()));
+        let env: Vec<(OsString, OsString)> =
+            self.order.env.iter().cloned().chain(secrets).collect();
+        let variables = Variables::of(&env);
         let mut call = Call::new(arguments::step(
             &container.names,
             &container.workdir,

@@ -11,6 +11,7 @@ use delta_core::run::{RunCancel, RunEvent, RunHeader};
 use delta_core::{
     Cause, Fact, Job, Millis, Policy, Record, Resolution, Run, RunId, RunState, Span,
 };
+use delta_store::codec::row;
 use delta_store::events::{GENESIS, chain, decode, encode};
 
 /// Version 1 as it was first written. Never change these bytes.
@@ -223,6 +224,8 @@ fn golden_job(run: RunId) -> Job {
             priority: 0,
             once: true,
             retry_on: BTreeSet::from([RetryOn::Infra, RetryOn::Cause(Cause::Flaky)]),
+            secrets: Vec::new(),
+            environment: None,
         }),
         spec: [3; 32],
         dependents: [4].into(),
@@ -253,6 +256,23 @@ fn version_1_is_written_as_it_always_was() {
 #[test]
 fn version_1_stays_readable() {
     assert_eq!(decode(GOLDEN.as_bytes()).unwrap(), golden_record());
+}
+
+/// A policy with what was added later. Never change these bytes.
+const LATER_POLICY: &str = concat!(
+    r#"{"required":true,"needs":[2],"max_attempts":3,"timeout":1800000,"requires":"linux","#,
+    r#""once":true,"retry_on":["infra","flaky"],"secrets":["DEPLOY","TOKEN"],"#,
+    r#""environment":"production"}"#
+);
+
+#[test]
+fn what_was_added_to_a_policy_is_written_and_read() {
+    // A51
+    let mut policy = (*golden_job(RunId(7)).policy).clone();
+    policy.secrets = vec!["DEPLOY".into(), "TOKEN".into()];
+    policy.environment = Some("production".into());
+    assert_eq!(row::encode_policy(&policy), LATER_POLICY);
+    assert_eq!(row::decode_policy(LATER_POLICY).unwrap(), policy);
 }
 
 #[test]

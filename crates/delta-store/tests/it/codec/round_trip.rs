@@ -77,6 +77,8 @@ prop_compose! {
         requires in text(),
         causes in btree_set(cause(), 0..4),
         classes in any::<(bool, bool)>(),
+        secrets in vec(text(), 0..4),
+        environment in proptest::option::of(text()),
     ) -> Policy {
         let mut retry_on: BTreeSet<RetryOn> = causes.into_iter().map(RetryOn::Cause).collect();
         retry_on.extend(classes.0.then_some(RetryOn::Infra));
@@ -90,6 +92,8 @@ prop_compose! {
             priority: numbers.1,
             once: flags.1,
             retry_on,
+            secrets,
+            environment,
         }
     }
 }

@@ -58,6 +58,8 @@ pub fn policy(requires: &str) -> Policy {
         priority: 0,
         once: false,
         retry_on: Policy::default_retry_on(),
+        secrets: Vec::new(),
+        environment: None,
     }
 }
 

@@ -11,6 +11,7 @@ pub mod races;
 pub mod random;
 pub mod reading;
 pub mod results;
+pub mod secrets;
 pub mod time;
 
 use std::sync::Arc;
@@ -106,6 +107,10 @@ macro_rules! conformance {
                 an_enrolment_is_exchanged_once
                 an_enrolment_that_is_over_is_not_exchanged
                 of_many_exchanges_at_once_one_succeeds
+            }
+            secrets {
+                secrets_are_kept_replaced_and_removed
+                secrets_are_found_by_what_they_are_good_for
             }
             races {
                 many_runners_each_get_their_own

@@ -1,0 +1,185 @@
+//! The forms in which a secret is looked for: as it is, and as programs print it by habit (T6).
+//!
+//! Base64 in both alphabets, wherever the secret stands in what was encoded; percent-encoded as the
+//! usual libraries do it; escaped as in JSON; quoted for a shell; and each line of a secret of
+//! several lines in all of these. Whoever sets out to print a secret in another form can: this is
+//! for accidents.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+
+/// What is shorter is not looked for: it would be found in half of all words.
+pub(crate) const MIN_BYTES: usize = 6;
+
+/// Columns at which programs break base64: coreutils and MIME, and PEM.
+const WRAPPED: [usize; 2] = [76, 64];
+
+/// Every form of a secret, each once.
+pub(super) fn of(value: &str) -> BTreeSet<Vec<u8>> {
+    let mut all = BTreeSet::new();
+    for text in parts(value) {
+        all.insert(text.as_bytes().to_vec());
+        all.extend(json(text).into_iter().map(String::into_bytes));
+        all.extend(shell(text).into_iter().map(String::into_bytes));
+        all.extend(percent(text.as_bytes()));
+        base64(text.as_bytes(), &mut all);
+        // What `echo` hands to an encoder.
+        base64(format!("{text}\n").as_bytes(), &mut all);
+    }
+    all.retain(|form| form.len() >= MIN_BYTES);
+    all
+}
+
+/// The whole, also without the white space at its ends that shells take away, and each line.
+fn parts(value: &str) -> BTreeSet<&str> {
+    let lines = value.lines().flat_map(|line| [line, line.trim()]);
+    let wholes = [value, value.trim_end(), value.trim()];
+    let all = lines.chain(wholes);
+    all.filter(|part| part.len() >= MIN_BYTES).collect()
+}
+
+/// As it stands in a JSON text, and in a JSON text inside a JSON text.
+fn json(text: &str) -> [String; 7] {
+    let escape = |text: &str, ascii: bool, upper: bool, more: &str| {
+        let mut out = String::with_capacity(text.len());
+        for c in text.chars() {
+            let short = match c {
+                '"' => Some("\\\""),
+                '\\' => Some("\\\\"),
+                '\n' => Some("\\n"),
+                '\r' => Some("\\r"),
+                '\t' => Some("\\t"),
+                '\u{8}' => Some("\\b"),
+                '\u{c}' => Some("\\f"),
+                '/' if more.contains('/') => Some("\\/"),
+                _ => None,
+            };
+            let coded = c < ' ' || (ascii && !c.is_ascii()) || more.contains(c);
+            match short {
+                Some(short) => out.push_str(short),
+                None if !coded => out.push(c),
+                None => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        out.push_str(&match upper {
+                            true => format!("\\u{unit:04X}"),
+                            false => format!("\\u{unit:04x}"),
+                        });
+                    }
+                }
+            }
+        }
+        out
+    };
+    let plain = escape(text, false, false, "");
+    [
+        escape(&plain, false, false, ""),
+        escape(text, true, false, ""),
+        escape(text, true, true, ""),
+        // As Go and others do for pages.
+        escape(text, false, false, "<>&"),
+        escape(text, false, false, "<>&'+"),
+        // As PHP does.
+        escape(text, true, false, "/"),
+        plain,
+    ]
+}
+
+/// What stands between the quotes, or with backslashes before what a shell gives a meaning.
+fn shell(text: &str) -> [String; 6] {
+    let before = |specials: &str, first: &str| {
+        let mut out = String::with_capacity(text.len());
+        for (place, c) in text.char_indices() {
+            if specials.contains(c) || (place == 0 && first.contains(c)) {
+                out.push('\\');
+            }
+            out.push(c);
+        }
+        out
+    };
+    const WORDS: &str = " \t!\"$&'()*;<>?[\\]^`{|}";
+    [
+        text.replace('\'', r"'\''"),
+        text.replace('\'', "'\"'\"'"),
+        before("\"$`\\", ""),
+        before(WORDS, "~#"),
+        before(&format!("{WORDS},"), "~#"),
+        ansi_c(text),
+    ]
+}
+
+/// As bash writes what has control characters: `$'…'`.
+fn ansi_c(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\'' | '\\' => out.extend(['\\', c]),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{1b}' => out.push_str("\\E"),
+            c if c.is_ascii_control() => out.push_str(&format!("\\{:03o}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// Percent-encoded, by what the usual libraries leave alone.
+fn percent(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let encode = |kept: &str, space: &str, upper: bool| {
+        let mut out = Vec::with_capacity(bytes.len());
+        for byte in bytes {
+            let plain = byte.is_ascii_alphanumeric() || kept.as_bytes().contains(byte);
+            match byte {
+                b' ' if !space.is_empty() => out.extend_from_slice(space.as_bytes()),
+                byte if plain => out.push(*byte),
+                byte if upper => out.extend(format!("%{byte:02X}").into_bytes()),
+                byte => out.extend(format!("%{byte:02x}").into_bytes()),
+            }
+        }
+        out
+    };
+    let mut all = Vec::new();
+    for upper in [true, false] {
+        for kept in ["-._~", "-._~/", "-._"] {
+            all.push(encode(kept, "", upper));
+            all.push(encode(kept, "+", upper));
+        }
+    }
+    // Of forms, and of JavaScript's encodeURIComponent and encodeURI.
+    all.push(encode("*-._", "+", true));
+    all.push(encode("-._~!'()*", "", true));
+    all.push(encode("-._~!'()*;,/?:@&=+$#", "", true));
+    all
+}
+
+/// In both alphabets, at each of the three places where a secret may begin within a group.
+///
+/// The characters that the secret alone decides are looked for; at its edges up to four bits of it
+/// stand in characters that it shares with its neighbours.
+fn base64(bytes: &[u8], all: &mut BTreeSet<Vec<u8>>) {
+    let mut add = |text: &str| {
+        all.insert(text.as_bytes().to_vec());
+        all.insert(text.replace('+', "-").replace('/', "_").into_bytes());
+    };
+    for before in 0..3 {
+        let text = STANDARD_NO_PAD.encode([&[0; 2][..before], bytes].concat());
+        let bits = 8 * (before + bytes.len());
+        let begin = (8 * before).div_ceil(6);
+        let padding = &"=="[..(3 - (before + bytes.len()) % 3) % 3];
+        add(&text[begin..bits / 6]);
+        // Where nothing follows it.
+        add(&text[begin..]);
+        add(&format!("{}{padding}", &text[begin..]));
+        if before == 0 {
+            let text = format!("{text}{padding}");
+            for columns in WRAPPED {
+                for line in text.as_bytes().chunks(columns) {
+                    add(&String::from_utf8_lossy(line));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Secrets in memory.
+
+use delta_core::Text;
+
+use super::reader::MemoryReader;
+use crate::StoreError;
+use crate::secrets::{SecretAbout, SecretId, SecretRow, Secrets};
+
+impl Secrets for MemoryReader {
+    fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError> {
+        let tables = self.tables();
+        let rows = tables.secrets.values();
+        Ok(rows.map(|row| row.about.clone()).collect())
+    }
+
+    fn secret(&self, id: &SecretId) -> Result<Option<SecretRow>, StoreError> {
+        Ok(self.tables().secrets.get(id).cloned())
+    }
+
+    fn secrets_for(
+        &self,
+        names: &[Text],
+        repository: &str,
+        environment: &str,
+    ) -> Result<Vec<SecretRow>, StoreError> {
+        let good_for = |scope: &Text, wanted: &str| scope.is_empty() || **scope == *wanted;
+        let tables = self.tables();
+        let rows = tables.secrets.iter().filter(|(id, _)| {
+            names.contains(&id.name)
+                && good_for(&id.repository, repository)
+                && good_for(&id.environment, environment)
+        });
+        Ok(rows.map(|(_, row)| row.clone()).collect())
+    }
+
+    fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError> {
+        let mut tables = self.tables();
+        let there = tables.secrets.get(&row.about.id);
+        if there.map(|it| it.about.version) != instead_of {
+            return Ok(false);
+        }
+        let mut row = row.clone();
+        if let Some(there) = there {
+            row.about.created_at = there.about.created_at;
+        }
+        tables.secrets.insert(row.about.id.clone(), row);
+        Ok(true)
+    }
+
+    fn remove_secret(&self, id: &SecretId) -> Result<bool, StoreError> {
+        Ok(self.tables().secrets.remove(id).is_some())
+    }
+}

@@ -1,0 +1,74 @@
+//! Secrets as rows: sealed bytes, and what may be known about them in the clear.
+//!
+//! The store holds no key and cannot open one of them. Where a secret is good for is part of what
+//! it is sealed with, so a row that was moved or renamed by somebody else does not open any more.
+
+use delta_core::{Millis, Text};
+
+use crate::StoreError;
+
+/// What a secret is good for. An empty text means any: rows are found by all three.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SecretId {
+    pub name: Text,
+    pub repository: Text,
+    pub environment: Text,
+}
+
+/// A secret without its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretAbout {
+    pub id: SecretId,
+    /// What its value is: `plain`, `token`, `ssh-key`.
+    pub kind: Text,
+    /// Rises with every write, also over a removal.
+    pub version: u64,
+    /// Which key it is sealed with; not the key.
+    pub key: Text,
+    pub created_at: Millis,
+    pub updated_at: Millis,
+    pub updated_by: Text,
+}
+
+/// A secret as it is stored.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretRow {
+    pub about: SecretAbout,
+    pub sealed: Vec<u8>,
+}
+
+/// Without the sealed bytes: nobody reads them in a log.
+impl std::fmt::Debug for SecretRow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "SecretRow({:?}, {} bytes)",
+            self.about,
+            self.sealed.len()
+        )
+    }
+}
+
+/// Reads and writes secrets. Every write is on disk when it returns.
+pub trait Secrets {
+    /// All of them, in the order of their ids, without the sealed bytes.
+    fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError>;
+
+    fn secret(&self, id: &SecretId) -> Result<Option<SecretRow>, StoreError>;
+
+    /// Every secret of these names that is good for this repository and this environment: up to
+    /// four of each name.
+    fn secrets_for(
+        &self,
+        names: &[Text],
+        repository: &str,
+        environment: &str,
+    ) -> Result<Vec<SecretRow>, StoreError>;
+
+    /// Writes a secret in place of the version that is there, or of none; false when there is
+    /// another. When it was created stays what it was.
+    fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError>;
+
+    /// Removes a secret; false when there is none.
+    fn remove_secret(&self, id: &SecretId) -> Result<bool, StoreError>;
+}
