@@ -2,6 +2,7 @@
 
 mod agent_py;
 mod canaries;
+mod checkout;
 mod clocks;
 mod faults_agent;
 mod faults_postgres;
