@@ -3,6 +3,7 @@
 mod agent_py;
 mod canaries;
 mod causes;
+mod checkout;
 mod clocks;
 mod faults_agent;
 mod faults_postgres;

@@ -159,6 +159,7 @@ impl Assignment {
         let steps: Vec<Step> = spec.steps.drain(..).map(Step::from).collect();
         let begun = match self.prepare(&spec, &folder, confinement, &log).await {
             Ok(prepared) => {
+                log.settle();
                 let begun = self.start(&draft, &spec, &steps, &folder, &prepared);
                 let begun = begun.map_err(|problem| {
                     let summary = format!("no shim could be started: {problem}");
@@ -170,8 +171,6 @@ impl Assignment {
         };
         match begun {
             Ok((attempt, carried, patterns)) => {
-                // The shim goes on with it.
-                log.hand_over();
                 drop((draft, log));
                 let last = Last {
                     spec: Some(&spec),

@@ -114,10 +114,10 @@ impl Log {
         self.write(|spool, seen| spool.output_seen(bytes, seen));
     }
 
-    /// Ends the writing here; the shim may go on with the file.
-    pub fn hand_over(&self) {
+    /// Everything is in the file: the shim may go on with it, and nothing is written here while it
+    /// does.
+    pub fn settle(&self) {
         self.write(|spool, seen| spool.release(seen));
-        self.open().spool = None;
     }
 
     /// Ends the log.

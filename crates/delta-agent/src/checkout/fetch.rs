@@ -211,11 +211,14 @@ pub(super) async fn copy(
         return Err(Trouble::io("the state folder cannot be named")(odd));
     };
     let call = fetching(to, &options, &format!("file://{from}"), &specs);
-    git.call(call.over("file", None)).await?;
+    git.call(call.over("file", None))
+        .await
+        .map_err(Trouble::Copy)?;
     // Names there are only names; the hash is of what came.
     let whole = format!("{commit}^{{tree}}");
     git.call(Call::bare(to, &["rev-parse", "--verify", &whole]))
-        .await?;
+        .await
+        .map_err(Trouble::Copy)?;
     Ok(())
 }
 

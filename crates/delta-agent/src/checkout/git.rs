@@ -51,8 +51,8 @@ const CONFIG: [(&str, &str); 20] = [
     ("credential.interactive", "false"),
     // Elsewhere is where nobody checked, and where a credential does not belong (T17).
     ("http.followRedirects", "false"),
-    // A server that says less than this in a minute is gone.
-    ("http.lowSpeedLimit", "100"),
+    // A server that is still packing says five bytes in five seconds; one that is gone, nothing.
+    ("http.lowSpeedLimit", "1"),
     ("http.lowSpeedTime", "60"),
     ("protocol.version", "2"),
     ("protocol.ext.allow", "never"),

@@ -235,7 +235,8 @@ impl Checkout<'_> {
         let key = Key {
             trusted: self.trusted,
             url: &wanted.address.url,
-            credential: self.options.credential.as_deref(),
+            // One that could not be had opens nothing.
+            credential: self.credential.and(self.options.credential.as_deref()),
             depth: wanted.depth,
             hash_length: wanted.hash_length(),
         };

@@ -43,6 +43,8 @@ pub(crate) enum Trouble {
     Time(Duration),
     #[error(transparent)]
     Git(#[from] GitError),
+    #[error("what was fetched could not be copied")]
+    Copy(GitError),
     #[error("{doing}: {source}")]
     Io {
         doing: &'static str,
@@ -58,7 +60,8 @@ impl Trouble {
     /// What git said before it gave up.
     pub fn said(&self) -> &[String] {
         match self {
-            Trouble::Git(GitError::Ended { last, .. }) => last,
+            Trouble::Git(GitError::Ended { last, .. })
+            | Trouble::Copy(GitError::Ended { last, .. }) => last,
             _ => &[],
         }
     }
@@ -80,8 +83,12 @@ impl Trouble {
 
     /// What git says of a repository that somebody has broken is nothing that it says of a server.
     pub fn may_be_damage(&self) -> bool {
-        let git = matches!(self, Trouble::Git(GitError::Ended { .. }));
-        git && self.why() == Why::Unknown && !self.is_disk_full()
+        let damage = match self {
+            Trouble::Copy(_) => true,
+            Trouble::Git(GitError::Ended { .. }) => self.why() == Why::Unknown,
+            _ => false,
+        };
+        damage && !self.is_disk_full()
     }
 
     fn why(&self) -> Why {
@@ -151,11 +158,12 @@ enum Why {
     Certificate,
     Unreachable,
     Silent,
+    BrokenOff,
     Unknown,
 }
 
 /// Words of git, curl and ssh, the telling ones first.
-const KNOWN: [(&str, Why); 30] = [
+const KNOWN: [(&str, Why); 34] = [
     ("Host key verification failed", Why::HostKey),
     ("host key is known for", Why::HostKey),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", Why::HostKey),
@@ -185,7 +193,11 @@ const KNOWN: [(&str, Why); 30] = [
     ("Operation too slow", Why::Silent),
     ("not found", Why::Repository),
     ("does not appear to be a git repository", Why::Repository),
-    ("returned error: 5", Why::Unreachable),
+    ("RPC failed", Why::BrokenOff),
+    ("early EOF", Why::BrokenOff),
+    ("hung up unexpectedly", Why::BrokenOff),
+    ("unable to access", Why::Unreachable),
+    ("Could not read from remote repository", Why::BrokenOff),
 ];
 
 impl Why {
@@ -213,6 +225,7 @@ impl Why {
             (Why::Certificate, _) => format!("the certificate of {host} is not to be believed"),
             (Why::Unreachable, _) => format!("{host} cannot be reached"),
             (Why::Silent, _) => format!("{host} went silent"),
+            (Why::BrokenOff, _) => format!("{host} broke off"),
             (Why::Unknown, _) => "the repository could not be fetched".to_owned(),
         }
     }

@@ -40,9 +40,8 @@ impl Files<'_> {
     fn object(&self, hash: &str) -> String {
         let size = std::fs::metadata(self.root.join("lfs").join(hash)).map_or(0, |it| it.len());
         let place = format!("http://{}/lfs/{hash}", self.addr);
-        format!(
-            r#"{{"oid": "{hash}", "size": {size}, "actions": {{"download": {{"href": "{place}"}}}}}}"#
-        )
+        let actions = format!(r#"{{"download": {{"href": "{place}"}}}}"#);
+        format!(r#"{{"oid": "{hash}", "size": {size}, "actions": {actions}}}"#)
     }
 }
 

@@ -55,7 +55,7 @@ impl Sshd {
             .or_else(|| Some(PathBuf::from("/usr/sbin/sshd")).filter(|it| it.is_file()))
             .context("sshd is not there; install the package openssh-server")?;
         if rustix::process::geteuid().is_root() {
-            // Where it locks up what it does not trust; Debian makes it at the start of the service.
+            // Where it locks up what it does not trust; Debian makes it with the service.
             let mut builder = fs::DirBuilder::new();
             builder.recursive(true).mode(0o755).create("/run/sshd")?;
         }

@@ -1,5 +1,6 @@
 //! Checkouts from real servers, with real git.
 
+pub(super) mod corpus;
 mod faults;
 mod hostile;
 mod kept;

@@ -1,0 +1,150 @@
+//! The run's repository in the workspace: cloned by a real agent from a real git server.
+
+use std::path::Path;
+use std::time::Duration;
+
+use delta_testkit::git::{GitHttp, Repository};
+use delta_testkit::proxy::HttpProxy;
+use serde_json::{Value, json};
+
+use crate::faults_agent::{agent_with, only_job};
+use crate::handover::log_of;
+use crate::harness::{Options, Person, Server, until};
+
+/// A project that is built and tested with nothing but a shell.
+fn project(root: &Path) -> (Repository, String) {
+    let app = Repository::make(root, "app.git").unwrap();
+    app.commit("src/greeting.txt", "hello from the commit\n")
+        .unwrap();
+    let build = "set -e\nmkdir out\ntr a-z A-Z < src/greeting.txt > out/greeting.txt\n\
+                 git rev-parse HEAD > out/revision.txt\ncat out/greeting.txt out/revision.txt\n";
+    let commit = app.commit("build.sh", build).unwrap();
+    app.commit("src/greeting.txt", "hello from a later one\n")
+        .unwrap();
+    (app, commit)
+}
+
+fn run_at(url: &str, commit: &str, spec: Value) -> Value {
+    json!({
+        "repository": url,
+        "ref": "refs/heads/main",
+        "commit": commit,
+        "jobs": [{"name": "work", "job_spec": spec}],
+    })
+}
+
+fn cause(person: &Person, run: &str) -> (Value, Value) {
+    let attempt = person.attempt(&only_job(person, run));
+    (attempt["state"].clone(), attempt["cause"].clone())
+}
+
+// EP-19, EP-40
+#[test]
+fn a_run_is_cloned_built_and_the_next_one_finds_it_on_the_agent() {
+    let root = tempfile::tempdir().unwrap();
+    let (_app, commit) = project(root.path());
+    let http = GitHttp::start(root.path()).unwrap();
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent_with(&server, server.addr(), "box", &[]);
+    let url = http.url("app.git");
+    let build = json!({"steps": ["sh build.sh", "test -z \"$(git status --porcelain src)\""]});
+    for how in ["anew", "from this agent's cache"] {
+        http.forget_requests();
+        let run = person.create(&run_at(&url, &commit, build.clone()));
+        let over = person.until_over(&run);
+        let log = log_of(&person, &only_job(&person, &run));
+        assert_eq!(over["outcome"], "SUCCESS", "{over} {log}");
+        assert!(log.contains("HELLO FROM THE COMMIT\n"), "{log}");
+        assert!(log.contains(&format!("\n{commit}\n")), "{log}");
+        assert!(
+            log.contains(&format!("checked out {commit} {how}")),
+            "{log}"
+        );
+        assert_eq!(http.requests().is_empty(), how != "anew");
+    }
+    // Whoever wants none gets none, and whoever cannot be served is told why.
+    let off = json!({"checkout": false, "steps": ["test -z \"$(ls -A)\""]});
+    let run = person.create(&run_at(&url, &commit, off));
+    assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
+    let lost = person.create(&run_at(&url, &"1".repeat(40), build.clone()));
+    assert_eq!(person.until_over(&lost)["outcome"], "FAILED");
+    assert_eq!(cause(&person, &lost), (json!("FAILED"), json!("clone")));
+    let hostile = person.create(&run_at("ext::sh -c id", &commit, build));
+    assert_eq!(person.until_over(&hostile)["outcome"], "FAILED");
+    assert_eq!(
+        cause(&person, &hostile),
+        (json!("FAILED"), json!("spec_error"))
+    );
+    server.check();
+}
+
+fn left_in(folder: &Path) -> usize {
+    std::fs::read_dir(folder).map_or(0, Iterator::count)
+}
+
+// T28
+#[test]
+fn an_agent_that_is_killed_in_a_clone_leaves_nothing_and_the_job_is_done_by_the_next() {
+    let root = tempfile::tempdir().unwrap();
+    let (_app, commit) = project(root.path());
+    let http = GitHttp::start(root.path()).unwrap();
+    let proxy = HttpProxy::start(http.addr(), 1).unwrap();
+    let server = Server::start(Options::quick());
+    let person = server.person();
+    let agent = agent_with(&server, server.addr(), "box", &[]);
+    let held = proxy.hold_response("/app.git/git-upload-pack");
+    let url = format!("{}/app.git", proxy.url());
+    let run = person.create(&run_at(&url, &commit, json!({"steps": ["sh build.sh"]})));
+    held.wait_arrived(Duration::from_secs(30));
+    agent.kill9().unwrap();
+    let work = server.folder().join("box");
+    assert_eq!(left_in(&work.join("state/repositories/trusted")), 1);
+    assert_eq!(left_in(&work.join("attempts")), 1);
+    let _next = agent_with(&server, server.addr(), "box", &[]);
+    let over = person.until_over(&run);
+    assert_eq!(over["outcome"], "SUCCESS", "{over}");
+    let log = log_of(&person, &only_job(&person, &run));
+    assert!(log.contains(&format!("checked out {commit} anew")), "{log}");
+    until(
+        "its workspaces are gone",
+        || left_in(&work.join("attempts")),
+        |left| *left == 0,
+    );
+    let gone = work.join("state/repositories/gone");
+    until(
+        "what was begun is gone",
+        || left_in(&gone),
+        |left| *left == 0,
+    );
+    held.release();
+    server.check();
+}
+
+// T28
+#[test]
+fn a_cancel_ends_a_clone_at_once() {
+    let root = tempfile::tempdir().unwrap();
+    let (_app, commit) = project(root.path());
+    let http = GitHttp::start(root.path()).unwrap();
+    let proxy = HttpProxy::start(http.addr(), 1).unwrap();
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent_with(&server, server.addr(), "box", &[]);
+    let held = proxy.hold_response("/app.git/git-upload-pack");
+    let url = format!("{}/app.git", proxy.url());
+    let run = person.create(&run_at(&url, &commit, json!({"steps": ["sh build.sh"]})));
+    held.wait_arrived(Duration::from_secs(30));
+    person.cancel(&run).unwrap();
+    assert_eq!(person.until_over(&run)["outcome"], "CANCELED");
+    let work = server.folder().join("box");
+    until(
+        "its workspace is gone",
+        || left_in(&work.join("attempts")),
+        |left| *left == 0,
+    );
+    let kept = work.join("state/repositories/trusted");
+    until("nothing is kept", || left_in(&kept), |left| *left == 0);
+    held.release();
+    server.check();
+}
