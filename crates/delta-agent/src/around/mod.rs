@@ -7,6 +7,7 @@
 //! exit.
 
 mod log;
+mod results;
 
 use delta_core::Cause;
 use delta_wire::JobSpec;
@@ -16,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::log::Log;
+pub(crate) use self::results::Results;
 use crate::agent::SlotContext;
+use crate::attempt::StepRecord;
 use crate::executor::{Ended, Identity, StopReason};
 use crate::secret::Secret;
 use crate::shim::Confinement;
@@ -39,6 +42,8 @@ pub(crate) struct Around<'a> {
     pub folder: &'a AttemptFolder,
     pub confinement: Confinement,
     pub log: &'a Log,
+    /// The steps that were begun; none before the work.
+    pub records: &'a [StepRecord],
     /// Set when the work is to stop: for threads, which are not ended by being dropped.
     pub stopped: CancellationToken,
 }
@@ -74,7 +79,10 @@ pub(crate) struct Failed {
 /// Whether there is anything to do after work that ended so. Nobody waits for what a canceled or
 /// lost attempt leaves.
 pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
-    let nothing = spec.results.is_empty() && spec.artifacts.is_empty() && spec.caches.is_empty();
+    let nothing = spec.results.is_empty()
+        && spec.tests.is_empty()
+        && spec.artifacts.is_empty()
+        && spec.caches.is_empty();
     let waited_for = match ended.stopped {
         None | Some(StopReason::TimedOut | StopReason::StepTimedOut) => true,
         Some(StopReason::Canceled | StopReason::LeaseLost | StopReason::Shutdown) => false,
@@ -89,7 +97,15 @@ pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
 }
 
 /// Everything after the work, in this order. Dropping it ends it.
-pub(crate) async fn after(around: &Around<'_>, carried: &Carried, succeeded: bool) -> Kept {
-    let _ = (around, carried, succeeded);
-    Kept::default()
+pub(crate) async fn after(
+    around: &Around<'_>,
+    carried: &Carried,
+    results: Option<Results>,
+    succeeded: bool,
+) -> Kept {
+    let _ = (carried, succeeded);
+    match results {
+        Some(results) => results.finish(around).await,
+        None => Kept::default(),
+    }
 }

@@ -1,4 +1,4 @@
-//! Steps in order, one shell each, all writing into one pipe; and the end of everything they
+//! Steps in order, one shell or program each, all writing into one pipe; and the end of everything they
 //! started.
 //!
 //! One pipe for both streams of all steps keeps the order of arrival exactly. Nobody waits for its
@@ -13,11 +13,12 @@ use delta_core::Cause;
 use delta_core::time::{Millis, Span};
 use rustix::process::Pid;
 
-use super::attempt::Shim;
+use super::attempt::{Shim, folder_inside};
 use super::order::{Event, StepRecord};
+use super::spawner::Program;
 use super::tree;
 use crate::clock;
-use crate::executor::{StopReason, spawn_cause};
+use crate::executor::{Step, StopReason, spawn_cause};
 
 /// How long killed processes may take to vanish before the end is reported as unconfirmed. KILL
 /// works within milliseconds unless a process hangs inside the kernel, and then nothing works.
@@ -42,6 +43,7 @@ pub(super) enum StepEnd {
 
 impl Shim {
     pub async fn steps(&mut self) -> Verdict {
+        let mut first_failure = None;
         for index in 0..self.order.steps.len() {
             let end = match self.stop {
                 Some(stop) => StepEnd::Stopped(stop.reason),
@@ -49,6 +51,10 @@ impl Shim {
             };
             match end {
                 StepEnd::Exited(status) if status.success() => {}
+                StepEnd::Exited(_) | StepEnd::NotStarted(..) if self.order.steps[index].goes_on => {
+                    let step = Some(index);
+                    first_failure.get_or_insert(Verdict { step, end });
+                }
                 end => {
                     return Verdict {
                         step: Some(index),
@@ -57,10 +63,10 @@ impl Shim {
                 }
             }
         }
-        Verdict {
+        first_failure.unwrap_or(Verdict {
             step: None,
             end: StepEnd::AllDone,
-        }
+        })
     }
 
     async fn step(&mut self, index: usize) -> StepEnd {
@@ -71,13 +77,7 @@ impl Shim {
         self.control.send(&Event::StepBegan { index });
         let (started_at, began) = (clock::wall_time(), Instant::now());
         self.step_deadline = step.timeout.map(|timeout| clock::now() + span(timeout));
-        let end = match self.spawner.spawn(step.script).await {
-            Ok(pid) => self.supervise(pid).await,
-            Err(problem) => {
-                let summary = format!("step {}: no shell could be started: {problem}", index + 1);
-                StepEnd::NotStarted(spawn_cause(&problem), summary)
-            }
-        };
+        let end = self.begin(index, step).await;
         self.step_deadline = None;
         self.drain();
         let status = match &end {
@@ -95,6 +95,28 @@ impl Shim {
         self.steps.push(record.clone());
         self.control.send(&Event::StepEnded(record));
         end
+    }
+
+    /// Starts a step and waits for it.
+    async fn begin(&mut self, index: usize, step: Step) -> StepEnd {
+        let not_started = |cause, why: String| {
+            let summary = format!("step {}: {why}", index + 1);
+            StepEnd::NotStarted(cause, summary)
+        };
+        let directory = step.workdir.as_deref();
+        let directory = directory.map(|workdir| folder_inside(&self.order, workdir));
+        let directory = match directory.transpose() {
+            Ok(directory) => directory,
+            Err(why) => return not_started(Cause::SpecError, why),
+        };
+        let (program, what) = match step.argv {
+            Some(words) => (Program::Words(words), "the program could not be started"),
+            None => (Program::Script(step.script), "no shell could be started"),
+        };
+        match self.spawner.spawn(program, directory).await {
+            Ok(pid) => self.supervise(pid).await,
+            Err(problem) => not_started(spawn_cause(&problem), format!("{what}: {problem}")),
+        }
     }
 
     /// Waits for the shell of a step, reading what is printed and obeying orders to stop.
