@@ -31,6 +31,9 @@ impl Source<'_> {
         let said = |words: &str| format!("report {}: {words}", self.path);
         let file = match files::open(self.root, self.path) {
             Ok(file) => file,
+            Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => {
+                return vec![format!("no report of tests is at {}", self.path)];
+            }
             Err(problem) => return vec![said(&problem.to_string())],
         };
         let (report, full) = self.read(BufReader::new(file), book);
