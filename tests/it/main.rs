@@ -12,6 +12,7 @@ mod harness;
 mod hostile;
 mod kills;
 mod partitions;
+mod results;
 mod sandbox;
 mod shuffled;
 mod traffic;

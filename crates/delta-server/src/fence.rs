@@ -16,6 +16,7 @@ pub enum Right {
     /// To read the work; a grant that was not acknowledged yet will do.
     Spec,
     Artifact,
+    Results,
     /// The one right that outlives the lease: for a moment after a forced cancel (A42), and for the
     /// rest of what was declared (I25).
     Log,
