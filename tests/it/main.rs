@@ -14,6 +14,7 @@ mod harness;
 mod hostile;
 mod kills;
 mod partitions;
+mod results;
 mod sandbox;
 mod secrets;
 mod shuffled;

@@ -6,6 +6,7 @@
 mod check;
 mod coverage;
 mod deps;
+mod fuzz;
 mod install;
 mod purity;
 mod scan;
@@ -26,6 +27,7 @@ Usage: cargo xtask <chore>
   test [--install]    everything; --install adds missing Debian packages (root) without
                       starting their services
   install             only what `test --install` would install
+  fuzz                mutated reports for every reader of test results, a minute each
   storm [--only NAME] the long versions; `storm --list` names them
 
 One check alone:
@@ -58,6 +60,7 @@ fn run() -> Result<()> {
             Ok(())
         }
         ["storm", "--only", name] => storm::run(Some(name)),
+        ["fuzz"] => fuzz::run(),
         ["tidy"] => tidy::run(),
         ["deps"] => deps::run(),
         ["purity"] => purity::run(),

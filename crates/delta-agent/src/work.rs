@@ -18,8 +18,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::SlotContext;
-use crate::around::{self, Around, Carried, Kept, Log, Prepared};
-use crate::attempt::{self, Adopted, Attempt, Begin, Draft, Finished, Remains, Sizes, Watcher};
+use crate::around::{self, Around, Carried, Kept, Log, Prepared, Results};
+use crate::attempt::{
+    self, Adopted, Attempt, Begin, Draft, Finished, Remains, Sizes, StepRecord, Watcher,
+};
 use crate::clock::wall_time;
 use crate::container;
 use crate::executor::{
@@ -93,6 +95,13 @@ struct Last<'a> {
     shipping: Shipping,
 }
 
+/// Work that is over, with what is to be made of it.
+struct Done {
+    ended: Ended,
+    records: Vec<StepRecord>,
+    results: Option<Results>,
+}
+
 /// Does the work of one lease.
 pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>) -> WorkEnd {
     let started_at = wall_time();
@@ -156,7 +165,8 @@ impl Assignment {
             }
         };
         let shipping = self.ship(draft.spool(), draft.sizes());
-        let steps: Vec<Step> = spec.steps.drain(..).map(Step::from).collect();
+        let mut steps: Vec<Step> = spec.steps.drain(..).map(Step::from).collect();
+        steps.extend(spec.tests.iter().map(Step::from));
         let begun = match self.prepare(&spec, &folder, confinement, &log).await {
             Ok(prepared) => {
                 log.settle();
@@ -201,7 +211,7 @@ impl Assignment {
         let stopped = CancellationToken::new();
         let _tell = stopped.clone().drop_guard();
         let mut stop = self.stop.clone();
-        let around = self.around(spec, folder, confinement, log, stopped);
+        let around = self.around(spec, folder, confinement, log, stopped, &[]);
         let prepared = tokio::select! {
             prepared = around::before(&around) => prepared,
             reason = ordered(&mut stop) => return Err(stopped_before(reason)),
@@ -229,6 +239,7 @@ impl Assignment {
         confinement: Confinement,
         log: &'a Log,
         stopped: CancellationToken,
+        records: &'a [StepRecord],
     ) -> Around<'a> {
         Around {
             context: &self.context,
@@ -239,6 +250,7 @@ impl Assignment {
             confinement,
             log,
             secrets: OnceLock::new(),
+            records,
             stopped,
         }
     }
@@ -389,12 +401,21 @@ impl Assignment {
 
     /// Stays with the work to its end, keeps what is to be kept, and sees its log off.
     async fn follow(&mut self, mut attempt: Attempt, last: Last<'_>) -> WorkEnd {
+        let (context, lease) = (&self.context, &self.granted.lease_id);
+        let results = last
+            .spec
+            .and_then(|spec| Results::begin(context, lease, self.line.clone(), spec, &last.folder));
         let finished = self.obey_until_ended(&mut attempt).await;
         let steps = finished.steps.iter().map(|it| report::step(it, last.steps));
         let steps = steps.collect();
         self.visible.uploading.store(true, Ordering::Relaxed);
         let remains = attempt.remains();
-        let (ended, kept) = self.keep(attempt, finished.ended, &last).await;
+        let done = Done {
+            ended: finished.ended,
+            records: finished.steps,
+            results,
+        };
+        let (ended, kept) = self.keep(attempt, done, &last).await;
         let cleaning = tokio::spawn(remove(last.folder));
         flush(last.shipping, self.stop.clone(), self.patience()).await;
         WorkEnd {
@@ -410,7 +431,8 @@ impl Assignment {
     }
 
     /// Everything after the steps, unless it is to stop. The log may grow by it.
-    async fn keep(&mut self, attempt: Attempt, mut ended: Ended, last: &Last<'_>) -> (Ended, Kept) {
+    async fn keep(&mut self, attempt: Attempt, done: Done, last: &Last<'_>) -> (Ended, Kept) {
+        let mut ended = done.ended;
         let Some(spec) = last.spec.filter(|spec| around::keeps(spec, &ended)) else {
             return (ended, Kept::default());
         };
@@ -428,9 +450,10 @@ impl Assignment {
         let stopped = CancellationToken::new();
         let tell = stopped.clone().drop_guard();
         let mut stop = self.stop.clone();
-        let around = self.around(spec, &last.folder, self.confinement(), &log, stopped);
+        let (folder, records) = (&last.folder, &done.records);
+        let around = self.around(spec, folder, self.confinement(), &log, stopped, records);
         let mut kept = tokio::select! {
-            kept = around::after(&around, &last.carried, succeeded) => kept,
+            kept = around::after(&around, &last.carried, done.results, succeeded) => kept,
             // Without what was to be kept it is no success.
             reason = ordered(&mut stop) => Kept::stopped(reason),
         };

@@ -60,6 +60,8 @@ pub enum Command {
     Runs(cmd::runs::Args),
     /// Show a run with its jobs, or a job with its attempts
     Show(cmd::show::Args),
+    /// Show results of tests, or one test over time
+    Tests(cmd::tests::Args),
     /// Print what a job printed
     Logs(cmd::logs::Args),
     /// Cancel a run or a job

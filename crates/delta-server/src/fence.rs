@@ -18,6 +18,7 @@ pub enum Right {
     Artifact,
     /// The values of secrets that the policy names (A51).
     Secrets,
+    Results,
     /// The one right that outlives the lease: for a moment after a forced cancel (A42), and for the
     /// rest of what was declared (I25).
     Log,

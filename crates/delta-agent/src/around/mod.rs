@@ -11,6 +11,7 @@ mod files;
 mod glob;
 mod inputs;
 mod log;
+mod results;
 pub(crate) mod secrets;
 mod transfer;
 
@@ -24,7 +25,9 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::log::Log;
+pub(crate) use self::results::Results;
 use crate::agent::SlotContext;
+use crate::attempt::StepRecord;
 use crate::checkout;
 use crate::container::ContainerOrder;
 use crate::executor::{Ended, Identity, Outcome, StopReason, stopped_at};
@@ -51,6 +54,8 @@ pub(crate) struct Around<'a> {
     pub log: &'a Log,
     /// What was fetched for it, once it is.
     pub secrets: OnceLock<secrets::Fetched>,
+    /// The steps that were begun; none before the work.
+    pub records: &'a [StepRecord],
     /// Set when the work is to stop: for threads, which are not ended by being dropped.
     pub stopped: CancellationToken,
 }
@@ -92,7 +97,10 @@ pub(crate) struct Failed {
 /// Whether there is anything to do after work that ended so. Nobody waits for what a canceled or
 /// lost attempt leaves.
 pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
-    let nothing = spec.results.is_empty() && spec.artifacts.is_empty() && spec.caches.is_empty();
+    let nothing = spec.results.is_empty()
+        && spec.tests.is_empty()
+        && spec.artifacts.is_empty()
+        && spec.caches.is_empty();
     let waited_for = match ended.stopped {
         None => true,
         Some(StopReason::TimedOut | StopReason::StepTimedOut | StopReason::Silent) => true,
@@ -136,13 +144,21 @@ pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
 }
 
 /// Everything after the work, in this order. Dropping it ends it.
-pub(crate) async fn after(around: &Around<'_>, carried: &Carried, succeeded: bool) -> Kept {
+pub(crate) async fn after(
+    around: &Around<'_>,
+    carried: &Carried,
+    results: Option<Results>,
+    succeeded: bool,
+) -> Kept {
     let mut kept = Kept::default();
     if let Err(failed) = secrets::after(around).await {
         kept.failed = Some(failed);
         return kept;
     }
     let _ = (carried, succeeded);
+    if let Some(results) = results {
+        kept = results.finish(around).await;
+    }
     let artifacts = artifacts::keep(around).await;
     kept.artifacts = artifacts.count;
     kept.failed = kept.failed.or(artifacts.failed);

@@ -224,6 +224,9 @@ mod tests {
     fn step(script: &str) -> Step {
         Step {
             script: script.to_owned(),
+            argv: None,
+            workdir: None,
+            goes_on: false,
             name: None,
             timeout: None,
         }

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use delta_core::Cause;
+use delta_wire::job_spec::TestSpec;
 use delta_wire::{Evidence, StepSpec};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -57,10 +58,20 @@ pub struct Work {
     pub silence: Option<Duration>,
 }
 
-/// One shell script.
+/// One shell script, or one program with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
+    /// For a program: what people call it by.
     pub script: String,
+    /// The program and its arguments, which no shell reads.
+    #[serde(default)]
+    pub argv: Option<Vec<String>>,
+    /// Where it starts, inside the workspace; where the job does when absent.
+    #[serde(default)]
+    pub workdir: Option<String>,
+    /// The steps behind it are carried out whatever becomes of it.
+    #[serde(default)]
+    pub goes_on: bool,
     /// For people, where the script's first line does not say it.
     #[serde(default)]
     pub name: Option<String>,
@@ -73,6 +84,23 @@ impl Step {
     pub fn label(&self) -> String {
         delta_wire::step::label(self.name.as_deref(), &self.script)
     }
+
+    /// The same for a shell that starts where the job does. Each word is quoted: the shell reads
+    /// none of them.
+    pub(crate) fn in_shell(&self) -> String {
+        let quoted = |word: &String| format!("'{}'", word.replace('\'', r"'\''"));
+        let work = match &self.argv {
+            Some(words) => {
+                let words: Vec<String> = words.iter().map(quoted).collect();
+                format!("exec {}", words.join(" "))
+            }
+            None => self.script.clone(),
+        };
+        match &self.workdir {
+            Some(workdir) => format!("cd -- \"$DELTA_WORKSPACE\"/{}\n{work}", quoted(workdir)),
+            None => work,
+        }
+    }
 }
 
 impl From<StepSpec> for Step {
@@ -80,8 +108,27 @@ impl From<StepSpec> for Step {
         let timeout = spec.timeout.map(|it| it.as_duration());
         Step {
             script: spec.run,
+            argv: None,
+            workdir: None,
+            goes_on: false,
             name: spec.name,
             timeout,
+        }
+    }
+}
+
+impl From<&TestSpec> for Step {
+    fn from(test: &TestSpec) -> Step {
+        let execution = &test.execution;
+        let mut argv = vec![execution.command.clone()];
+        argv.extend_from_slice(&execution.args);
+        Step {
+            script: execution.command.clone(),
+            argv: Some(argv),
+            workdir: execution.working_dir.clone(),
+            goes_on: true,
+            name: Some(test.label().to_owned()),
+            timeout: None,
         }
     }
 }

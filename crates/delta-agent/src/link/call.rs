@@ -9,14 +9,14 @@ use delta_wire::agent::MAX_CHUNK_BYTES;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 use delta_wire::agent::proto::{
-    self, Artifact, CreateUpload, LeaseRenewal, LogChunk, RunComplete, UploadCreated,
+    self, Artifact, CreateUpload, LeaseRenewal, LogChunk, RunComplete, TestResult, UploadCreated,
 };
 use delta_wire::runner::{LeaseToken, Reason};
 use tokio::sync::{oneshot, watch};
 
 use super::answer::CallError;
 use super::hear::Heard;
-use super::state::{Key, State};
+use super::state::{Key, ResultCursor, State};
 use super::{Link, messages};
 
 /// How long a message waits for the line, and for its answer, before it is sent again: as long as
@@ -229,6 +229,30 @@ impl Link {
         }
         drop(state);
         self.0.to_send.notify_one();
+    }
+
+    /// Sends results of tests; whoever does keeps them until they are acknowledged.
+    pub fn send_results(&self, execution: &str, lease: &LeaseToken, results: Vec<TestResult>) {
+        let mut state = self.0.lock();
+        if state.session.is_none() || !state.held.contains_key(execution) {
+            return;
+        }
+        for result in results {
+            let payload = Payload::TestResult(result);
+            let said = messages::result(&state.agent_id, execution, lease, payload);
+            state.results.push_back(Said::Result(said));
+        }
+        drop(state);
+        self.0.to_send.notify_one();
+    }
+
+    /// How many results the server has; it stands still for a lease that is not held.
+    pub fn result_acks(&self, execution: &str) -> watch::Receiver<ResultCursor> {
+        let state = self.0.lock();
+        match state.held.get(execution) {
+            Some(holding) => holding.results.subscribe(),
+            None => watch::Sender::default().subscribe(),
+        }
     }
 
     /// Log bytes were not answered in time: whatever of them is on its way is not waited for.

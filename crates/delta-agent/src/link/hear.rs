@@ -5,14 +5,14 @@ use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
     AssignWork, CompleteAck, LeaseRenewalAck, LogAck, ProtocolError, ResumePoint, ServerMessage,
-    UploadCreated, WorkAck,
+    TestResultAck, UploadCreated, WorkAck,
 };
 use delta_wire::runner::{GrantedSpec, LeaseGranted, LeaseToken, Reason};
 use delta_wire::{RawJobSpec, Seconds};
 use prost::Message as _;
 
 use super::answer::CallError;
-use super::state::{Key, News, Shared};
+use super::state::{Key, News, ResultCursor, Shared};
 use super::{Assigned, messages};
 use crate::around::Origin;
 
@@ -58,7 +58,7 @@ impl Shared {
             }
             Say::CompleteAck(ack) => self.completed(ack),
             Say::LogAck(ack) => self.log_ack(&ack),
-            Say::TestResultAck(_) => {}
+            Say::TestResultAck(ack) => self.results_ack(&ack),
             Say::StaleLease(stale) => self.stale(&stale.run_id, &stale.reason),
             Say::ProtocolError(error) => self.refused(&error),
             Say::UploadCreated(created) => {
@@ -199,6 +199,17 @@ impl Shared {
             cursors.resends += u64::from(ack.resend);
         });
         self.more_room();
+    }
+
+    fn results_ack(&self, ack: &TestResultAck) {
+        let state = self.lock();
+        let session = state.session.unwrap_or(0);
+        if let Some(holding) = state.held.get(&ack.run_id) {
+            holding.results.send_replace(ResultCursor {
+                session,
+                received: ack.received,
+            });
+        }
     }
 
     fn drain(&self, drain: Option<String>) {

@@ -93,6 +93,7 @@ impl Machine {
             format!("memory={}MiB", resources.memory_mb),
             format!("disk={}MiB", resources.disk_mb),
             "work:steps".to_owned(),
+            "work:tests".to_owned(),
         ];
         let runtimes = self.runtimes.iter();
         tags.extend(runtimes.map(|it| format!("{}={}", it.name, it.version)));
@@ -107,7 +108,7 @@ impl Machine {
             max_parallel: i32::try_from(slots).unwrap_or(i32::MAX),
             docker_available: self.docker,
             resources: Some(self.resources),
-            work: vec!["steps".to_owned()],
+            work: vec!["steps".to_owned(), "tests".to_owned()],
             os: std::env::consts::OS.to_owned(),
             arch: std::env::consts::ARCH.to_owned(),
             ..Default::default()

@@ -2,9 +2,11 @@
 
 use std::time::SystemTime;
 
+use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 use delta_wire::agent::proto::{Heartbeat, LeaseRenewal, ResultStream, WorkAccepted, WorkRejected};
 use delta_wire::runner::LeaseToken;
+use prost::Message as _;
 use prost_types::Timestamp;
 
 use super::state::State;
@@ -39,6 +41,14 @@ pub fn rejected(agent: &str, execution: &str, lease: &str, reason: &str) -> Work
         agent_id: agent.to_owned(),
         reason: reason.to_owned(),
         lease: lease.to_owned(),
+    }
+}
+
+/// Bytes of a result of a test, about.
+pub fn length(said: &Said) -> usize {
+    match said {
+        Said::Result(result) => result.encoded_len(),
+        _ => 0,
     }
 }
 

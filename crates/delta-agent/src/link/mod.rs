@@ -35,7 +35,7 @@ pub use identity::IdentityFile;
 pub use machine::Machine;
 pub(crate) use run::{LinkSettings, Refused, run};
 use state::Shared;
-pub(crate) use state::{Cursors, News};
+pub(crate) use state::{Cursors, News, ResultCursor};
 
 /// Work that the server assigned.
 pub(crate) struct Assigned {

@@ -45,6 +45,13 @@ pub struct Cursors {
     pub full: bool,
 }
 
+/// How many results of a lease the server has of those sent on a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResultCursor {
+    pub session: u64,
+    pub received: u64,
+}
+
 /// Which call an answer belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Key {
@@ -73,6 +80,8 @@ pub(super) struct Holding {
     pub cursors: watch::Sender<Cursors>,
     /// The server has its result, so its slot is free.
     pub settled: bool,
+    /// Results of tests that the server has.
+    pub results: watch::Sender<ResultCursor>,
     /// Log chunks on their way: where each ends, how long it is, when it was sent.
     pub sent: VecDeque<(u64, usize, Instant)>,
 }
@@ -85,6 +94,8 @@ pub(super) struct State {
     pub control: VecDeque<Said>,
     pub renewals: Vec<LeaseRenewal>,
     pub presence_due: bool,
+    /// Bounded by what their senders keep.
+    pub results: VecDeque<Said>,
     pub logs: VecDeque<(Said, usize)>,
     pub pending: HashMap<Key, Answered>,
     pub held: BTreeMap<String, Holding>,
@@ -120,6 +131,7 @@ impl Shared {
                 control: VecDeque::new(),
                 renewals: Vec::new(),
                 presence_due: false,
+                results: VecDeque::new(),
                 logs: VecDeque::new(),
                 pending: HashMap::new(),
                 held: BTreeMap::new(),
@@ -154,6 +166,7 @@ impl Shared {
             news,
             cursors,
             settled: false,
+            results: watch::Sender::default(),
             sent: VecDeque::new(),
         };
         state.held.insert(execution.to_owned(), holding);
@@ -213,6 +226,13 @@ impl Shared {
         said.extend(state.drained());
         let mut bytes = 0;
         while bytes < FRAME_LOG_BYTES
+            && said.len() < FRAME_MESSAGES
+            && let Some(result) = state.results.pop_front()
+        {
+            bytes += messages::length(&result);
+            said.push(result);
+        }
+        while bytes < FRAME_LOG_BYTES
             && let Some((chunk, length)) = state.logs.pop_front()
         {
             bytes += length;
@@ -232,6 +252,7 @@ impl Shared {
         state.session = None;
         state.control.clear();
         state.renewals.clear();
+        state.results.clear();
         state.logs.clear();
         state.presence_due = false;
         state.window.reset();

@@ -502,7 +502,11 @@ fn refused(summary: String, spool: Spool, deadlines: Deadlines) -> Record {
 
 /// The folder steps start in. It must exist and, links resolved, lie inside the workspace.
 fn working_directory(order: &Order) -> Result<PathBuf, String> {
-    let workdir = &order.workdir;
+    folder_inside(order, &order.workdir)
+}
+
+/// A folder of the workspace.
+pub(super) fn folder_inside(order: &Order, workdir: &str) -> Result<PathBuf, String> {
     let root = Path::new(&order.workspace)
         .canonicalize()
         .map_err(|problem| format!("the workspace cannot be entered: {problem}"))?;

@@ -23,8 +23,17 @@ pub(super) enum Spawner {
 }
 
 pub(super) struct Request {
-    script: String,
+    program: Program,
+    /// Where it starts, when not where the job does.
+    directory: Option<PathBuf>,
     started: oneshot::Sender<io::Result<Pid>>,
+}
+
+/// What is started.
+pub(super) enum Program {
+    Script(String),
+    /// A program and its arguments.
+    Words(Vec<String>),
 }
 
 impl Spawner {
@@ -37,7 +46,7 @@ impl Spawner {
         hidden: Vec<PathBuf>,
         output: io::PipeWriter,
     ) -> io::Result<(Spawner, oneshot::Receiver<Result<(), String>>)> {
-        let (requests, inbox) = mpsc::channel();
+        let (requests, inbox) = mpsc::channel::<Request>();
         let (ready, readiness) = oneshot::channel();
         let confinement = order.confinement;
         let folders = [
@@ -60,16 +69,10 @@ impl Spawner {
                 return;
             }
             for request in inbox {
-                let Request { script, started } = request;
-                let shell = shell(
-                    &script,
-                    &env,
-                    &secrets,
-                    &directory,
-                    confinement.user,
-                    &output,
-                );
-                let _ = started.send(shell);
+                let directory = request.directory.as_ref().unwrap_or(&directory);
+                let user = confinement.user;
+                let begun = begin(&request.program, &env, &secrets, directory, user, &output);
+                let _ = request.started.send(begun);
             }
         };
         std::thread::Builder::new()
@@ -78,31 +81,46 @@ impl Spawner {
         Ok((Spawner::Ready(requests), readiness))
     }
 
-    /// Starts a shell in a process group of its own.
-    pub async fn spawn(&self, script: String) -> io::Result<Pid> {
+    /// Starts a process in a process group of its own.
+    pub async fn spawn(&self, program: Program, directory: Option<PathBuf>) -> io::Result<Pid> {
         let (started, start) = oneshot::channel();
         let gone = || io::Error::other("the thread that starts processes is gone");
         let requests = match self {
             Spawner::Ready(requests) => requests,
             Spawner::Refusing(why) => return Err(io::Error::other(why.clone())),
         };
-        let request = Request { script, started };
+        let request = Request {
+            program,
+            directory,
+            started,
+        };
         requests.send(request).map_err(|_| gone())?;
         start.await.map_err(|_| gone())?
     }
 }
 
-fn shell(
-    script: &str,
+fn begin(
+    program: &Program,
     env: &[(OsString, OsString)],
     secrets: &[(String, Secret)],
     directory: &Path,
     user: Option<u32>,
     output: &io::PipeWriter,
 ) -> io::Result<Pid> {
-    // The step is one argument, never part of another text: nothing in it is interpolated.
-    let mut command = Command::new("/bin/sh");
-    command.arg("-e").arg("-c").arg(script);
+    let mut command = match program {
+        // The step is one argument, never part of another text: nothing in it is interpolated.
+        Program::Script(script) => {
+            let mut shell = Command::new("/bin/sh");
+            shell.arg("-e").arg("-c").arg(script);
+            shell
+        }
+        Program::Words(words) => {
+            let (name, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+            let mut program = Command::new(name);
+            program.args(arguments);
+            program
+        }
+    };
     command
         .env_clear()
         .envs(env.iter().map(|(name, value)| (name, value)))

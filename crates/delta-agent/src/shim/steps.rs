@@ -1,4 +1,4 @@
-//! Steps in order, one shell each, all writing into one pipe; and the end of everything they
+//! Steps in order, one shell or program each, all writing into one pipe; and the end of everything they
 //! started.
 //!
 //! One pipe for both streams of all steps keeps the order of arrival exactly. Nobody waits for its
@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,12 @@ use delta_core::Cause;
 use delta_core::time::{Millis, Span};
 use rustix::process::Pid;
 
-use super::attempt::Shim;
+use super::attempt::{Shim, folder_inside};
 use super::order::{Event, StepRecord};
+use super::spawner::Program;
 use super::tree;
 use crate::clock;
-use crate::executor::{StopReason, spawn_cause};
+use crate::executor::{Step, StopReason, spawn_cause};
 
 /// How long killed processes may take to vanish before the end is reported as unconfirmed. KILL
 /// works within milliseconds unless a process hangs inside the kernel, and then nothing works.
@@ -61,6 +63,7 @@ impl Verdict {
 
 impl Shim {
     pub async fn steps(&mut self) -> Verdict {
+        let mut first_failure = None;
         for index in 0..self.order.steps.len() {
             let end = match self.stop {
                 Some(stop) => StepEnd::Stopped(stop.reason),
@@ -68,6 +71,10 @@ impl Shim {
             };
             match end {
                 StepEnd::Exited(status) if status.success() => {}
+                StepEnd::Exited(_) | StepEnd::NotStarted(..) if self.order.steps[index].goes_on => {
+                    let step = Some(index);
+                    first_failure.get_or_insert(Verdict { step, end });
+                }
                 end => {
                     return Verdict {
                         step: Some(index),
@@ -76,10 +83,10 @@ impl Shim {
                 }
             }
         }
-        Verdict {
+        first_failure.unwrap_or(Verdict {
             step: None,
             end: StepEnd::AllDone,
-        }
+        })
     }
 
     async fn step(&mut self, index: usize) -> StepEnd {
@@ -92,13 +99,7 @@ impl Shim {
         let (started_at, began) = (clock::wall_time(), Instant::now());
         self.step_deadline = step.timeout.map(|timeout| clock::now() + span(timeout));
         self.silent_at = self.silent_from_now();
-        let end = match self.shell(&step.script).await {
-            Ok(end) => end,
-            Err(problem) => {
-                let summary = format!("step {}: no shell could be started: {problem}", index + 1);
-                StepEnd::NotStarted(spawn_cause(&problem), summary)
-            }
-        };
+        let end = self.begin(index, step).await;
         (self.step_deadline, self.silent_at) = (None, None);
         self.drain();
         self.release();
@@ -119,18 +120,43 @@ impl Shim {
         end
     }
 
-    /// A step's shell from its start to its end, wherever it runs.
-    async fn shell(&mut self, script: &str) -> io::Result<StepEnd> {
+    /// Starts a step, wherever it runs, and waits for it.
+    async fn begin(&mut self, index: usize, step: Step) -> StepEnd {
+        let not_started = |cause, why: String| {
+            let summary = format!("step {}: {why}", index + 1);
+            StepEnd::NotStarted(cause, summary)
+        };
+        let directory = step.workdir.as_deref();
+        let directory = directory.map(|workdir| folder_inside(&self.order, workdir));
+        let directory = match directory.transpose() {
+            Ok(directory) => directory,
+            Err(why) => return not_started(Cause::SpecError, why),
+        };
+        let what = match step.argv {
+            Some(_) => "the program could not be started",
+            None => "no shell could be started",
+        };
+        match self.carry_out(step, directory).await {
+            Ok(end) => end,
+            Err(problem) => not_started(spawn_cause(&problem), format!("{what}: {problem}")),
+        }
+    }
+
+    async fn carry_out(&mut self, step: Step, directory: Option<PathBuf>) -> io::Result<StepEnd> {
         if self.container.is_some() {
-            let calling = self.step_in_container(script)?;
+            let calling = self.step_in_container(&step.in_shell())?;
             return Ok(match self.supervise(calling.pid).await {
                 Ok(status) => self.judge(calling, status),
                 Err(reason) => StepEnd::Stopped(reason),
             });
         }
-        let shell = self.spawner.spawn(script.to_owned()).await?;
-        self.watch(shell);
-        Ok(match self.supervise(shell).await {
+        let program = match step.argv {
+            Some(words) => Program::Words(words),
+            None => Program::Script(step.script),
+        };
+        let child = self.spawner.spawn(program, directory).await?;
+        self.watch(child);
+        Ok(match self.supervise(child).await {
             Ok(status) => StepEnd::Exited(status),
             Err(reason) => StepEnd::Stopped(reason),
         })

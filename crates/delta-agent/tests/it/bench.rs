@@ -141,6 +141,9 @@ impl Bench {
                 .iter()
                 .map(|step| Step {
                     script: (*step).to_owned(),
+                    argv: None,
+                    workdir: None,
+                    goes_on: false,
                     name: None,
                     timeout: None,
                 })

@@ -10,6 +10,7 @@ mod fake_server;
 mod flow;
 mod lease;
 mod process;
+mod results;
 mod shim;
 mod tls;
 mod trouble;

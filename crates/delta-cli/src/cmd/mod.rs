@@ -16,6 +16,7 @@ pub mod secret;
 pub mod server;
 pub mod show;
 pub mod sim;
+pub mod tests;
 pub mod token;
 pub mod up;
 pub mod why;
@@ -35,6 +36,7 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Undrain(args) => agents::undrain(args, terminal).await,
         Command::Runs(args) => runs::run(args, terminal).await,
         Command::Show(args) => show::run(args, terminal).await,
+        Command::Tests(args) => tests::run(args, terminal).await,
         Command::Logs(args) => logs::run(args, terminal).await,
         Command::Cancel(args) => cancel::run(args, terminal).await,
         Command::Rerun(args) => rerun::run(args, terminal).await,

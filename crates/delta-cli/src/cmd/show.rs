@@ -39,10 +39,11 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         if terminal.json {
             terminal.value(&client::read::<serde_json::Value>(&text)?);
         } else {
-            match found {
+            match &found {
                 Found::Run(_) => show_run(&client::read(&text)?, terminal),
                 Found::Job(_) => show_job(&client::read(&text)?, terminal),
             }
+            super::tests::in_short(client, &found, terminal).await?;
         }
         Ok(Exit::Ok)
     })

@@ -1,7 +1,9 @@
 //! Reports of real tools, hostile ones, and the promise that whatever comes in is bounded.
 
 mod bounds;
+mod fuzz;
 mod hostile;
+mod mutate;
 mod real;
 
 use delta_results::{Case, Format, Limits, Report, read};

@@ -58,7 +58,7 @@ async fn report_results(
     let body = body.without_receipt();
     let said: TestResults = runner::parse(&app, &body.bytes)?;
     let runner = Some(said.runner_id.as_str());
-    let held = match held(&app, &said.lease_id, &who, runner, Right::Artifact).await? {
+    let held = match held(&app, &said.lease_id, &who, runner, Right::Results).await? {
         Ok(held) => held,
         Err(answer) => return Ok(answer),
     };

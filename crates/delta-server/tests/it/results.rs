@@ -122,8 +122,8 @@ async fn results_are_stored_before_the_result_is_answered_and_a_repeat_is_one() 
     assert_eq!(totals["claimed"], claimed);
     let failed = tests_of(&bench, &run, "?status=failed").await;
     assert_eq!(names(&failed), ["b"]);
-    let of_job = bench.get(&format!("/api/v1/jobs/{}/tests?limit=2", work.job_id));
-    let of_job = of_job.await.expect(200);
+    let path = format!("/api/v1/jobs/{}/tests?limit=2", work.job_id);
+    let of_job = bench.get(&path).await.expect(200);
     assert_eq!(names(&of_job), ["b", "c"]);
     let next = text(&of_job["next_cursor"]);
     let path = format!("/api/v1/jobs/{}/tests?limit=2&cursor={next}", work.job_id);

@@ -216,7 +216,12 @@ impl JobSpec {
 
     /// What an agent must have to carry this out, as requirements.
     pub fn requires(&self) -> Vec<&'static str> {
-        self.image.iter().map(|_| IMAGE_REQUIREMENT).collect()
+        let tests = self.tests.iter();
+        let mut boxed = tests.map(|it| it.execution.kind == ExecutionKind::Container);
+        match self.image.is_some() || boxed.any(|it| it) {
+            true => vec![IMAGE_REQUIREMENT],
+            false => Vec::new(),
+        }
     }
 
     /// The names of every secret it refers to, each once, in order.

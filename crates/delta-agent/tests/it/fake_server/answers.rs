@@ -6,7 +6,8 @@ use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
-    CompleteAck, HeartbeatAck, LeaseRenewal, LeaseRenewalAck, LogAck, LogChunk, WorkAck,
+    CompleteAck, HeartbeatAck, LeaseRenewal, LeaseRenewalAck, LogAck, LogChunk, TestResultAck,
+    WorkAck,
 };
 
 use super::state::{State, millis};
@@ -42,6 +43,7 @@ impl State {
                 match &it.payload {
                     Some(Payload::LogChunk(chunk)) => ("LogChunk", self.append(&it.run_id, chunk)),
                     Some(Payload::RunComplete(_)) => ("RunComplete", self.complete(&it.run_id)),
+                    Some(Payload::TestResult(_)) => ("TestResult", self.tested(&it.run_id)),
                     _ => ("Other", Vec::new()),
                 }
             }
@@ -51,7 +53,9 @@ impl State {
         if self.count("Register") == 0 {
             self.violation(format!("{name} before a registration"));
         }
-        self.seen.push((name, said));
+        if name != "TestResult" || self.keep_results {
+            self.seen.push((name, said));
+        }
         self.answer(name, answers);
         self.assign();
     }
@@ -119,6 +123,16 @@ impl State {
             stored: received as u64,
             resend,
             full: received >= limit,
+        })]
+    }
+
+    fn tested(&mut self, run_id: &str) -> Vec<Say> {
+        let received = self.results.entry(run_id.to_owned()).or_default();
+        *received += 1;
+        vec![Say::TestResultAck(TestResultAck {
+            run_id: run_id.to_owned(),
+            received: *received,
+            full: false,
         })]
     }
 

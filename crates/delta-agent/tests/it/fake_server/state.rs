@@ -61,6 +61,10 @@ pub struct State {
     pub not_reading: bool,
     /// Log bytes are neither kept nor answered.
     pub no_logs: bool,
+    /// Whether results of tests are kept among what was seen.
+    pub keep_results: bool,
+    /// Results of tests on this session, by execution.
+    pub results: HashMap<String, u64>,
     /// A log is full at this length.
     pub log_limit: usize,
     /// Registrations to refuse.
@@ -105,6 +109,8 @@ impl State {
             mute: false,
             not_reading: false,
             no_logs: false,
+            keep_results: true,
+            results: HashMap::new(),
             log_limit: usize::MAX,
             refuse: VecDeque::new(),
             on_wrong_token: None,
@@ -171,6 +177,7 @@ impl State {
         let capabilities = request.capabilities.unwrap_or_default();
         self.slots = usize::try_from(capabilities.max_parallel).unwrap_or(0);
         self.to_agent = Some(to_agent);
+        self.results.clear();
         let response = RegisterResponse {
             agent_id: "agt_1".to_owned(),
             config: Some(AgentConfig {

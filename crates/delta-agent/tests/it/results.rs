@@ -1,0 +1,277 @@
+//! Reports of tests: read along, read at the end, sent and counted; and tests that are the work.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use delta_wire::agent::proto::agent_message::Message as Said;
+use delta_wire::agent::proto::result_stream::Payload;
+use delta_wire::agent::proto::{RunStatus, TestResult, TestStatus};
+use serde_json::{Value, json};
+
+use crate::agent::Agent;
+use crate::fake_server::{FakeServer, State};
+
+fn results(state: &State) -> Vec<TestResult> {
+    let results = state.seen.iter().filter_map(|(_, said)| match said {
+        Said::Result(result) => match &result.payload {
+            Some(Payload::TestResult(result)) => Some(result.clone()),
+            _ => None,
+        },
+        _ => None,
+    });
+    results.collect()
+}
+
+/// What each test came to, by its name; a repeat replaces.
+fn outcomes(state: &State) -> BTreeMap<String, TestStatus> {
+    let results = results(state).into_iter();
+    results.map(|it| (it.name.clone(), it.status())).collect()
+}
+
+fn spec(script: &str, results: Value) -> Value {
+    json!({ "steps": [script], "results": results })
+}
+
+const JUNIT: &str = r#"<testsuite name="s" tests="3"><testcase name="one" time="0.5"/>
+<testcase name="two"><failure message="no">at line 7</failure></testcase>
+<testcase name="three"><skipped/></testcase></testsuite>"#;
+
+// EP-12, EP-15
+#[tokio::test]
+async fn reports_of_several_formats_are_sent_and_summed_up() {
+    let script = format!(
+        "mkdir -p out; cat > out/junit.xml <<'END'\n{JUNIT}\nEND\n\
+         printf '1..2\\nok 1 - four\\nnot ok 2 - five\\n' > out/report.tap"
+    );
+    let wanted = json!([
+        { "format": "junit", "path": "out/*.xml" },
+        { "format": "tap", "path": "out/report.tap" },
+        { "format": "json", "path": "missing.json" },
+    ]);
+    let server = FakeServer::start(&[spec(&script, wanted)]).await;
+    let agent = Agent::start(&server);
+    let ended = server.wait_results(1).await;
+    let outcomes = outcomes(&server.state());
+    let wanted: [(&str, TestStatus); 5] = [
+        ("five", TestStatus::Fail),
+        ("four", TestStatus::Pass),
+        ("one", TestStatus::Pass),
+        ("three", TestStatus::Skip),
+        ("two", TestStatus::Fail),
+    ];
+    let wanted = wanted.map(|(name, status)| (name.to_owned(), status));
+    assert_eq!(outcomes, BTreeMap::from(wanted));
+    // The exit code decides of steps; what the tests came to is said beside it.
+    assert_eq!(ended[0].status(), RunStatus::Success);
+    let summary = ended[0].summary.expect("a summary");
+    assert_eq!((summary.total_tests, summary.passed), (5, 2));
+    assert_eq!((summary.failed, summary.skipped), (2, 1));
+    assert_eq!(summary.duration_ms, 500);
+    let log = server.log();
+    assert!(
+        log.contains("tests: 2 passed, 2 failed, 1 skipped"),
+        "{log}"
+    );
+    assert!(
+        log.contains("no report of tests is at missing.json"),
+        "{log}"
+    );
+    agent.shut_down().await;
+}
+
+// T12: what was read stands, and the rest is said.
+#[tokio::test]
+async fn a_broken_report_is_said_and_changes_no_outcome() {
+    let broken = "<testsuite><testcase name=\"one\"/><testcase name=";
+    let script = format!(
+        "printf '%s' '{broken}' > broken.xml; \
+         printf '<!DOCTYPE a>' > bomb.xml; ln -s /etc/passwd link.xml; mkfifo pipe.xml"
+    );
+    let wanted = json!([
+        { "format": "junit", "path": "*.xml" },
+        { "format": "junit", "path": "link.xml" },
+        { "format": "tap", "path": "pipe.xml" },
+    ]);
+    let server = FakeServer::start(&[spec(&script, wanted)]).await;
+    let agent = Agent::start(&server);
+    let ended = server.wait_results(1).await;
+    assert_eq!(ended[0].status(), RunStatus::Success);
+    assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(1));
+    let log = server.log();
+    for words in [
+        "report broken.xml: ",
+        "report bomb.xml: ",
+        "report link.xml: ",
+        "pipe.xml: ",
+    ] {
+        assert!(log.contains(words), "{words} in {log}");
+    }
+    agent.shut_down().await;
+}
+
+// What was seen is kept: it is with the server before the job ends.
+#[tokio::test]
+async fn a_report_that_grows_is_read_along_also_when_it_is_written_anew() {
+    let place = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let (anew, go) = (at("anew"), at("go"));
+    let script = format!(
+        "printf 'TAP version 13\\nok 1 - one\\nok 2 - two\\n' > r.tap; \
+         until [ -e {anew} ]; do sleep 0.05; done; \
+         printf 'ok 1 - three\\n' > r.tap; \
+         until [ -e {go} ]; do sleep 0.05; done; printf 'ok 2 - four\\n' >> r.tap"
+    );
+    let wanted = json!({ "format": "tap", "path": "r.tap" });
+    let server = FakeServer::start(&[spec(&script, wanted)]).await;
+    let agent = Agent::start(&server);
+    server
+        .wait_until(|state| outcomes(state).contains_key("one"))
+        .await;
+    // A line that breaks loses nothing.
+    server.break_line();
+    std::fs::write(&anew, "").expect("a file");
+    server
+        .wait_until(|state| outcomes(state).contains_key("three"))
+        .await;
+    assert_eq!(server.count("RunComplete"), 0, "the job goes on");
+    std::fs::write(&go, "").expect("a file");
+    server.wait_results(1).await;
+    let names: Vec<String> = outcomes(&server.state()).into_keys().collect();
+    assert_eq!(names, ["four", "one", "three", "two"]);
+    agent.shut_down().await;
+}
+
+#[tokio::test]
+async fn the_next_agent_sends_them_again_under_the_same_names() {
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let script = format!(
+        "printf 'ok 1 - one\\nok 2 - one\\n' > r.tap; until [ -e {} ]; do sleep 0.05; done",
+        go.display()
+    );
+    let wanted = json!({ "format": "tap", "path": "r.tap" });
+    let server = FakeServer::start(&[spec(&script, wanted)]).await;
+    let agent = Agent::start(&server);
+    server.wait_for("TestResult", 1).await;
+    let agent = agent.replaced(&server).await;
+    std::fs::write(&go, "").expect("a file");
+    let ended = server.wait_results(1).await;
+    assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(2));
+    let keys = results(&server.state())
+        .into_iter()
+        .map(|it| (it.test_id, it.n));
+    let keys: std::collections::BTreeSet<_> = keys.collect();
+    assert_eq!(keys.len(), 2, "one test, twice: {keys:?}");
+    agent.shut_down().await;
+}
+
+/// Bytes of memory that this process has now.
+fn memory() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("a status");
+    let now = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = now.and_then(|it| it.trim().strip_suffix(" kB"));
+    kilobytes
+        .and_then(|it| it.parse::<usize>().ok())
+        .expect("a number")
+        * 1024
+}
+
+// T12: a hundred thousand cases, in memory that does not follow their number.
+#[tokio::test]
+async fn a_hundred_thousand_cases_are_sent_in_bounded_memory() {
+    const CASES: usize = 100_000;
+    let script = format!(
+        "(echo '<testsuites><testsuite name=\"s\">'; seq 1 {CASES} | sed \
+         's|.*|<testcase name=\"case_&\" classname=\"a.long.enough.name.of.a.class\"/>|'; \
+         echo '</testsuite></testsuites>') > big.xml"
+    );
+    let wanted = json!({ "format": "junit", "path": "big.xml" });
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.ttl = Duration::from_secs(120);
+        state.timeout_seconds = 600;
+        state.keep_results = false;
+        state.jobs.push_back(spec(&script, wanted));
+    });
+    let before = memory();
+    let agent = Agent::start_unwatched(&server);
+    server.wait_results(1).await;
+    let summary = server.results()[0].summary.expect("a summary");
+    assert_eq!(summary.total_tests as usize, CASES);
+    let taken: u64 = server.state().results.values().sum();
+    assert_eq!(taken as usize, CASES, "each was sent once");
+    let grown = memory().saturating_sub(before);
+    assert!(grown < 128 << 20, "{grown} bytes");
+    agent.shut_down().await;
+}
+
+fn test(id: &str, command: &str, args: &[&str]) -> Value {
+    json!({ "test_id": id, "suite": "s", "execution": { "command": command, "args": args } })
+}
+
+// EP-20, EP-21, A68: in order, word by word, each with a result; a failure stops no other.
+#[tokio::test]
+async fn tests_that_are_the_work_run_in_order_without_a_shell() {
+    let mut reported = test(
+        "reported",
+        "sh",
+        &["-c", "printf 'ok 1 - a\\nok 2 - b\\n' > r.tap"],
+    );
+    reported["result_config"] = json!({ "result_file": "r.tap", "result_format": "TAP" });
+    let mut silent = test("silent", "true", &[]);
+    silent["result_config"] = json!({ "result_file": "none.xml", "result_format": "JUNIT" });
+    let mut inside = test("inside", "pwd", &[]);
+    inside["execution"]["working_dir"] = json!("sub/folder");
+    let spec = json!({ "tests": [
+        test("words", "echo", &["$HOME; `id`", "*"]),
+        test("fails", "sh", &["-c", "exit 3"]),
+        test("absent", "no-such-program-here", &[]),
+        test("folder", "mkdir", &["-p", "sub/folder"]),
+        inside, reported, silent,
+    ]});
+    let server = FakeServer::start(&[spec]).await;
+    let agent = Agent::start(&server);
+    let ended = server.wait_results(1).await;
+    let wanted: [(&str, TestStatus); 8] = [
+        ("a", TestStatus::Pass),
+        ("absent", TestStatus::Error),
+        ("b", TestStatus::Pass),
+        ("fails", TestStatus::Fail),
+        ("folder", TestStatus::Pass),
+        ("inside", TestStatus::Pass),
+        ("silent", TestStatus::Error),
+        ("words", TestStatus::Pass),
+    ];
+    let wanted = wanted.map(|(name, status)| (name.to_owned(), status));
+    assert_eq!(outcomes(&server.state()), BTreeMap::from(wanted));
+    assert_eq!(ended[0].status(), RunStatus::Failure);
+    assert_eq!(ended[0].exit_code, Some(3), "of the first that failed");
+    assert_eq!(
+        ended[0].summary.map(|it| (it.failed, it.errors)),
+        Some((1, 2))
+    );
+    let log = server.log();
+    assert!(log.contains("$HOME; `id` *"), "no shell has read it: {log}");
+    assert!(log.contains("/sub/folder"), "{log}");
+    let work = server.registrations()[0]
+        .capabilities
+        .clone()
+        .unwrap_or_default()
+        .work;
+    assert_eq!(work, ["steps", "tests"]);
+    agent.shut_down().await;
+}
+
+// A68: what is reported counts, whatever the exit code says.
+#[tokio::test]
+async fn a_test_whose_report_has_a_failure_fails_the_attempt() {
+    let mut lying = test("lying", "sh", &["-c", "echo 'not ok 1 - a' > r.tap"]);
+    lying["result_config"] = json!({ "result_file": "r.tap", "result_format": "TAP" });
+    let server = FakeServer::start(&[json!({ "tests": [lying] })]).await;
+    let agent = Agent::start(&server);
+    let ended = server.wait_results(1).await;
+    assert_ne!(ended[0].status(), RunStatus::Success);
+    assert_eq!(ended[0].cause, "user_exit");
+    assert_eq!(ended[0].message, "1 of 1 tests failed");
+    agent.shut_down().await;
+}
