@@ -3,6 +3,7 @@
 mod agent_py;
 mod canaries;
 mod clocks;
+mod containers;
 mod faults_agent;
 mod faults_postgres;
 mod faults_runner;

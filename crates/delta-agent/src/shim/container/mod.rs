@@ -30,7 +30,6 @@ use tokio::net::unix::pipe;
 use self::arguments::Names;
 pub(super) use self::calls::exit_status;
 use self::calls::{Call, Calling, NoAnswer};
-use self::script::Variables;
 use super::attempt::Shim;
 use super::steps::StepEnd;
 use crate::container::{ContainerOrder, WORKSPACE};
@@ -131,7 +130,7 @@ impl Container {
         let heard = match output.try_read(&mut buffer) {
             Ok(0) => {
                 main.output = None;
-                return Vec::new();
+                return std::mem::take(&mut main.chatter);
             }
             Ok(count) => &buffer[..count],
             Err(problem) if problem.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
@@ -187,14 +186,9 @@ impl Shim {
         let Some(container) = &self.container else {
             return Err(io::Error::other("there is no container"));
         };
-        let variables = Variables::of(&self.order.env);
-        let mut call = Call::new(arguments::step(
-            &container.names,
-            &container.workdir,
-            &variables,
-        ));
-        call.env = variables.handed.iter().map(|it| (*it).clone()).collect();
-        call.input = script::step(&variables, script);
+        let mut call = Call::new(arguments::step(&container.names, &container.workdir));
+        // The one place where variables enter: through the input, and nowhere else.
+        call.input = script::step(&self.order.env, script);
         let calling = Calling::start(&container.order.runtime, call)?;
         self.watch(calling.pid);
         Ok(calling)
