@@ -5,6 +5,7 @@ mod canaries;
 mod causes;
 mod checkout;
 mod clocks;
+mod containers;
 mod faults_agent;
 mod faults_postgres;
 mod faults_runner;

@@ -83,7 +83,7 @@ pub struct Adopted {
 }
 
 enum Found {
-    Running(Order),
+    Running(Box<Order>),
     Over(Record),
 }
 
@@ -266,7 +266,7 @@ async fn adopt(number: u64, folder: &Path) -> Option<Adopted> {
             note,
             standing: Standing::of(&state),
             steps: order.steps.clone(),
-            found: Found::Running(order),
+            found: Found::Running(Box::new(order)),
         }),
         // It ended while we looked, or it is lost.
         None => {
@@ -328,7 +328,7 @@ impl Adopted {
             Found::Running(order) => {
                 let shown = std::fs::metadata(folder.join(SPOOL_FILE)).map_or(0, |it| it.len());
                 let sizes = Arc::new(watch::Sender::new(shown));
-                Attempt::followed(folder, None, order, watcher, shown, sizes)
+                Attempt::followed(folder, None, *order, watcher, shown, sizes)
             }
             Found::Over(record) => Attempt {
                 orders: watch::Sender::new(Orders::default()),

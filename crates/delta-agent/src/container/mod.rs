@@ -37,8 +37,8 @@ pub(crate) const ATTEMPT_LABEL: &str = "delta-ci.attempt";
 /// In front of the label of an attempt, it is the name of its container and of its network.
 pub(crate) const NAME_PREFIX: &str = "delta-ci-";
 
-/// What root keeps in a container of a trusted job or of a service: enough to install packages and to become another
-/// user, nothing that reaches the machine's network, devices or kernel.
+/// What root keeps in a container of a trusted job or of a service: enough to install packages and
+/// to become another user, nothing that reaches the machine's network, devices or kernel.
 pub(crate) const KEPT: [&str; 8] = [
     "CHOWN",
     "DAC_OVERRIDE",

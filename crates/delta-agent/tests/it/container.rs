@@ -544,7 +544,7 @@ async fn podman_does_what_docker_does() {
     );
     assert!(ended.confirmed, "{log}");
     assert!(
-        log.contains("\none\ncatatonit\nit's\n$so\n--- step 2: exit 3\n"),
+        log.contains("\none\npodman-init\nit's\n$so\n--- step 2: exit 3\n"),
         "{log}"
     );
 

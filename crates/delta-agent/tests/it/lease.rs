@@ -158,16 +158,28 @@ async fn no_token_is_within_the_jobs_sight() {
 #[tokio::test]
 async fn work_of_another_kind_is_a_spec_error() {
     let server = FakeServer::start(&[
-        json!({ "steps": ["true"], "image": "rust:1.95" }),
         json!({ "function": { "name": "f" } }),
         json!({ "steps": ["true"], "workdir": "missing" }),
     ])
     .await;
     let agent = Agent::start(&server);
-    for result in server.wait_results(3).await {
+    for result in server.wait_results(2).await {
         assert_eq!(result.status(), RunStatus::Error);
         assert_eq!(result.cause, "spec_error", "{result:?}");
         assert_eq!(result.exit_code, None);
+    }
+    agent.shut_down().await;
+}
+
+// EP-43: another agent may have what this one lacks.
+#[tokio::test]
+async fn an_image_where_nothing_makes_containers_is_a_failure_to_start() {
+    let server = FakeServer::start(&[json!({ "steps": ["true"], "image": "rust:1.95" })]).await;
+    let agent = Agent::start(&server);
+    for result in server.wait_results(1).await {
+        assert_eq!(result.status(), RunStatus::Error);
+        assert_eq!(result.cause, "start_up", "{result:?}");
+        assert!(result.message.contains("docker"), "{result:?}");
     }
     agent.shut_down().await;
 }

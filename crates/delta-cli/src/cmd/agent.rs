@@ -143,7 +143,7 @@ struct Containers {
     /// Where the docker daemon listens [default: as for `docker` itself]
     #[arg(long, value_name = "HOST")]
     docker_host: Option<String>,
-    /// The most network a job may ask for: `none`, `bridge`, `host`; never `host` for untrusted runs
+    /// The most network a job may ask for: `none`, `bridge`, `host` (never for untrusted runs)
     #[arg(long, value_name = "HOW", default_value = "bridge", value_parser = network)]
     container_network: Network,
     /// When an image is fetched: `if-missing` or `always`

@@ -1,11 +1,11 @@
 //! The words the container program is called with. Lists, never a text that a shell reads; no
-//! value of a job's variable is among them.
+//! variable of a job is among them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use super::script::{SWEEP, Variables};
+use super::script::SWEEP;
 use crate::container::{
     AGENT_LABEL, ATTEMPT_LABEL, ContainerOrder, KEPT, Kind, LOG, NAME_PREFIX, Network, Service,
     attempt_label,
@@ -152,12 +152,9 @@ pub(super) fn service_env(service: &Service) -> Vec<u8> {
 }
 
 /// A shell in the job's container that reads what it is to do.
-pub(super) fn step(names: &Names, workdir: &Path, variables: &Variables<'_>) -> Vec<OsString> {
+pub(super) fn step(names: &Names, workdir: &Path) -> Vec<OsString> {
     let mut words = Words::new(["exec", "--interactive"]);
     words.two("--workdir", workdir);
-    for (name, _) in &variables.handed {
-        words.two("--env", name);
-    }
     words.one(names.main());
     words.one("sh");
     words.0
@@ -293,20 +290,5 @@ mod tests {
         order.entrypoint = vec!["/init".into(), "-v".into()];
         let made = main(&order, &names, Path::new("/s/pipe"), &[], "hold".into());
         assert!(text(&made).ends_with("--entrypoint /init box:1 -v sh -c hold"));
-    }
-
-    #[test]
-    fn no_value_of_a_variable_is_an_argument() {
-        let env = [
-            (OsString::from("IFS"), OsString::from("hidden one")),
-            (OsString::from("TOKEN"), OsString::from("hidden two")),
-        ];
-        let names = Names::of("me", "3");
-        let words = step(&names, Path::new("/delta/workspace"), &Variables::of(&env));
-        let text = text(&words);
-        assert_eq!(
-            text,
-            "exec --interactive --workdir /delta/workspace --env IFS delta-ci-me-3 sh"
-        );
     }
 }

@@ -19,15 +19,13 @@ use crate::container::Runtime;
 const MAX_ANSWER: u64 = 64 * 1024;
 
 /// How long a question may take: a loaded daemon, not one that hangs.
-const PATIENCE: Span = Span::secs(20);
+const PATIENCE: Span = Span::secs(60);
 
 /// A command to be.
 pub(super) struct Call {
     pub arguments: Vec<OsString>,
     /// What it reads.
     pub input: Vec<u8>,
-    /// What it has in its environment beside its own.
-    pub env: Vec<(OsString, OsString)>,
     pub output: Output,
 }
 
@@ -43,7 +41,6 @@ impl Call {
         Call {
             arguments,
             input: Vec::new(),
-            env: Vec::new(),
             output: Output::Kept,
         }
     }
@@ -70,8 +67,10 @@ pub(super) struct Called {
 /// How long a command is waited for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// Until an order to stop comes.
+    /// Until an order to stop comes: for what may take as long as a network does.
     UntilStopped,
+    /// A while, unless an order to stop comes.
+    AWhileUnlessStopped,
     /// A while, whatever is ordered.
     AWhile,
     /// Until then, whatever is ordered.
@@ -96,7 +95,6 @@ impl Calling {
             .args(&call.arguments)
             .env_clear()
             .envs(runtime.env.iter().map(|(name, value)| (name, value)))
-            .envs(call.env)
             .current_dir("/")
             .stdin(input)
             .stdout(match call.output {
@@ -161,14 +159,15 @@ impl Shim {
     ) -> Result<Called, NoAnswer> {
         let deadline = match waiting {
             Waiting::UntilStopped => Millis::FAR,
-            Waiting::AWhile => clock::now() + PATIENCE,
+            Waiting::AWhile | Waiting::AWhileUnlessStopped => clock::now() + PATIENCE,
             Waiting::Until(deadline) => deadline,
         };
         loop {
             if let Some(status) = self.end_of(calling.pid) {
                 return Ok(calling.ended(status));
             }
-            let stopped = self.stop.is_some() && waiting == Waiting::UntilStopped;
+            let obeys = [Waiting::UntilStopped, Waiting::AWhileUnlessStopped].contains(&waiting);
+            let stopped = obeys && self.stop.is_some();
             if stopped || clock::now() >= deadline {
                 self.unwatch(calling.pid);
                 let _ = kill_process(calling.pid, Signal::KILL);

@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 
 use delta_core::time::{Millis, Span};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::{Signal, kill_process, pidfd_send_signal};
 
-use super::arguments;
+use super::arguments::{self, Names};
 use super::calls::{Call, Output, Waiting};
 use super::script;
 use crate::clock;
-use crate::container::removal;
+use crate::container::{Runtime, removal};
 use crate::shim::attempt::Shim;
 use crate::shim::steps::span;
 
@@ -24,6 +24,9 @@ const VANISHING: Span = Span::secs(5);
 const LOOK: Span = Span(100);
 /// How long the programs that stood for a container may take to notice that it is gone.
 const NOTICING: Span = Span::secs(3);
+
+/// Looks at which nothing may be seen of a container whose making was given up.
+const LOOKS_AFTER_GIVING_UP: u32 = 3;
 
 /// Lines of a failed service that are shown.
 const LAST_LINES: &str = "20";
@@ -110,41 +113,71 @@ impl Shim {
     }
 
     async fn remove_containers(&mut self) -> bool {
-        let Some(container) = &mut self.container else {
+        let Some(container) = &self.container else {
             return true;
         };
         let runtime = container.order.runtime.clone();
         let names = container.names.clone();
+        let mut made = container.services.clone();
+        made.extend(container.main.is_some().then(|| names.main()));
+        let mut gone = made.is_empty();
+        if !gone {
+            self.give_up_starting().await;
+            gone = self.removed(&runtime, &names, made).await || self.kill_inits().await;
+        }
+        if self.container.as_ref().is_some_and(|it| it.has_network) {
+            let name = names.main();
+            let call = Call::words(["network", "rm", &name]);
+            // Without its containers it does nothing; the next start of an agent removes it.
+            let until = Waiting::Until(clock::now() + REMOVAL);
+            let _ = self.call(&runtime, call, until).await;
+        }
+        gone
+    }
+
+    /// A program that is still making a container must not go on with it afterwards.
+    async fn give_up_starting(&mut self) {
+        let Some(main) = self.container.as_ref().and_then(|it| it.main.as_ref()) else {
+            return;
+        };
+        if main.holder.is_none() && main.ended.is_none() {
+            let pid = main.pid;
+            let _ = kill_process(pid, Signal::KILL);
+            let deadline = clock::now() + VANISHING;
+            while self.end_of(pid).is_none() && clock::now() < deadline {
+                self.turn(Some(deadline)).await;
+            }
+        }
+    }
+
+    /// Removes them until none is seen any more.
+    async fn removed(&mut self, runtime: &Runtime, names: &Names, made: Vec<String>) -> bool {
         let mut words = removal(runtime.kind);
-        words.extend(container.main.is_some().then(|| names.main()));
-        words.append(&mut container.services.clone());
-        let deadline = clock::now() + REMOVAL;
-        let asked = removal(runtime.kind).len();
-        let mut gone = words.len() == asked;
-        while !gone && clock::now() < deadline {
+        words.extend(made);
+        let begun = self.container.as_ref().and_then(|it| it.main.as_ref());
+        let begun = begun.is_some_and(|main| main.holder.is_some());
+        // What was given up while it was being made may yet appear.
+        let wanted = if begun { 1 } else { LOOKS_AFTER_GIVING_UP };
+        let (mut looks, deadline) = (0, clock::now() + REMOVAL);
+        while clock::now() < deadline {
+            let until = Waiting::Until(deadline);
             let call = Call::words(words.iter().map(String::as_str));
-            let removed = self.call(&runtime, call, Waiting::Until(deadline)).await;
             // It fails also where a container is being removed already, so that is looked at.
+            let _ = self.call(runtime, call, until).await;
             let filter = names.filter();
             let look = ["ps", "--all", "--quiet", "--filter", &filter];
-            let look = self
-                .call(&runtime, Call::words(look), Waiting::Until(deadline))
-                .await;
-            gone = look.is_ok_and(|it| it.status.success() && it.text.trim().is_empty());
+            let seen = self.call(runtime, Call::words(look), until).await;
+            let none = seen.is_ok_and(|it| it.status.success() && it.text.trim().is_empty());
+            looks = if none { looks + 1 } else { 0 };
+            if looks == wanted {
+                return true;
+            }
             let next = (clock::now() + LOOK).min(deadline);
-            while !gone && removed.is_ok() && clock::now() < next {
+            while clock::now() < next {
                 self.turn(Some(next)).await;
             }
         }
-        if !gone {
-            gone = self.kill_inits().await;
-        }
-        if self.container.as_ref().is_some_and(|it| it.has_network) {
-            let call = Call::words(["network", "rm", &names.main()]);
-            // Without its containers it does nothing; the next start of an agent removes it.
-            let _ = self.call(&runtime, call, Waiting::AWhile).await;
-        }
-        gone
+        false
     }
 
     /// Without the container program: the end of a container's first process is the end of

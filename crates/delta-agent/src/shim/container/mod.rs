@@ -31,7 +31,6 @@ use tokio::net::unix::pipe;
 use self::arguments::Names;
 pub(super) use self::calls::exit_status;
 use self::calls::{Call, Calling, NoAnswer};
-use self::script::Variables;
 use super::attempt::Shim;
 use super::steps::StepEnd;
 use crate::container::{ContainerOrder, WORKSPACE};
@@ -136,7 +135,7 @@ impl Container {
         let heard = match output.try_read(&mut buffer) {
             Ok(0) => {
                 main.output = None;
-                return Vec::new();
+                return std::mem::take(&mut main.chatter);
             }
             Ok(count) => &buffer[..count],
             Err(problem) if problem.kind() == io::ErrorKind::WouldBlock => return Vec::new(),
@@ -196,14 +195,9 @@ impl Shim {
         let secrets = secrets.map(|(name, it)| (name.into(), it.expose().into()));
         let env: Vec<(OsString, OsString)> =
             self.order.env.iter().cloned().chain(secrets).collect();
-        let variables = Variables::of(&env);
-        let mut call = Call::new(arguments::step(
-            &container.names,
-            &container.workdir,
-            &variables,
-        ));
-        call.env = variables.handed.iter().map(|it| (*it).clone()).collect();
-        call.input = script::step(&variables, script);
+        let mut call = Call::new(arguments::step(&container.names, &container.workdir));
+        // The one place where variables enter: through the input, and nowhere else.
+        call.input = script::step(&env, script);
         let calling = Calling::start(&container.order.runtime, call)?;
         self.watch(calling.pid);
         Ok(calling)

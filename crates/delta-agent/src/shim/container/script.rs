@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::container::LOG;
 
 /// Variables that mean something to a shell, so that it refuses or loses them when they are set in
-/// a script. They are handed over by the container program; none of them means anything to it.
+/// a script.
 const SHELLS_OWN: [&str; 19] = [
     "DIRSTACK",
     "EUID",
@@ -61,21 +61,6 @@ const COUNT_KILLS: &str = r#"delta_ci_kills() {
 }
 "#;
 
-/// How variables reach a step.
-pub(super) struct Variables<'a> {
-    /// Set by the script itself.
-    pub said: Vec<&'a (OsString, OsString)>,
-    /// Handed over by the container program, which has them in its own environment.
-    pub handed: Vec<&'a (OsString, OsString)>,
-}
-
-impl<'a> Variables<'a> {
-    pub fn of(env: &'a [(OsString, OsString)]) -> Variables<'a> {
-        let (said, handed) = env.iter().partition(|(name, _)| can_be_said(name));
-        Variables { said, handed }
-    }
-}
-
 fn can_be_said(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
@@ -83,21 +68,35 @@ fn can_be_said(name: &OsStr) -> bool {
     plain && !bytes.starts_with(b"BASH") && !SHELLS_OWN.iter().any(|own| name == *own)
 }
 
-/// A step: its variables, its own shell, and the answer.
-pub(super) fn step(variables: &Variables<'_>, script: &str) -> Vec<u8> {
+/// A step: its variables, its own shell, and the answer. None of the variables is ever in the
+/// environment of the container program, which they could steer.
+pub(super) fn step(env: &[(OsString, OsString)], script: &str) -> Vec<u8> {
     let mut text = Vec::with_capacity(script.len() + 1024);
     text.extend_from_slice(format!("exec 3>&1 >{LOG} 2>&1\n").as_bytes());
     text.extend_from_slice(COUNT_KILLS.as_bytes());
-    // Caught and not ignored: the step's own shell gets it as usual.
-    text.extend_from_slice(b"trap : TERM\ndelta_ci_shell=$(command -v sh)\ndelta_ci_kills was\n");
-    for (name, value) in &variables.said {
+    text.extend_from_slice(
+        // TERM is caught and not ignored: the step's own shell gets it as usual.
+        b"trap : TERM\ndelta_ci_kills was\n\
+          delta_ci_shell=$(command -v sh)\ndelta_ci_env=$(command -v env)\nset --\n",
+    );
+    let (said, handed): (Vec<_>, Vec<_>) = env.iter().partition(|(name, _)| can_be_said(name));
+    for (name, value) in said {
         text.extend_from_slice(b"export ");
         text.extend_from_slice(name.as_bytes());
         text.push(b'=');
         quote(&mut text, value.as_bytes());
         text.push(b'\n');
     }
-    text.extend_from_slice(b"\"$delta_ci_shell\" -e -c ");
+    if !handed.is_empty() {
+        text.extend_from_slice(b"case $delta_ci_env in ?*) set -- \"$delta_ci_env\"");
+        for (name, value) in handed {
+            text.push(b' ');
+            let pair = [name.as_bytes(), b"=", value.as_bytes()].concat();
+            quote(&mut text, &pair);
+        }
+        text.extend_from_slice(b";; esac\n");
+    }
+    text.extend_from_slice(b"\"$@\" \"$delta_ci_shell\" -e -c ");
     quote(&mut text, script.as_bytes());
     text.extend_from_slice(
         b" </dev/null 3>&-\ndelta_ci_end=$?\n\
@@ -159,7 +158,7 @@ mod tests {
         use std::io::{Read, Seek, Write};
         let place = tempfile::tempdir().expect("a folder");
         let log = place.path().join("log");
-        let text = step(&Variables::of(env), script);
+        let text = step(env, script);
         let text = String::from_utf8_lossy(&text).into_owned();
         let shown = log.display().to_string();
         let mut input = tempfile::tempfile().expect("a file");
@@ -193,6 +192,9 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&printed), *value, "{name}");
             assert_eq!(answer.code, Some(0));
         }
+        let (printed, _) = spoken(&env, "env");
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        assert!(printed.contains("HOME=/somewhere\n"), "{printed}");
         let (printed, answer) = spoken(&env, "echo 'it'\"'\"'s'; exit 7");
         assert_eq!((printed.as_slice(), answer.code), (&b"it's\n"[..], Some(7)));
     }

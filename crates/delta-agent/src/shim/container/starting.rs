@@ -10,7 +10,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use tokio::net::unix::pipe;
 
 use super::arguments::{self, Reachable};
-use super::calls::{Call, Output, Waiting, spawned};
+use super::calls::{Call, Called, Output, Waiting, spawned};
 use super::{Main, script, unanswered, verdict};
 use crate::container::{Network, Pull, Service};
 use crate::shim::attempt::Shim;
@@ -83,7 +83,7 @@ impl Shim {
         if let Some(Ok(log)) = log {
             call.output = Output::Shown(log);
         }
-        let called = self.ask(call).await?;
+        let called = self.ask_for(call, Waiting::UntilStopped).await?;
         self.drain();
         if called.status.success() {
             return Ok(());
@@ -265,12 +265,16 @@ impl Shim {
         }
     }
 
-    async fn ask(&mut self, call: Call) -> Begun<super::calls::Called> {
+    async fn ask(&mut self, call: Call) -> Begun<Called> {
+        self.ask_for(call, Waiting::AWhileUnlessStopped).await
+    }
+
+    async fn ask_for(&mut self, call: Call, waiting: Waiting) -> Begun<Called> {
         let Some(runtime) = self.container.as_ref().map(|it| it.order.runtime.clone()) else {
             let summary = "there is no container".to_owned();
             return Err(StepEnd::NotStarted(Cause::AgentError, summary));
         };
-        let called = self.call(&runtime, call, Waiting::UntilStopped).await;
+        let called = self.call(&runtime, call, waiting).await;
         called.map_err(|no| unanswered(no, self.stop))
     }
 }
