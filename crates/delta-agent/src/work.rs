@@ -368,12 +368,7 @@ impl Assignment {
     }
 
     /// Everything after the steps, unless it is to stop. The log may grow by it.
-    async fn keep(
-        &mut self,
-        attempt: Attempt,
-        mut ended: Ended,
-        last: &Last<'_>,
-    ) -> (Ended, Kept) {
+    async fn keep(&mut self, attempt: Attempt, mut ended: Ended, last: &Last<'_>) -> (Ended, Kept) {
         let Some(spec) = last.spec.filter(|spec| around::keeps(spec, &ended)) else {
             return (ended, Kept::default());
         };

@@ -8,6 +8,7 @@
 
 mod agents;
 mod audit;
+mod caches;
 mod clock;
 mod create;
 mod data;
@@ -38,6 +39,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use agents::{PoolSandboxes, RECHECK, Sandbox};
+pub use caches::CacheLimits;
 pub use delta_store::read::Role;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
@@ -77,6 +79,7 @@ pub struct Config {
     pub recheck: Duration,
     /// Pools that only agents with at least this sandbox may be in.
     pub pool_sandboxes: PoolSandboxes,
+    pub caches: CacheLimits,
     pub limits: Limits,
 }
 
@@ -131,6 +134,7 @@ impl Config {
             duties: true,
             recheck: agents::RECHECK,
             pool_sandboxes: PoolSandboxes::new(),
+            caches: CacheLimits::USUAL,
             limits: Limits::recommended(),
         }
     }
@@ -224,6 +228,7 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         objects,
         recheck,
         pools,
+        config.caches,
         stop.clone(),
     );
     let admin = listen::admin(&config.data)?;
@@ -330,6 +335,7 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
         writer: app.writer.clone(),
         reader: app.reader.clone(),
         objects: app.objects.clone(),
+        caches: config.caches,
     };
     let noting = agents::Noting {
         agents: app.agents.clone(),

@@ -106,7 +106,9 @@ async fn find(around: &Around<'_>) -> Result<(Arc<Root>, Walked), Failed> {
 fn tell(around: &Around<'_>, walked: &Walked) {
     for (path, why) in &walked.skipped {
         let path = path.escape_debug();
-        around.log.mark(&format!("warning: no artifact: `{path}` is {why}"));
+        around
+            .log
+            .mark(&format!("warning: no artifact: `{path}` is {why}"));
     }
     for (artifact, met) in around.spec.artifacts.iter().zip(&walked.met) {
         if !met {
@@ -161,12 +163,7 @@ async fn one(around: &Around<'_>, root: &Arc<Root>, matched: &Matched) -> Result
 }
 
 /// Asked for again with each try: the one before may have come through.
-async fn upload(
-    around: &Around<'_>,
-    name: &str,
-    kind: &str,
-    ready: &Ready,
-) -> Result<(), Trouble> {
+async fn upload(around: &Around<'_>, name: &str, kind: &str, ready: &Ready) -> Result<(), Trouble> {
     let wanted = CreateUpload {
         name: name.to_owned(),
         size: ready.size,
@@ -182,7 +179,9 @@ async fn upload(
     }
     // Below the server's own address, or nowhere (T17).
     if !created.url.starts_with('/') || created.url.starts_with("//") {
-        return Err(Trouble::Refused("the server names a strange place".to_owned()));
+        return Err(Trouble::Refused(
+            "the server names a strange place".to_owned(),
+        ));
     }
     let sending = Sending {
         around,

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, statat,
-    unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2,
+    readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +70,16 @@ pub(crate) enum WalkError {
     Io(#[from] io::Error),
 }
 
+/// What lies at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Folder,
+    File,
+    /// Where it points at.
+    Link(String),
+    Other,
+}
+
 /// Why a file is not opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
@@ -123,7 +133,12 @@ impl Root {
         let found = found.map_err(io::Error::from)?;
         regular(FileType::from_raw_mode(found.st_mode))?;
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = beneath(folder.folder.as_fd(), name, flags | OFlags::CLOEXEC, Mode::empty())?;
+        let file = beneath(
+            folder.folder.as_fd(),
+            name,
+            flags | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         let found = fstat(&file).map_err(io::Error::from)?;
         regular(FileType::from_raw_mode(found.st_mode))?;
         // A build links its own files; one of another user's got here by a trick.
@@ -160,6 +175,61 @@ impl Root {
         }
     }
 
+    /// What a path is, itself.
+    pub fn kind(&self, path: &str) -> io::Result<Kind> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        plain(name)?;
+        let folder = self.folder(folder)?;
+        let found = statat(&folder.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(match FileType::from_raw_mode(found.st_mode) {
+            FileType::Directory => Kind::Folder,
+            FileType::RegularFile => Kind::File,
+            FileType::Symlink => {
+                let target = readlinkat(&folder.folder, name, Vec::new())?;
+                target.into_string().map_or(Kind::Other, Kind::Link)
+            }
+            _ => Kind::Other,
+        })
+    }
+
+    /// The names in a folder, in no order; those that are no text are left out.
+    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        let folder = self.folder(path)?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&folder.folder)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if !matches!(&*name, b"." | b"..") {
+                names.extend(String::from_utf8(name));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Makes a link; what it points at is the caller's to judge.
+    pub fn link(&self, path: &str, target: &str) -> io::Result<()> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        plain(name)?;
+        Ok(symlinkat(target, &self.make_folder(folder)?.folder, name)?)
+    }
+
+    /// Moves what is at a path to the same path of another root: folders are merged, everything
+    /// else is replaced.
+    pub fn move_to(&self, path: &str, other: &Root) -> io::Result<()> {
+        let mut open = vec![path.to_owned()];
+        while let Some(path) = open.pop() {
+            let there = other.kind(&path);
+            if let (Kind::Folder, Ok(Kind::Folder)) = (self.kind(&path)?, &there) {
+                let names = self.names(&path)?.into_iter();
+                open.extend(names.map(|name| format!("{path}/{name}")));
+                continue;
+            }
+            let (folder, name) = path.rsplit_once('/').unwrap_or(("", &path));
+            let (from, to) = (self.folder(folder)?, other.make_folder(folder)?);
+            renameat(&from.folder, name, &to.folder, name)?;
+        }
+        Ok(())
+    }
+
     /// Every regular file that one of the patterns means, at most so many.
     pub fn walk(
         &self,
@@ -177,7 +247,10 @@ impl Root {
                 ..Walked::default()
             },
         };
-        let start: Vec<Reached> = patterns.iter().map(|it| Reached::from(it.start())).collect();
+        let start: Vec<Reached> = patterns
+            .iter()
+            .map(|it| Reached::from(it.start()))
+            .collect();
         let mut open = vec![(String::new(), 0, start)];
         while let Some((path, depth, reached)) = open.pop() {
             if stopped.is_cancelled() {
@@ -255,7 +328,8 @@ impl Walk<'_> {
             }
             let kind = match entry.file_type() {
                 FileType::Unknown => {
-                    let found = statat(&folder.folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+                    let found =
+                        statat(&folder.folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
                     FileType::from_raw_mode(found.map_err(io::Error::from)?.st_mode)
                 }
                 known => known,
@@ -312,8 +386,7 @@ const FOLDER: OFlags = OFlags::RDONLY
 
 /// Opens a path beneath a folder, through no link of any kind.
 fn beneath(folder: BorrowedFd<'_>, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
-    let resolve =
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     for _ in 0..RACES {
         match openat2(folder, path, flags | OFlags::NOFOLLOW, mode, resolve) {
             Ok(found) => return Ok(found),
@@ -332,7 +405,10 @@ fn part_by_part(
     flags: OFlags,
     mode: Mode,
 ) -> io::Result<OwnedFd> {
-    let mut parts = path.split('/').filter(|part| !matches!(*part, "" | ".")).peekable();
+    let mut parts = path
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .peekable();
     let mut here: Option<OwnedFd> = None;
     while let Some(part) = parts.next() {
         plain(part)?;
@@ -349,7 +425,10 @@ fn part_by_part(
 /// A name, and no way to anywhere.
 fn plain(name: &str) -> io::Result<()> {
     match matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
-        true => Err(io::Error::new(io::ErrorKind::InvalidInput, "is no name of a file")),
+        true => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "is no name of a file",
+        )),
         false => Ok(()),
     }
 }
@@ -435,8 +514,19 @@ mod tests {
         let walked = walk(&root, &["**", "nothing/*.xml"]).expect("a walk");
         assert_eq!(paths(&walked), ["out/deep/better", "out/good"]);
         assert_eq!(walked.met, [true, false]);
-        let skipped: Vec<&str> = walked.skipped.iter().map(|(path, _)| path.as_str()).collect();
-        for path in ["out/absolute", "out/away", "out/deep/up", "out/fds", "out/link", "out/pipe"] {
+        let skipped: Vec<&str> = walked
+            .skipped
+            .iter()
+            .map(|(path, _)| path.as_str())
+            .collect();
+        for path in [
+            "out/absolute",
+            "out/away",
+            "out/deep/up",
+            "out/fds",
+            "out/link",
+            "out/pipe",
+        ] {
             assert!(skipped.contains(&path), "{path} is told: {skipped:?}");
         }
         let all = walk(&root, &["out"]).expect("a walk");
@@ -470,7 +560,10 @@ mod tests {
             let regular = parts.map(|file| fstat(&file).expect("a file").st_mode);
             let regular = regular.is_ok_and(|mode| FileType::from_raw_mode(mode).is_file());
             assert!(!regular, "{path}, part by part");
-            assert!(opened.create(path, 0o600).is_err() || root.join(path).exists(), "{path}");
+            assert!(
+                opened.create(path, 0o600).is_err() || root.join(path).exists(),
+                "{path}"
+            );
         }
         let secret = fs::read_to_string(place.path().join("secret")).expect("the secret");
         assert_eq!(secret, "canary");
@@ -478,7 +571,10 @@ mod tests {
         let mut text = String::new();
         file.read_to_string(&mut text).expect("bytes");
         assert_eq!((text.as_str(), size), ("good", 4));
-        assert!(opened.file("out/twin", me()).is_ok(), "a build links its own files");
+        assert!(
+            opened.file("out/twin", me()).is_ok(),
+            "a build links its own files"
+        );
         let foreign = opened.file("out/twin", Owner(me().0 + 1));
         assert!(matches!(foreign, Err(FileError::Foreign)), "{foreign:?}");
     }

@@ -246,7 +246,11 @@ fn fits(tokens: &[Token], name: &[u8]) -> bool {
 }
 
 fn takes(token: &Token, byte: u8) -> bool {
-    let within = |ranges: &[(u8, u8)]| ranges.iter().any(|(low, high)| (*low..=*high).contains(&byte));
+    let within = |ranges: &[(u8, u8)]| {
+        ranges
+            .iter()
+            .any(|(low, high)| (*low..=*high).contains(&byte))
+    };
     match token {
         Token::Is(it) => *it == byte,
         Token::One | Token::Any => true,
@@ -262,14 +266,34 @@ mod tests {
     #[test]
     fn patterns_mean_what_a_shell_means() {
         for (pattern, yes, no) in [
-            ("a.txt", &["a.txt"][..], &["b.txt", "a.txt.gz", "x/a.txt"][..]),
-            ("*.txt", &["a.txt", "ab.txt"], &["x/a.txt", ".a.txt", "a.txt2"]),
+            (
+                "a.txt",
+                &["a.txt"][..],
+                &["b.txt", "a.txt.gz", "x/a.txt"][..],
+            ),
+            (
+                "*.txt",
+                &["a.txt", "ab.txt"],
+                &["x/a.txt", ".a.txt", "a.txt2"],
+            ),
             ("a?c", &["abc", "a-c"], &["ac", "abbc", "a/c"]),
             ("[a-c]x[!0-9]", &["axy", "cx-"], &["dxy", "ax1", "ax"]),
-            ("**/*.xml", &["a.xml", "x/a.xml", "x/y/z/a.xml"], &["a.xml2", ".git/a.xml"]),
+            (
+                "**/*.xml",
+                &["a.xml", "x/a.xml", "x/y/z/a.xml"],
+                &["a.xml2", ".git/a.xml"],
+            ),
             ("x/**", &["x/a", "x/y/b"], &["x", "y/x/a", "x/.hidden"]),
-            ("x/**/y", &["x/y", "x/a/y", "x/a/b/y", "x/a/y/inside"], &["y", "x/a/yy"]),
-            ("dist", &["dist/a", "dist/.well-known/b"], &["dist2/a", "a/dist"]),
+            (
+                "x/**/y",
+                &["x/y", "x/a/y", "x/a/b/y", "x/a/y/inside"],
+                &["y", "x/a/yy"],
+            ),
+            (
+                "dist",
+                &["dist/a", "dist/.well-known/b"],
+                &["dist2/a", "a/dist"],
+            ),
             ("dist/", &["dist/a"], &["distant"]),
             ("./a/./b", &["a/b"], &["b"]),
             ("{a,b{1,2}}/x", &["a/x", "b1/x", "b2/x"], &["b/x", "c/x"]),

@@ -7,8 +7,8 @@
 use std::time::Instant;
 
 use delta_core::Cause;
-use delta_wire::job_spec::InputSpec;
 use delta_wire::api::{InputArtifact, InputList};
+use delta_wire::job_spec::InputSpec;
 use delta_wire::runner::upload_name;
 use reqwest::Method;
 
@@ -27,7 +27,9 @@ pub(super) async fn fetch(around: &Around<'_>) -> Result<(), Failed> {
         return Ok(());
     }
     let began = Instant::now();
-    let list = list(around).await.map_err(|trouble| failed("inputs", &trouble))?;
+    let list = list(around)
+        .await
+        .map_err(|trouble| failed("inputs", &trouble))?;
     let root = Root::open(&around.folder.workspace);
     let root = root.map_err(|error| failed("inputs", &error.into()))?;
     let (mut count, mut bytes) = (0, 0);
@@ -100,10 +102,7 @@ async fn list(around: &Around<'_>) -> Result<Vec<InputArtifact>, Trouble> {
     }
 }
 
-async fn list_once(
-    around: &Around<'_>,
-    client: &Requests,
-) -> Result<Vec<InputArtifact>, Trouble> {
+async fn list_once(around: &Around<'_>, client: &Requests) -> Result<Vec<InputArtifact>, Trouble> {
     let path = format!("/api/v1/runner/jobs/{}/inputs", around.identity.job_id);
     let request = client.make(Method::GET, &path, around.lease)?;
     let mut answer = judged(request.send().await?).await?;
@@ -127,7 +126,9 @@ async fn one(
     what: &str,
 ) -> Result<(), Trouble> {
     if !upload_name(&artifact.name) {
-        return Err(Trouble::Refused("it has a name that no file may have".to_owned()));
+        return Err(Trouble::Refused(
+            "it has a name that no file may have".to_owned(),
+        ));
     }
     let path = match &input.into {
         Some(folder) => format!("{folder}/{}", artifact.name),
@@ -159,7 +160,9 @@ async fn once(
     let (job, id) = (&receiving.around.identity.job_id, &artifact.id);
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     if !id.chars().all(plain) {
-        return Err(Trouble::Refused("the server names a strange place".to_owned()));
+        return Err(Trouble::Refused(
+            "the server names a strange place".to_owned(),
+        ));
     }
     let url = format!("/api/v1/runner/jobs/{job}/inputs/{id}");
     let request = client.make(Method::GET, &url, receiving.around.lease)?;

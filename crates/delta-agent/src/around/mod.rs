@@ -7,6 +7,7 @@
 //! exit.
 
 mod artifacts;
+mod caches;
 mod files;
 mod glob;
 mod inputs;
@@ -58,7 +59,11 @@ pub(crate) struct Prepared {
 
 /// What the parts before the work leave to those after it, also when that is another agent's turn.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Carried {}
+pub(crate) struct Carried {
+    /// The caches as they were looked for, in the order of the spec.
+    #[serde(default)]
+    pub caches: Vec<caches::Looked>,
+}
 
 /// What came of the parts after the work.
 #[derive(Debug, Default)]
@@ -91,16 +96,20 @@ pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
 
 /// Everything before the work, in this order. Dropping it ends it.
 pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
+    let mut prepared = Prepared::default();
     inputs::fetch(around).await?;
-    Ok(Prepared::default())
+    prepared.carried.caches = caches::restore(around).await?;
+    Ok(prepared)
 }
 
 /// Everything after the work, in this order. Dropping it ends it.
 pub(crate) async fn after(around: &Around<'_>, carried: &Carried, succeeded: bool) -> Kept {
-    let _ = (carried, succeeded);
     let mut kept = Kept::default();
     let artifacts = artifacts::keep(around).await;
     kept.artifacts = artifacts.count;
     kept.failed = kept.failed.or(artifacts.failed);
+    if succeeded {
+        caches::save(around, &carried.caches).await;
+    }
     kept
 }

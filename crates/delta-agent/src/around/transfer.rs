@@ -212,7 +212,9 @@ impl Receiving<'_> {
         while let Some(piece) = from.chunk().await? {
             size += piece.len() as u64;
             if size > self.size {
-                return Err(Trouble::Refused("there are more bytes than promised".to_owned()));
+                return Err(Trouble::Refused(
+                    "there are more bytes than promised".to_owned(),
+                ));
             }
             hash.update(&piece);
             file.write_all(&piece).await?;
@@ -224,7 +226,9 @@ impl Receiving<'_> {
         }
         match hex(hash.finish().as_ref()) == self.sha256 {
             true => Ok(()),
-            false => Err(Trouble::Refused("the bytes are not those that were stored".to_owned())),
+            false => Err(Trouble::Refused(
+                "the bytes are not those that were stored".to_owned(),
+            )),
         }
     }
 }

@@ -152,7 +152,9 @@ impl Link {
             ..wanted
         };
         let heard = self
-            .call(key, |state| state.control.push_back(Said::CreateUpload(said)))
+            .call(key, |state| {
+                state.control.push_back(Said::CreateUpload(said))
+            })
             .await?;
         match heard {
             Heard::Upload(created) => Ok(created),

@@ -439,7 +439,10 @@ impl Session {
     /// The log of a lease is on disk: now its result.
     pub fn log_settled(&mut self, lease: LeaseKey) {
         let held = self.leases.get_mut(lease);
-        if held.as_ref().is_some_and(|held| held.artifacts && held.last_word.is_some()) {
+        if held
+            .as_ref()
+            .is_some_and(|held| held.artifacts && held.last_word.is_some())
+        {
             return self.list_artifacts(lease);
         }
         if let Some(word) = held.and_then(|held| held.last_word.take()) {

@@ -135,7 +135,11 @@ fn carry_out(objects: &Objects, lease: LeaseKey, ask: Ask) -> Told {
 
 fn announce(objects: &Objects, lease: LeaseKey, meta: &ArtifactMeta) -> io::Result<Answer> {
     let Some(id) = objects.named_artifact(lease, meta)? else {
-        return Ok(refused("CreateUpload", "name", "this lease has too many artifacts"));
+        return Ok(refused(
+            "CreateUpload",
+            "name",
+            "this lease has too many artifacts",
+        ));
     };
     Ok(match objects.artifact(id) {
         None => created(id, format!("/api/v1/runner/uploads/{id}")),
@@ -179,7 +183,10 @@ impl Session {
             return Err(Refused::Invalid("sha256", "is 64 digits of hexadecimal"));
         }
         if said.size > MAX_ARTIFACT_BYTES {
-            return Err(Refused::NotHere("size", "is more than the artifacts of one lease may have"));
+            return Err(Refused::NotHere(
+                "size",
+                "is more than the artifacts of one lease may have",
+            ));
         }
         let meta = ArtifactMeta {
             name: named(said.name)?,

@@ -116,7 +116,11 @@ pub(super) async fn serve(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     let (size, etag) = (kept.size, format!("\"{}\"", kept.sha256));
-    let text = |name| headers.get(name).and_then(|it: &HeaderValue| it.to_str().ok());
+    let text = |name| {
+        headers
+            .get(name)
+            .and_then(|it: &HeaderValue| it.to_str().ok())
+    };
     let tag = [(header::ETAG, etag.clone())];
     if text(header::IF_NONE_MATCH) == Some(etag.as_str()) {
         return Ok((StatusCode::NOT_MODIFIED, tag).into_response());

@@ -5,6 +5,7 @@
 
 mod agents;
 mod artifacts;
+mod caches;
 mod described;
 mod enrol;
 mod error;
@@ -47,6 +48,7 @@ pub use extract::{anybody, runner};
 pub use system::ready;
 
 use crate::agents::{Agents, PoolSandboxes};
+use crate::caches::CacheLimits;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
@@ -67,6 +69,7 @@ pub struct Parts {
     /// How often a session looks at its agent's row again.
     pub recheck: Duration,
     pub pool_sandboxes: PoolSandboxes,
+    pub cache_limits: CacheLimits,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     pub ids: Mutex<ContextV7>,
@@ -88,6 +91,7 @@ impl App {
         objects: Arc<Objects>,
         recheck: Duration,
         pool_sandboxes: PoolSandboxes,
+        cache_limits: CacheLimits,
         stop: CancellationToken,
     ) -> App {
         let (_, openapi) = routes().split_for_parts();
@@ -100,6 +104,7 @@ impl App {
             objects,
             recheck,
             pool_sandboxes,
+            cache_limits,
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: described::complete(openapi).to_json().unwrap_or_default(),
@@ -164,6 +169,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(log::routes())
         .merge(artifacts::routes())
         .merge(inputs::routes())
+        .merge(caches::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
         .merge(enrol::routes())

@@ -122,7 +122,10 @@ impl Objects {
         };
         if let Some(there) = self.artifact(id) {
             let equal = (there.size, &there.sha256) == (meta.size, &meta.sha256);
-            return Ok(Some((id, if equal { Sealed::Done } else { Sealed::Differs })));
+            return Ok(Some((
+                id,
+                if equal { Sealed::Done } else { Sealed::Differs },
+            )));
         }
         let mut part = self.part(id)?;
         let size = bytes.len() as u64;
@@ -324,7 +327,9 @@ mod tests {
         let (id, first) = one.keep_artifact(lease(), &meta, b"few").unwrap().unwrap();
         let again = two.keep_artifact(lease(), &meta, b"few").unwrap();
         assert_eq!((first, again), (Sealed::Done, Some((id, Sealed::Done))));
-        let other = two.keep_artifact(lease(), &received("other"), b"other").unwrap();
+        let other = two
+            .keep_artifact(lease(), &received("other"), b"other")
+            .unwrap();
         assert_eq!(other, Some((id, Sealed::Differs)));
         assert_eq!(std::fs::read(one.artifact_path(id)).unwrap(), b"few");
         assert_eq!(one.named_artifact(lease(), &announced()).unwrap(), Some(id));
@@ -342,7 +347,10 @@ mod tests {
             let id = one.named_artifact(lease(), &meta).unwrap().unwrap();
             let part = send(&one, id, name);
             if name != "b" {
-                let whole = ArtifactMeta { name: name.into(), ..received(name) };
+                let whole = ArtifactMeta {
+                    name: name.into(),
+                    ..received(name)
+                };
                 assert_eq!(one.seal(part, &whole).unwrap(), Sealed::Done);
             }
         }

@@ -16,7 +16,10 @@ use crate::uploads::put_bytes;
 
 fn hash(bytes: &[u8]) -> String {
     let hash = digest(&SHA256, bytes);
-    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 fn artifact(name: &str, data: &[u8]) -> Artifact {
@@ -65,7 +68,8 @@ impl Agent {
             artifacts,
             ..Default::default()
         };
-        self.say([self.result(work, Payload::RunComplete(complete))]).await;
+        self.say([self.result(work, Payload::RunComplete(complete))])
+            .await;
         let done = self.hears(|say| match say {
             Say::CompleteAck(ack) => Some(ack.accepted),
             _ => None,
@@ -74,14 +78,18 @@ impl Agent {
     }
 
     async fn keeps(&mut self, work: &AssignWork, name: &str, data: &[u8]) {
-        self.say([self.result(work, Payload::Artifact(artifact(name, data)))]).await;
+        self.say([self.result(work, Payload::Artifact(artifact(name, data)))])
+            .await;
         let stored = self.stored().await;
         assert_eq!((stored.name.as_str(), stored.url.as_str()), (name, ""));
     }
 }
 
 async fn names(bench: &Bench, path: &str) -> Vec<String> {
-    let list = bench.get(&format!("/api/v1/{path}/artifacts")).await.expect(200);
+    let list = bench
+        .get(&format!("/api/v1/{path}/artifacts"))
+        .await
+        .expect(200);
     let list = list["artifacts"].as_array().unwrap().clone();
     list.iter().map(|it| text(&it["name"])).collect()
 }
@@ -101,15 +109,24 @@ async fn small_and_large_artifacts_are_seen_when_their_lease_has_won() {
     let large = vec![7; 3_000_000];
     agent.say([upload(&work, "large.bin", &large)]).await;
     let created = agent.stored().await;
-    assert!(!created.url.contains(&work.lease), "no token in a URL (A24)");
+    assert!(
+        !created.url.contains(&work.lease),
+        "no token in a URL (A24)"
+    );
     let put = put_bytes(&bench, &created.url, &work.lease, 0, large.clone()).await;
     put.expect(200);
     let mut refers = artifact("large.bin", b"");
     refers.upload_url = created.uri;
-    agent.say([agent.result(&work, Payload::Artifact(refers))]).await;
+    agent
+        .say([agent.result(&work, Payload::Artifact(refers))])
+        .await;
     assert_eq!(agent.stored().await.name, "large.bin");
     agent.say([upload(&work, "large.bin", &large)]).await;
-    assert_eq!(agent.stored().await.url, "", "there is nothing to send any more");
+    assert_eq!(
+        agent.stored().await.url,
+        "",
+        "there is nothing to send any more"
+    );
     assert_eq!(names(&bench, &format!("jobs/{}", jobs[0])).await, [""; 0]);
     agent.settles(&work, 3).await;
     // A18: the same again is answered the same.
@@ -119,7 +136,10 @@ async fn small_and_large_artifacts_are_seen_when_their_lease_has_won() {
     assert_eq!(names(&bench, &format!("runs/{run}")).await, all);
     let view = bench.show_job(&jobs[0]).await;
     let first = &view["attempts"][0]["artifacts"][1];
-    assert_eq!((&first["type"], &first["external"]), (&json!("package"), &json!(false)));
+    assert_eq!(
+        (&first["type"], &first["external"]),
+        (&json!("package"), &json!(false))
+    );
     served(&bench, &jobs[0], &large).await;
 }
 
@@ -137,7 +157,10 @@ async fn served(bench: &Bench, job: &str, large: &[u8]) {
         ("etag", tag.as_str()),
         ("x-content-type-options", "nosniff"),
         ("content-security-policy", "default-src 'none'; sandbox"),
-        ("content-disposition", "attachment; filename*=UTF-8''large.bin"),
+        (
+            "content-disposition",
+            "attachment; filename*=UTF-8''large.bin",
+        ),
         ("content-length", "3000000"),
         ("accept-ranges", "bytes"),
     ] {
@@ -148,8 +171,18 @@ async fn served(bench: &Bench, job: &str, large: &[u8]) {
     assert_eq!(part.status().as_u16(), 206);
     assert_eq!(part.headers()["content-range"], "bytes 5-9/3000000");
     assert_eq!(part.bytes().await.unwrap(), &large[5..10]);
-    assert_eq!(get("range", "bytes=3000000-".into()).await.unwrap().status().as_u16(), 416);
-    assert_eq!(get("if-none-match", tag).await.unwrap().status().as_u16(), 304);
+    assert_eq!(
+        get("range", "bytes=3000000-".into())
+            .await
+            .unwrap()
+            .status()
+            .as_u16(),
+        416
+    );
+    assert_eq!(
+        get("if-none-match", tag).await.unwrap().status().as_u16(),
+        304
+    );
 }
 
 #[tokio::test]
@@ -160,7 +193,10 @@ async fn an_artifact_has_its_bytes_or_its_place_and_nothing_else() {
     bench.run_with(1).await;
     let work = agent.work().await;
     agent.accepts(&work).await;
-    let neither = Artifact { name: "a".into(), ..Default::default() };
+    let neither = Artifact {
+        name: "a".into(),
+        ..Default::default()
+    };
     let mut both = artifact("a", b"x");
     both.upload_url = "delta:x".into();
     let mut foreign = artifact("a", b"");
@@ -175,9 +211,14 @@ async fn an_artifact_has_its_bytes_or_its_place_and_nothing_else() {
         (artifact("a\nb", b"x"), "name"),
         (artifact("big", &vec![0; 1024 * 1024 + 1]), "artifact.data"),
     ] {
-        agent.say([agent.result(&work, Payload::Artifact(said))]).await;
+        agent
+            .say([agent.result(&work, Payload::Artifact(said))])
+            .await;
         let refusal = agent.refusal().await;
-        assert_eq!((refusal.field.as_str(), refusal.message_type.as_str()), (field, "Artifact"));
+        assert_eq!(
+            (refusal.field.as_str(), refusal.message_type.as_str()),
+            (field, "Artifact")
+        );
     }
     let mut huge = upload(&work, "huge", b"");
     if let Said::CreateUpload(wanted) = &mut huge {
@@ -187,7 +228,9 @@ async fn an_artifact_has_its_bytes_or_its_place_and_nothing_else() {
     assert_eq!(agent.refusal().await.field, "size");
     // Other bytes under the same name.
     agent.keeps(&work, "a", b"x").await;
-    agent.say([agent.result(&work, Payload::Artifact(artifact("a", b"y")))]).await;
+    agent
+        .say([agent.result(&work, Payload::Artifact(artifact("a", b"y")))])
+        .await;
     assert_eq!(agent.refusal().await.code, "CONFLICT");
     agent.say([upload(&work, "a", b"z")]).await;
     assert_eq!(agent.refusal().await.code, "CONFLICT");
@@ -212,13 +255,21 @@ async fn a_torn_upload_is_not_there_and_the_next_try_is() {
     assert_eq!(other.expect(422)["field"], "sha256");
     let mut refers = artifact("x.bin", b"");
     refers.upload_url = format!("delta:{}", url.rsplit('/').next().unwrap());
-    agent.say([agent.result(&work, Payload::Artifact(refers))]).await;
+    agent
+        .say([agent.result(&work, Payload::Artifact(refers))])
+        .await;
     assert_eq!(agent.refusal().await.field, "upload_url");
-    put_bytes(&bench, &url, &work.lease, 0, bytes).await.expect(200);
+    put_bytes(&bench, &url, &work.lease, 0, bytes)
+        .await
+        .expect(200);
     agent.settles(&work, 1).await;
     assert_eq!(names(&bench, &format!("jobs/{}", jobs[0])).await, ["x.bin"]);
     let late = put_bytes(&bench, &url, &work.lease, 0, vec![9]).await;
-    assert_eq!(late.status.as_u16(), 409, "the lease is over, and its place with it");
+    assert_eq!(
+        late.status.as_u16(),
+        409,
+        "the lease is over, and its place with it"
+    );
 }
 
 async fn inputs(bench: &Bench, work: &AssignWork) -> Answer {
@@ -259,23 +310,40 @@ async fn a_job_gets_the_artifacts_of_those_it_needs_and_of_no_others() {
         let none = inputs(&bench, &work).await.expect(200);
         assert_eq!(none["inputs"], json!([]));
         agent.settles(&work, 1).await;
-        let list = bench.get(&format!("/api/v1/jobs/{}", work.job_id)).await.expect(200);
+        let list = bench
+            .get(&format!("/api/v1/jobs/{}", work.job_id))
+            .await
+            .expect(200);
         others = text(&list["attempts"][0]["artifacts"][0]["uri"]).replace("delta:", "");
     }
     let work = agent.work().await;
     agent.accepts(&work).await;
     let list = inputs(&bench, &work).await.expect(200)["inputs"].clone();
     assert_eq!(list.as_array().unwrap().len(), 1, "{list}");
-    assert_eq!((&list[0]["job"], &list[0]["name"]), (&json!("build"), &json!("dist/build")));
+    assert_eq!(
+        (&list[0]["job"], &list[0]["name"]),
+        (&json!("build"), &json!("dist/build"))
+    );
     let base = format!("{}/api/v1/runner/jobs/{}/inputs", bench.base, work.job_id);
     let one = format!("{base}/{}", text(&list[0]["id"]));
     assert_eq!(get(&bench, &one, &work.lease).await.text, "built");
-    get(&bench, &format!("{base}/{others}"), &work.lease).await.expect(404);
+    get(&bench, &format!("{base}/{others}"), &work.lease)
+        .await
+        .expect(404);
     get(&bench, &one, "no-lease-at-all").await.expect(409);
-    agent.say([agent.completed(&work, RunStatus::Failure)]).await;
-    bench.until(&format!("/runs/{run}"), "/outcome", "FAILED").await;
+    agent
+        .say([agent.completed(&work, RunStatus::Failure)])
+        .await;
+    bench
+        .until(&format!("/runs/{run}"), "/outcome", "FAILED")
+        .await;
     // What succeeded is not run again, and its artifacts are still there.
-    let again = bench.ask(&format!("/runs/{run}/rerun"), json!({ "failed_only": true })).await;
+    let again = bench
+        .ask(
+            &format!("/runs/{run}/rerun"),
+            json!({ "failed_only": true }),
+        )
+        .await;
     assert_eq!(again.expect(201)["jobs"].as_array().unwrap().len(), 1);
     let work = agent.work().await;
     agent.accepts(&work).await;

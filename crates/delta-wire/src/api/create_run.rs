@@ -194,10 +194,18 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
     f.refuse_unknown(p);
     let (name, (raw, spec)) = (name?, spec?);
     for (index, input) in spec.inputs.iter().enumerate() {
-        if !needs.iter().flatten().flatten().any(|need| *need == input.job) {
+        if !needs
+            .iter()
+            .flatten()
+            .flatten()
+            .any(|need| *need == input.job)
+        {
             let job = &input.job;
             let words = format!("`{job}` is not in `needs`: a job has inputs of those it needs");
-            p.push(Invalid::field(format!("job_spec.inputs[{index}].job"), words));
+            p.push(Invalid::field(
+                format!("job_spec.inputs[{index}].job"),
+                words,
+            ));
         }
     }
     let work = spec.work();

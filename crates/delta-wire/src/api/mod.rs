@@ -5,6 +5,7 @@
 //! server wrote; a newer server's additions are ignored there.
 
 pub mod agents;
+pub mod caches;
 pub mod create_run;
 pub mod cursor;
 pub mod graph;
@@ -17,6 +18,9 @@ pub mod views;
 pub use agents::{
     AgentLease, AgentList, AgentResources, AgentStatus, AgentView, DrainView, ListAgents,
 };
+pub use caches::{
+    CacheFound, CacheList, CacheSaved, CacheView, FindCache, MAX_CACHE_KEY, cache_key,
+};
 pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;
 pub use list::ListRuns;
@@ -24,6 +28,7 @@ pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
 pub use requests::{CancelRequest, RerunRequest};
 pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{
-    ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, InputArtifact, InputList, JobArtifact,
-    JobSummary, JobView, LeaseView, ProgressView, ReportedView, RunList, RunSummary, RunView, Why,
+    ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, InputArtifact,
+    InputList, JobArtifact, JobSummary, JobView, LeaseView, ProgressView, ReportedView, RunList,
+    RunSummary, RunView, Why,
 };
