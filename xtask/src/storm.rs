@@ -30,7 +30,7 @@ enum Work {
 
 const LONG: (&str, &str) = ("DELTA_STORM", "1");
 
-const STORMS: [Storm; 13] = [
+const STORMS: [Storm; 14] = [
     Storm {
         name: "sim",
         what: "a million seeds of the simulated world",
@@ -81,6 +81,19 @@ const STORMS: [Storm; 13] = [
             filter: "storm_kill_postgres",
         },
         env: &[LONG, ("DELTA_STORM_KILLS", "20")],
+    },
+    Storm {
+        name: "artifacts",
+        what: "an artifact of 5 GB and a cache of 1 GB, in flat memory, the agent killed between",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "kept::",
+        },
+        env: &[
+            LONG,
+            ("DELTA_STORM_ARTIFACT_MB", "5120"),
+            ("DELTA_STORM_CACHE_MB", "1024"),
+        ],
     },
     Storm {
         name: "kill-agent",

@@ -208,9 +208,12 @@ pub(super) fn unpack(
         if content.entries > MAX_ENTRIES {
             return Err(ArchiveError::TooLarge);
         }
+        // What is packed here needs none, and they are there to be read in two ways.
+        if entry.pax_extensions().map_err(strange)?.is_some() {
+            return Err(ArchiveError::Strange("it has extended headers".to_owned()));
+        }
         let path = path_of(&entry.path_bytes())?;
         let size = entry.size();
-        // An extension that says another size than the header is there to be read in two ways.
         if entry.header().entry_size().map_err(strange)? != size {
             return Err(ArchiveError::Strange("two sizes for one entry".to_owned()));
         }

@@ -152,8 +152,9 @@ fn no_crafted_archive_leaves_its_folder_or_makes_anything_strange() {
         ),
         (
             "pax path",
-            vec![pax(b"30 path=workspace/../../../x\n"), plain.clone()],
+            vec![pax(b"29 path=workspace/../../../x\n"), plain.clone()],
         ),
+        ("broken pax", vec![pax(b"99 path=x\n"), plain.clone()]),
         ("pax size", vec![pax(b"11 size=99\n"), plain.clone()]),
         (
             "pax link",
