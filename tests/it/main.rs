@@ -13,6 +13,7 @@ mod faults_server;
 mod handover;
 mod harness;
 mod hostile;
+mod kept;
 mod kills;
 mod partitions;
 mod results;

@@ -83,6 +83,19 @@ const STORMS: [Storm; 14] = [
         env: &[LONG, ("DELTA_STORM_KILLS", "20")],
     },
     Storm {
+        name: "artifacts",
+        what: "an artifact of 5 GB and a cache of 1 GB, in flat memory, the agent killed between",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "kept::",
+        },
+        env: &[
+            LONG,
+            ("DELTA_STORM_ARTIFACT_MB", "5120"),
+            ("DELTA_STORM_CACHE_MB", "1024"),
+        ],
+    },
+    Storm {
         name: "kill-agent",
         what: "kill -9 of the agent fifty times while its job prints",
         work: Work::Tests {

@@ -66,6 +66,10 @@ pub enum Command {
     Logs(cmd::logs::Args),
     /// Cancel a run or a job
     Cancel(cmd::cancel::Args),
+    /// List and fetch the files that jobs left
+    Artifacts(cmd::artifacts::Args),
+    /// List and remove the caches of jobs
+    Caches(cmd::caches::Args),
     /// Run a finished run again
     Rerun(cmd::rerun::Args),
     /// Say why a job is waiting, why it ran again, when it must end

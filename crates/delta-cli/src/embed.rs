@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use delta_core::{Settings, Span};
 use delta_server::{
-    Config, KeySource, KeyText, Limits, OidcTimes, PoolSandboxes, Server, StartError, StoreChoice,
-    Tls,
+    CacheLimits, Config, KeySource, KeyText, Limits, OidcTimes, PoolSandboxes, Server, StartError,
+    StoreChoice, Tls,
 };
 use delta_store::StoreError;
 
@@ -31,6 +31,7 @@ pub struct Wanted {
     pub behind_tls_proxy: bool,
     pub startup_grace: Span,
     pub retention: Option<Span>,
+    pub caches: CacheLimits,
     /// Requests of people that may wait; the recommended number when absent.
     pub waiting_requests: Option<usize>,
     pub pool_sandboxes: PoolSandboxes,
@@ -102,6 +103,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         behind_tls_proxy: wanted.behind_tls_proxy,
         startup_grace: wanted.startup_grace,
         retention: wanted.retention,
+        caches: wanted.caches,
         duties: wanted.duties == Duties::On,
         recheck: delta_server::RECHECK,
         pool_sandboxes: wanted.pool_sandboxes,
@@ -135,6 +137,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,
+        caches: CacheLimits::USUAL,
         waiting_requests: None,
         pool_sandboxes: PoolSandboxes::new(),
         duties: Duties::Off,

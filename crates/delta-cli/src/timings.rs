@@ -1,7 +1,10 @@
 //! Every timing of the server as a flag. What is not given keeps the specification's value.
 
+use std::time::Duration;
+
 use clap::Args;
 use delta_core::{Settings, Span};
+use delta_server::CacheLimits;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -58,9 +61,27 @@ pub struct Timings {
     /// Delete runs that ended longer ago than this [default: keep everything]
     #[arg(long, value_name = "TIME", value_parser = span)]
     pub retention: Option<Span>,
+    /// Remove caches that were not used for this long [default: 30d]
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub cache_unused: Option<Span>,
+    /// Megabytes of caches that a project may have; the least used go first [default: 20000]
+    #[arg(long, value_name = "MB")]
+    pub cache_megabytes: Option<u64>,
 }
 
 impl Timings {
+    /// What is kept of caches.
+    pub fn caches(&self) -> CacheLimits {
+        let usual = CacheLimits::USUAL;
+        let unused = self.cache_unused;
+        let unused = unused.map(|it| Duration::from_millis(it.0.unsigned_abs()));
+        let bytes = self.cache_megabytes.map(|it| it.saturating_mul(1_000_000));
+        CacheLimits {
+            project_bytes: bytes.unwrap_or(usual.project_bytes),
+            unused: unused.unwrap_or(usual.unused),
+        }
+    }
+
     /// These flags over `base`, checked.
     pub fn over(&self, mut base: Settings) -> Result<Settings, Failure> {
         let spans = [

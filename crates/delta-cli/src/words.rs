@@ -89,6 +89,21 @@ pub fn count(number: impl Into<u64>, thing: &str) -> String {
     }
 }
 
+/// A number of bytes: `34.1 MB`.
+pub fn bytes(bytes: u64) -> String {
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let (mut value, mut unit) = (bytes as f64 / 1000.0, "kB");
+    for next in ["MB", "GB", "TB"] {
+        if value < 999.95 {
+            break;
+        }
+        (value, unit) = (value / 1000.0, next);
+    }
+    format!("{value:.1} {unit}")
+}
+
 /// Who asked for the cancel, and why.
 pub fn cancel(cancel: &CancelView) -> String {
     let text = match &cancel.reason {

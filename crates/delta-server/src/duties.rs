@@ -7,13 +7,14 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use delta_core::{Command, Millis, Reply, RunId, Span};
 use delta_store::Due;
 use delta_store::read::Reader;
 use tokio_util::sync::CancellationToken;
 
+use crate::caches::CacheLimits;
 use crate::clock::DIVERGENCE;
 use crate::objects::{DEAD_PART, Objects};
 use crate::writer::{NotDone, Writer};
@@ -226,6 +227,7 @@ pub struct Tidy {
     pub writer: Writer,
     pub reader: Arc<dyn Reader>,
     pub objects: Arc<Objects>,
+    pub caches: CacheLimits,
 }
 
 impl Tidy {
@@ -236,11 +238,23 @@ impl Tidy {
             if parts + runs > 0 {
                 tracing::info!(parts, runs, "left-over files were deleted");
             }
+            self.evict_caches().await;
             // Not right after a start: those who waited for it come back first.
             if !pause.is_zero() {
                 self.forget_agents().await;
             }
             pause = TIDY_EVERY;
+        }
+    }
+
+    async fn evict_caches(&self) {
+        let (objects, limits) = (self.objects.clone(), self.caches);
+        let evict = move || objects.caches().evict(limits, SystemTime::now());
+        let evicted = off_the_async_threads(evict).await;
+        if let Some((caches, bytes)) = evicted.filter(|(caches, _)| *caches > 0) {
+            let metrics = &self.writer.shared().metrics;
+            metrics.caches_evicted.inc_by(caches as u64);
+            tracing::info!(caches, bytes, "caches were evicted");
         }
     }
 

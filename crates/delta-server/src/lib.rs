@@ -8,6 +8,7 @@
 
 mod agents;
 mod audit;
+mod caches;
 mod clock;
 mod create;
 mod data;
@@ -40,6 +41,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use agents::{PoolSandboxes, RECHECK, Sandbox};
+pub use caches::CacheLimits;
 pub use delta_store::read::Role;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
@@ -83,6 +85,7 @@ pub struct Config {
     pub pool_sandboxes: PoolSandboxes,
     /// The keys that secrets are kept with. Several servers on one database must have the same.
     pub secret_keys: KeySource,
+    pub caches: CacheLimits,
     pub limits: Limits,
 }
 
@@ -138,6 +141,7 @@ impl Config {
             recheck: agents::RECHECK,
             pool_sandboxes: PoolSandboxes::new(),
             secret_keys: KeySource::Own,
+            caches: CacheLimits::USUAL,
             limits: Limits::recommended(),
         }
     }
@@ -238,6 +242,7 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         Arc::new(keys),
         recheck,
         pools,
+        config.caches,
         stop.clone(),
     );
     let admin = listen::admin(&config.data)?;
@@ -354,6 +359,7 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
         writer: app.writer.clone(),
         reader: app.reader.clone(),
         objects: app.objects.clone(),
+        caches: config.caches,
     };
     let noting = agents::Noting {
         agents: app.agents.clone(),

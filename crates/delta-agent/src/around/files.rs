@@ -11,8 +11,8 @@ use std::path::Path;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2, statat,
-    unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2,
+    readlinkat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
@@ -68,6 +68,16 @@ pub(crate) enum WalkError {
     Stopped,
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// What lies at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Folder,
+    File,
+    /// Where it points at.
+    Link(String),
+    Other,
 }
 
 /// Why a file is not opened.
@@ -163,6 +173,61 @@ impl Root {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(problem) => Err(problem.into()),
         }
+    }
+
+    /// What a path is, itself.
+    pub fn kind(&self, path: &str) -> io::Result<Kind> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        plain(name)?;
+        let folder = self.folder(folder)?;
+        let found = statat(&folder.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(match FileType::from_raw_mode(found.st_mode) {
+            FileType::Directory => Kind::Folder,
+            FileType::RegularFile => Kind::File,
+            FileType::Symlink => {
+                let target = readlinkat(&folder.folder, name, Vec::new())?;
+                target.into_string().map_or(Kind::Other, Kind::Link)
+            }
+            _ => Kind::Other,
+        })
+    }
+
+    /// The names in a folder, in no order; those that are no text are left out.
+    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
+        let folder = self.folder(path)?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&folder.folder)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if !matches!(&*name, b"." | b"..") {
+                names.extend(String::from_utf8(name));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Makes a link; what it points at is the caller's to judge.
+    pub fn link(&self, path: &str, target: &str) -> io::Result<()> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        plain(name)?;
+        Ok(symlinkat(target, &self.make_folder(folder)?.folder, name)?)
+    }
+
+    /// Moves what is at a path to the same path of another root: folders are merged, everything
+    /// else is replaced.
+    pub fn move_to(&self, path: &str, other: &Root) -> io::Result<()> {
+        let mut open = vec![path.to_owned()];
+        while let Some(path) = open.pop() {
+            let there = other.kind(&path);
+            if let (Kind::Folder, Ok(Kind::Folder)) = (self.kind(&path)?, &there) {
+                let names = self.names(&path)?.into_iter();
+                open.extend(names.map(|name| format!("{path}/{name}")));
+                continue;
+            }
+            let (folder, name) = path.rsplit_once('/').unwrap_or(("", &path));
+            let (from, to) = (self.folder(folder)?, other.make_folder(folder)?);
+            renameat(&from.folder, name, &to.folder, name)?;
+        }
+        Ok(())
     }
 
     /// Every regular file that one of the patterns means, at most so many.

@@ -7,6 +7,7 @@
 //! exit.
 
 mod artifacts;
+mod caches;
 mod files;
 mod glob;
 mod inputs;
@@ -74,7 +75,11 @@ pub(crate) struct Prepared {
 
 /// What the parts before the work leave to those after it, also when that is another agent's turn.
 #[derive(Debug, Default, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Carried {}
+pub(crate) struct Carried {
+    /// The caches as they were looked for, in the order of the spec.
+    #[serde(default)]
+    pub caches: Vec<caches::Looked>,
+}
 
 /// What came of the parts after the work.
 #[derive(Debug, Default)]
@@ -140,6 +145,7 @@ pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
     secrets::before(around, &mut prepared).await?;
     checkout::prepare(around).await?;
     inputs::fetch(around).await?;
+    prepared.carried.caches = caches::restore(around).await?;
     Ok(prepared)
 }
 
@@ -155,12 +161,14 @@ pub(crate) async fn after(
         kept.failed = Some(failed);
         return kept;
     }
-    let _ = (carried, succeeded);
     if let Some(results) = results {
         kept = results.finish(around).await;
     }
     let artifacts = artifacts::keep(around).await;
     kept.artifacts = artifacts.count;
     kept.failed = kept.failed.or(artifacts.failed);
+    if succeeded && kept.failed.is_none() {
+        caches::save(around, &carried.caches).await;
+    }
     kept
 }

@@ -2,8 +2,10 @@
 
 pub mod agent;
 pub mod agents;
+pub mod artifacts;
 pub mod bench;
 pub mod ca;
+pub mod caches;
 pub mod cancel;
 pub mod doctor;
 pub mod events;
@@ -38,6 +40,8 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Show(args) => show::run(args, terminal).await,
         Command::Tests(args) => tests::run(args, terminal).await,
         Command::Logs(args) => logs::run(args, terminal).await,
+        Command::Artifacts(args) => artifacts::run(args, terminal).await,
+        Command::Caches(args) => caches::run(args, terminal).await,
         Command::Cancel(args) => cancel::run(args, terminal).await,
         Command::Rerun(args) => rerun::run(args, terminal).await,
         Command::Why(args) => why::run(args, terminal).await,

@@ -238,6 +238,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,
+        caches: delta_server::CacheLimits::USUAL,
         waiting_requests: None,
         pool_sandboxes: Default::default(),
         duties: Duties::On,

@@ -113,6 +113,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         behind_tls_proxy: args.behind_tls_proxy,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,
+        caches: args.timings.caches(),
         waiting_requests: args.waiting_requests.map(|most| most as usize),
         pool_sandboxes: args.pool_sandboxes.into_iter().collect(),
         duties: Duties::On,

@@ -99,6 +99,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         behind_tls_proxy: false,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,
+        caches: args.timings.caches(),
         waiting_requests: None,
         pool_sandboxes: Default::default(),
         duties: Duties::On,

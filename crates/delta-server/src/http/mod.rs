@@ -5,6 +5,7 @@
 
 mod agents;
 mod artifacts;
+mod caches;
 mod described;
 mod enrol;
 mod error;
@@ -49,6 +50,7 @@ pub use extract::{anybody, runner};
 pub use system::ready;
 
 use crate::agents::{Agents, PoolSandboxes};
+use crate::caches::CacheLimits;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
@@ -71,6 +73,7 @@ pub struct Parts {
     /// How often a session looks at its agent's row again.
     pub recheck: Duration,
     pub pool_sandboxes: PoolSandboxes,
+    pub cache_limits: CacheLimits,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     pub ids: Mutex<ContextV7>,
@@ -93,6 +96,7 @@ impl App {
         secret_keys: Arc<Keyring>,
         recheck: Duration,
         pool_sandboxes: PoolSandboxes,
+        cache_limits: CacheLimits,
         stop: CancellationToken,
     ) -> App {
         let (_, openapi) = routes().split_for_parts();
@@ -106,6 +110,7 @@ impl App {
             secret_keys,
             recheck,
             pool_sandboxes,
+            cache_limits,
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: described::complete(openapi).to_json().unwrap_or_default(),
@@ -171,6 +176,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(artifacts::routes())
         .merge(inputs::routes())
         .merge(tests::routes())
+        .merge(caches::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
         .merge(secrets::routes())

@@ -6,7 +6,7 @@
 //! stale writer cannot touch the winner's bytes (D4). `parts/` holds what is not whole yet. The
 //! files are the only truth: nothing is remembered here that another server could have changed. Who
 //! may write is checked before this is asked; here is only where bytes lie, and how many they may
-//! be.
+//! be. `caches/` is another module's.
 
 mod artifact;
 mod id;
@@ -105,6 +105,35 @@ impl Objects {
         self.root.join("parts")
     }
 
+    /// A folder beside those of runs.
+    pub(crate) fn folder_of(&self, what: &str) -> PathBuf {
+        self.root.join(what)
+    }
+
+    /// A file of one's own for what is not whole yet.
+    pub(crate) fn fresh_part(&self, what: &str) -> io::Result<(File, PathBuf)> {
+        let path = self.parts().join(format!("{what}.{}.part", fresh()));
+        Ok((create(&path)?, path))
+    }
+
+    pub(crate) fn make_folder(&self, folder: &Path) -> io::Result<()> {
+        make_folder(folder)
+    }
+
+    /// Writes a small file unless there is one of that name; false when there is.
+    pub(crate) fn write_once(&self, path: &Path, bytes: &[u8]) -> io::Result<bool> {
+        let (mut file, written) = self.fresh_part("entry")?;
+        let linked = file.write_all(bytes).and_then(|()| {
+            file.sync_all()?;
+            std::fs::hard_link(&written, path)
+        });
+        let _ = std::fs::remove_file(&written);
+        match linked {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            linked => linked.map(|()| true),
+        }
+    }
+
     fn folder(&self, lease: LeaseKey) -> PathBuf {
         let attempt = lease.attempt;
         self.root
@@ -132,7 +161,7 @@ impl Objects {
     }
 
     /// Makes a folder on disk what it is in memory, and the way to it from the root.
-    fn sync(&self, folder: &Path) -> io::Result<()> {
+    pub(crate) fn sync(&self, folder: &Path) -> io::Result<()> {
         for folder in folder.ancestors() {
             File::open(folder)?.sync_all()?;
             if folder == self.root {
@@ -154,7 +183,7 @@ impl Objects {
 }
 
 /// A name nobody else has: servers that share the folder must not meet in one file.
-fn fresh() -> String {
+pub(crate) fn fresh() -> String {
     format!("{:016x}", u64::from_be_bytes(random()))
 }
 

@@ -7,6 +7,7 @@ mod artifacts;
 mod asked;
 mod audit;
 mod bench;
+mod caches;
 mod cancel;
 mod certificates;
 mod endings;

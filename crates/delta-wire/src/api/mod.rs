@@ -5,6 +5,7 @@
 //! server wrote; a newer server's additions are ignored there.
 
 pub mod agents;
+pub mod caches;
 pub mod create_run;
 pub mod cursor;
 pub mod graph;
@@ -18,6 +19,9 @@ pub mod views;
 
 pub use agents::{
     AgentLease, AgentList, AgentResources, AgentStatus, AgentView, DrainView, ListAgents,
+};
+pub use caches::{
+    CacheFound, CacheList, CacheSaved, CacheView, FindCache, MAX_CACHE_KEY, cache_key,
 };
 pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;

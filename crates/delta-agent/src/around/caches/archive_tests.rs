@@ -1,0 +1,224 @@
+//! Archives as they are meant, and a corpus of those that are not (T10, T11).
+
+use std::fs;
+use std::io::Cursor;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::*;
+
+fn me() -> Owner {
+    Owner(rustix::process::geteuid().as_raw())
+}
+
+fn pack(root: &Path, paths: &[&str]) -> (Vec<u8>, Content) {
+    let stopped = CancellationToken::new();
+    let opened = Root::open(root).expect("a root");
+    let mut packer = Packer::new(Vec::new(), me(), &stopped).expect("a packer");
+    for path in paths {
+        packer.add(WORKSPACE, &opened, path).expect("packed");
+    }
+    packer.finish().expect("an archive")
+}
+
+fn open(bytes: &[u8], packed: u64, into: &Path) -> Result<Content, ArchiveError> {
+    let root = Root::open(into).expect("a root");
+    unpack(Cursor::new(bytes), packed, &root, &CancellationToken::new())
+}
+
+#[test]
+fn what_is_packed_is_what_is_unpacked_and_the_same_packs_the_same() {
+    let place = tempfile::tempdir().expect("a folder");
+    let root = place.path().join("from");
+    fs::create_dir_all(root.join("deps/.bin")).expect("folders");
+    fs::create_dir_all(root.join("deps/empty")).expect("folders");
+    let long = format!("deps/{}", "n".repeat(180));
+    fs::write(root.join(&long), "long").expect("a file");
+    fs::write(root.join("deps/tool"), "#!/bin/sh").expect("a file");
+    fs::set_permissions(root.join("deps/tool"), Permissions::from_mode(0o4755)).expect("a mode");
+    symlink("../tool", root.join("deps/.bin/tool")).expect("a link");
+    symlink("/etc/passwd", root.join("deps/away")).expect("a link");
+    symlink("../../up", root.join("deps/up")).expect("a link");
+    fs::write(root.join("beside"), "not asked for").expect("a file");
+    let (bytes, content) = pack(&root, &["deps", "missing"]);
+    assert_eq!(content.left_out, 2, "links that lead away");
+    assert_eq!(pack(&root, &["deps", "missing"]).0, bytes);
+    let into = place.path().join("into");
+    fs::create_dir(&into).expect("a folder");
+    open(&bytes, bytes.len() as u64, &into).expect("unpacked");
+    let deps = into.join("workspace/deps");
+    assert_eq!(
+        fs::read_to_string(deps.join("n".repeat(180))).expect("a file"),
+        "long"
+    );
+    assert_eq!(
+        fs::read_to_string(deps.join(".bin/tool")).expect("a link"),
+        "#!/bin/sh"
+    );
+    let mode = fs::metadata(deps.join("tool"))
+        .expect("a file")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o755, "no special rights");
+    assert!(deps.join("empty").is_dir() && !deps.join("away").exists());
+    assert!(!into.join("workspace/beside").exists());
+}
+
+/// One crafted entry.
+fn crafted(kind: EntryType, path: &[u8], link: &[u8], data: &[u8]) -> Vec<u8> {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(data.len() as u64);
+    header.set_mode(0o6777);
+    // Past every check of the writer's.
+    let name = &mut header.as_old_mut().name;
+    name[..path.len()].copy_from_slice(path);
+    header.as_old_mut().linkname[..link.len()].copy_from_slice(link);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend_from_slice(data);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+fn sealed(entries: &[Vec<u8>]) -> Vec<u8> {
+    let mut tar = entries.concat();
+    tar.extend_from_slice(&[0; 1024]);
+    zstd::encode_all(Cursor::new(tar), 3).expect("packed")
+}
+
+// T10
+#[test]
+fn no_crafted_archive_leaves_its_folder_or_makes_anything_strange() {
+    use EntryType::{Block, Char, Fifo, GNUSparse, Link, Regular, Symlink};
+    let pax = |text: &[u8]| crafted(EntryType::XHeader, b"pax", b"", text);
+    let plain = crafted(Regular, b"workspace/a", b"", b"x");
+    for (what, entries) in [
+        (
+            "up",
+            vec![crafted(Regular, b"workspace/../../x", b"", b"x")],
+        ),
+        (
+            "absolute",
+            vec![crafted(Regular, b"/tmp/delta-ci-escaped", b"", b"x")],
+        ),
+        ("no part", vec![crafted(Regular, b"x", b"", b"x")]),
+        ("another part", vec![crafted(Regular, b"etc/x", b"", b"x")]),
+        (
+            "the part itself",
+            vec![crafted(Regular, b"workspace", b"", b"x")],
+        ),
+        ("dots", vec![crafted(Regular, b"workspace/./a", b"", b"x")]),
+        (
+            "no text",
+            vec![crafted(Regular, b"workspace/\xff", b"", b"x")],
+        ),
+        (
+            "hard link",
+            vec![crafted(Link, b"workspace/l", b"/etc/passwd", b"")],
+        ),
+        (
+            "hard link inside",
+            vec![
+                plain.clone(),
+                crafted(Link, b"workspace/l", b"workspace/a", b""),
+            ],
+        ),
+        ("pipe", vec![crafted(Fifo, b"workspace/p", b"", b"")]),
+        ("device", vec![crafted(Char, b"workspace/d", b"", b"")]),
+        ("disk", vec![crafted(Block, b"workspace/d", b"", b"")]),
+        (
+            "sparse",
+            vec![crafted(GNUSparse, b"workspace/s", b"", b"x")],
+        ),
+        (
+            "absolute link",
+            vec![crafted(Symlink, b"workspace/l", b"/etc", b"")],
+        ),
+        (
+            "link up",
+            vec![crafted(Symlink, b"workspace/l", b"../x", b"")],
+        ),
+        (
+            "link in and up",
+            vec![crafted(Symlink, b"workspace/d/l", b"a/../../../x", b"")],
+        ),
+        (
+            "through a link",
+            vec![
+                crafted(Symlink, b"workspace/d/l", b"..", b""),
+                crafted(Regular, b"workspace/d/l/x", b"", b"x"),
+            ],
+        ),
+        (
+            "pax path",
+            vec![pax(b"29 path=workspace/../../../x\n"), plain.clone()],
+        ),
+        ("broken pax", vec![pax(b"99 path=x\n"), plain.clone()]),
+        ("pax size", vec![pax(b"11 size=99\n"), plain.clone()]),
+        (
+            "pax link",
+            vec![
+                pax(b"23 linkpath=../../../x\n"),
+                crafted(Symlink, b"workspace/l", b"a", b""),
+            ],
+        ),
+        (
+            "torn",
+            vec![crafted(Regular, b"workspace/a", b"", &[1; 600])[..700].to_vec()],
+        ),
+    ] {
+        let place = tempfile::tempdir().expect("a folder");
+        let into = place.path().join("into");
+        fs::create_dir(&into).expect("a folder");
+        let bytes = match what {
+            "torn" => zstd::encode_all(Cursor::new(entries.concat()), 3).expect("packed"),
+            _ => sealed(&entries),
+        };
+        let refused = open(&bytes, bytes.len() as u64, &into);
+        assert!(refused.is_err(), "{what}: {refused:?}");
+        let beside: Vec<_> = fs::read_dir(place.path()).expect("a folder").collect();
+        assert_eq!(beside.len(), 1, "{what}: nothing beside its folder");
+        assert!(!Path::new("/tmp/delta-ci-escaped").exists(), "{what}");
+    }
+    let place = tempfile::tempdir().expect("a folder");
+    let garbage = open(b"not zstd at all", 15, place.path());
+    assert!(garbage.is_err(), "{garbage:?}");
+}
+
+// T11
+#[test]
+fn a_bomb_is_given_up_and_costs_no_more_than_its_bound() {
+    let place = tempfile::tempdir().expect("a folder");
+    let zeros = vec![0; 80 * 1024 * 1024];
+    let bytes = sealed(&[crafted(EntryType::Regular, b"workspace/zeros", b"", &zeros)]);
+    assert!(bytes.len() < 100_000);
+    let bomb = open(&bytes, bytes.len() as u64, place.path());
+    assert!(matches!(bomb, Err(ArchiveError::TooLarge)), "{bomb:?}");
+    // A header that promises more than comes.
+    let mut lie = crafted(EntryType::Regular, b"workspace/lie", b"", b"x");
+    let mut header = Header::from_byte_slice(&lie[..512]).clone();
+    header.set_size(u64::MAX / 2);
+    header.set_cksum();
+    lie[..512].copy_from_slice(header.as_bytes());
+    let bytes = sealed(&[lie]);
+    let lie = open(&bytes, bytes.len() as u64, place.path());
+    assert!(lie.is_err(), "{lie:?}");
+}
+
+#[test]
+fn links_that_stay_are_told_from_those_that_leave() {
+    for (path, target, inside) in [
+        ("a/l", "b", true),
+        ("a/l", "./b/c", true),
+        ("a/b/l", "../c", true),
+        ("l", "..", false),
+        ("a/l", "..", true),
+        ("a/l", "../..", false),
+        ("a/l", "b/../c", false),
+        ("a/l", "/a", false),
+        ("a/l", "", false),
+    ] {
+        assert_eq!(stays(path, target), inside, "{path} -> {target}");
+    }
+}

@@ -1,0 +1,107 @@
+//! `delta-ci caches`: which caches are kept, for whom, and removing them.
+
+use clap::Subcommand;
+use delta_wire::api::{CacheList, CacheView};
+
+use crate::clean;
+use crate::client::{self, Client, Target};
+use crate::exit::Exit;
+use crate::failure::{Done, Failure};
+use crate::table::{self, Cell};
+use crate::terminal::{Terminal, Tone};
+use crate::words;
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci caches                    the most recently used first
+  delta-ci caches rm cargo-linux-ab  every cache whose key or id begins so";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Args {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Option<Verb>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Remove caches by the beginning of their keys, or by their ids
+    Rm(Remove),
+}
+
+#[derive(Debug, clap::Args)]
+struct Remove {
+    /// The beginning of a key or of an id
+    #[arg(required = true)]
+    which: Vec<String>,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    match args.command {
+        Some(Verb::Rm(remove)) => {
+            client::with(&remove.target, async |client| {
+                rm(client, &remove.which, terminal).await
+            })
+            .await
+        }
+        None => client::with(&args.target, async |client| list(client, terminal).await).await,
+    }
+}
+
+async fn list(client: &Client, terminal: &Terminal) -> Done {
+    let text = client.get_text("/api/v1/caches").await?;
+    if terminal.json {
+        terminal.data(&text);
+        return Ok(Exit::Ok);
+    }
+    let list: CacheList = client::read(&text)?;
+    if list.caches.is_empty() {
+        terminal.say("no caches");
+        return Ok(Exit::Ok);
+    }
+    let header = ["SIZE", "USED", "TRUST", "REF", "REPOSITORY", "KEY"];
+    let row = |it: &CacheView| {
+        let text = |text: &Option<String>, none: &str| clean::text(text.as_deref().unwrap_or(none));
+        vec![
+            Cell::from(words::bytes(it.size)),
+            Cell::from(it.used_at.to_string()),
+            match it.trusted {
+                true => Cell::from("trusted"),
+                false => Cell::toned("untrusted", Tone::Warn),
+            },
+            Cell::from(text(&it.git_ref, "(default)")),
+            Cell::from(text(&it.repository, "-")),
+            Cell::from(clean::text(&it.key)),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = list.caches.iter().map(row).collect();
+    for line in table::render(terminal, &header, &rows) {
+        terminal.data(&line);
+    }
+    Ok(Exit::Ok)
+}
+
+async fn rm(client: &Client, which: &[String], terminal: &Terminal) -> Done {
+    let list: CacheList = client.get("/api/v1/caches").await?;
+    let named = |it: &&CacheView| {
+        let mut which = which.iter().filter(|word| !word.is_empty());
+        which.any(|word| it.key.starts_with(word) || it.id.starts_with(word))
+    };
+    let named: Vec<&CacheView> = list.caches.iter().filter(named).collect();
+    if named.is_empty() {
+        return Err(Failure::new(Exit::NotFound, "there is no such cache")
+            .next("delta-ci caches lists what there is"));
+    }
+    for cache in named {
+        client
+            .delete(&format!("/api/v1/caches/{}", cache.id))
+            .await?;
+        let (key, size) = (clean::text(&cache.key), words::bytes(cache.size));
+        terminal.say(&format!("removed {key}  {size}"));
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,129 @@
+//! Whose caches a run may write and read (T7). The server decides it from the run, never the
+//! agent: a run writes to its own scope only, and reads that one, then its parent's.
+//!
+//! The parent of everything is the trusted default branch. So a fork reads what the default branch
+//! saved and nobody ever reads what a fork saved but runs of the same ref of it.
+
+use delta_core::run::RunHeader;
+use serde::{Deserialize, Serialize};
+
+use crate::holder::hex;
+use crate::writer::sha256;
+
+/// Branches that count as the default one, as far as a run says.
+const DEFAULT_BRANCHES: [&str; 2] = ["main", "master"];
+
+/// Whose caches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scope {
+    pub project: String,
+    pub repository: String,
+    pub trusted: bool,
+    /// Empty: the default branch, or no branch at all.
+    pub git_ref: String,
+}
+
+impl Scope {
+    /// Where a run saves.
+    pub fn own(run: &RunHeader) -> Scope {
+        let text = run.git_ref.as_deref().unwrap_or_default();
+        let branch = text.strip_prefix("refs/heads/").unwrap_or(text);
+        let default = run.trusted && DEFAULT_BRANCHES.contains(&branch);
+        Scope {
+            project: run.project.to_string(),
+            repository: run.repository.as_deref().unwrap_or_default().to_owned(),
+            trusted: run.trusted,
+            git_ref: if default { "" } else { branch }.to_owned(),
+        }
+    }
+
+    /// Where a run looks, in this order.
+    pub fn readable(run: &RunHeader) -> Vec<Scope> {
+        let own = Scope::own(run);
+        let parent = Scope {
+            trusted: true,
+            git_ref: String::new(),
+            ..own.clone()
+        };
+        match own == parent {
+            true => vec![own],
+            false => vec![own, parent],
+        }
+    }
+
+    /// The name of its folder: no text of a run's becomes a path.
+    pub fn name(&self) -> String {
+        let parts = [&self.project, &self.repository, &self.git_ref];
+        let mut text = format!("{};", self.trusted);
+        for part in parts {
+            // Lengths keep two different lists from being one text.
+            text.push_str(&format!("{}:{part};", part.len()));
+        }
+        short(&text)
+    }
+}
+
+/// Half of a hash: enough that nobody finds two texts with the same.
+pub(super) fn short(text: &str) -> String {
+    hex(&sha256(text.as_bytes())[..16])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(git_ref: Option<&str>, trusted: bool) -> RunHeader {
+        RunHeader {
+            project: "default".into(),
+            repository: Some("https://git.example/r".into()),
+            git_ref: git_ref.map(Into::into),
+            commit: None,
+            trusted,
+            run_attempt: 1,
+            rerun_of: None,
+            priority: 0,
+            fail_fast: false,
+            needs_report: false,
+            run_timeout: delta_core::Span::ZERO,
+            wait_timeout: delta_core::Span::ZERO,
+            planning_timeout: delta_core::Span::ZERO,
+            created_by: "me".into(),
+            idempotency: None,
+        }
+    }
+
+    // T7
+    #[test]
+    fn what_a_fork_saves_is_read_by_nobody_else() {
+        let names = |run: &RunHeader| -> Vec<String> {
+            Scope::readable(run).iter().map(Scope::name).collect()
+        };
+        let main = run(Some("refs/heads/main"), true);
+        let feature = run(Some("feature"), true);
+        // Whatever it calls its branch.
+        let fork = run(Some("main"), false);
+        let other = run(Some("patch-1"), false);
+        let parent = Scope::own(&main).name();
+        assert_eq!(names(&main), [parent.clone()]);
+        assert_eq!(
+            names(&feature),
+            [Scope::own(&feature).name(), parent.clone()]
+        );
+        assert_eq!(names(&fork), [Scope::own(&fork).name(), parent.clone()]);
+        for reader in [&main, &feature, &other] {
+            assert!(!names(reader).contains(&Scope::own(&fork).name()));
+        }
+        assert_eq!(
+            Scope::own(&run(None, true)).name(),
+            parent,
+            "no branch at all"
+        );
+        assert_ne!(
+            Scope::own(&run(Some("refs/tags/main"), true)).name(),
+            parent
+        );
+        let mut elsewhere = run(Some("main"), true);
+        elsewhere.repository = Some("https://git.example/other".into());
+        assert_ne!(Scope::own(&elsewhere).name(), parent);
+    }
+}

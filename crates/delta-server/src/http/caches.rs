@@ -1,0 +1,311 @@
+//! Caches: found, fetched and saved by the holder of a lease, in the scopes of its run; listed and
+//! removed by people.
+//!
+//! Which scope a run has is the server's business (T7): nothing in a request says it.
+
+use aws_lc_rs::digest::{Context, SHA256};
+use axum::body::Body;
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use delta_core::LeaseKey;
+use delta_core::lease::Stale;
+use delta_core::run::RunHeader;
+use delta_wire::api::{CacheFound, CacheList, CacheSaved, CacheView, FindCache, cache_key};
+use delta_wire::{ErrorBody, ErrorCode, Invalid, Millis};
+use tokio::io::AsyncWriteExt;
+use tokio_util::io::ReaderStream;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::error::ApiError;
+use super::extract::{Admin, Heard, Runner, User, next_piece};
+use super::runner::stale;
+use super::uploads::{held, lease_header};
+use super::{App, internal, not_stored};
+use crate::audit;
+use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, Saved, Saving, Scope};
+use crate::fence::Right;
+use crate::holder::hex;
+use crate::identity::Principal;
+
+/// Bytes that are read at a time for one reader.
+const PIECE_BYTES: usize = 256 * 1024;
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(find_cache))
+        .routes(routes!(save_cache))
+        .routes(routes!(fetch_cache))
+        .routes(routes!(list_caches))
+        .routes(routes!(remove_cache))
+}
+
+/// The cache of this key that the run may read; else the newest of a prefix.
+#[utoipa::path(post, path = "/api/v1/runner/jobs/{id}/caches/find", tag = "runner",
+    params(("id" = String, Path), ("Delta-Lease" = String, Header)), request_body = FindCache,
+    responses((status = 200, body = CacheFound),
+        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+async fn find_cache(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+    Heard(Runner(who), body): Heard<Runner>,
+) -> Result<Response, ApiError> {
+    let asker = match asker(&app, &who, &id, &headers).await? {
+        Ok(asker) => asker,
+        Err(answer) => return Ok(answer),
+    };
+    let body = body.without_receipt();
+    let wanted: FindCache = serde_json::from_slice(&body.bytes)
+        .map_err(|error| Invalid::here(format!("cannot be read: {error}")))?;
+    if let Some((field, words)) = wanted.wrong() {
+        return Err(Invalid::field(field, words).into());
+    }
+    let scopes = Scope::readable(&asker.run);
+    let found = app.files(move |objects| {
+        let caches = objects.caches();
+        let found = caches.find(&scopes, &wanted.key, &wanted.restore_keys)?;
+        found.iter().for_each(|it| caches.used(it));
+        Ok(found)
+    });
+    let found = found.await?;
+    let metrics = app.metrics();
+    match found {
+        Some(_) => metrics.cache_hits.inc(),
+        None => metrics.cache_misses.inc(),
+    };
+    let cache = found.as_ref().map(view);
+    Ok(axum::Json(CacheFound { cache }).into_response())
+}
+
+/// The bytes of a cache that the run may read.
+#[utoipa::path(get, path = "/api/v1/runner/jobs/{id}/caches/{cache}", tag = "runner",
+    params(("id" = String, Path), ("cache" = String, Path), ("Delta-Lease" = String, Header)),
+    responses(
+        (status = 200, content_type = "application/octet-stream", body = Vec<u8>),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+async fn fetch_cache(
+    State(app): State<App>,
+    Runner(who): Runner,
+    Path((id, cache)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let asker = match asker(&app, &who, &id, &headers).await? {
+        Ok(asker) => asker,
+        Err(answer) => return Ok(answer),
+    };
+    let scopes = Scope::readable(&asker.run);
+    let found = app.files(move |objects| {
+        let caches = objects.caches();
+        let found = caches.get(&scopes, &cache)?;
+        Ok(found.map(|it| (it.meta.size, caches.bytes_of(&it))))
+    });
+    let (size, path) = found.await?.ok_or_else(|| ApiError::not_found("cache"))?;
+    let file = match tokio::fs::File::open(path).await {
+        // Evicted meanwhile.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(ApiError::not_found("cache"));
+        }
+        file => file.map_err(|error| internal("a cache could not be read", &error))?,
+    };
+    let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+    let body = Body::from_stream(ReaderStream::with_capacity(file, PIECE_BYTES));
+    let mut response = (kind, body).into_response();
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, size.into());
+    Ok(response)
+}
+
+/// Save a cache in the run's own scope, once per key.
+#[utoipa::path(put, path = "/api/v1/runner/jobs/{id}/caches", tag = "runner",
+    params(("id" = String, Path), ("key" = String, Query), ("sha256" = String, Query),
+        ("Delta-Lease" = String, Header), ("Content-Length" = u64, Header)),
+    request_body(content = Vec<u8>, content_type = "application/octet-stream"),
+    responses(
+        (status = 200, body = CacheSaved),
+        (status = 409, description = "StaleLease", body = serde_json::Value),
+        (status = 413, body = ErrorBody), (status = 507, body = ErrorBody)))]
+async fn save_cache(
+    State(app): State<App>,
+    Runner(who): Runner,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let asker = match asker(&app, &who, &id, &headers).await? {
+        Ok(asker) => asker,
+        Err(answer) => return Ok(answer),
+    };
+    let (key, sha256) = said(query.as_deref())?;
+    let size = headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|it| it.to_str().ok());
+    let size: Option<u64> = size.and_then(|it| it.parse().ok());
+    let size = size.ok_or_else(|| Invalid::missing("Content-Length"))?;
+    if size > MAX_CACHE_BYTES {
+        let words = format!("a cache has at most {MAX_CACHE_BYTES} bytes");
+        return Err(ApiError::new(ErrorCode::TooLarge, words));
+    }
+    let part = receive(&app, body, size, &sha256).await?;
+    // The bytes took long; the lease may be over by now.
+    if let Err(answer) = held(&app, &asker.token, &who, None, Right::Artifact).await? {
+        return Ok(answer);
+    }
+    let (saving, limits) = (
+        Saving {
+            key,
+            scope: Scope::own(&asker.run),
+            size,
+            sha256,
+            saved_at: app.writer.now().0,
+            run_id: asker.run_id,
+            job: asker.job,
+        },
+        app.cache_limits,
+    );
+    let saved = app.files(move |objects| {
+        let caches = objects.caches();
+        let saved = caches.save(part, saving)?;
+        if saved == Saved::Done {
+            caches.evict(limits, std::time::SystemTime::now())?;
+        }
+        Ok(saved == Saved::Done)
+    });
+    let saved = saved.await?;
+    app.metrics().caches_saved.inc_by(u64::from(saved));
+    Ok((StatusCode::OK, axum::Json(CacheSaved { saved })).into_response())
+}
+
+async fn receive(
+    app: &App,
+    mut body: Body,
+    size: u64,
+    sha256: &str,
+) -> Result<CachePart, ApiError> {
+    let bad = |error: std::io::Error| not_stored(&error);
+    let part = app.files(|objects| objects.caches().part()).await?;
+    let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(bad)?);
+    let (mut context, mut came) = (Context::new(&SHA256), 0);
+    while let Some(data) = next_piece(&mut body).await? {
+        came += data.len() as u64;
+        if came > size {
+            break;
+        }
+        context.update(&data);
+        file.write_all(&data).await.map_err(bad)?;
+    }
+    file.flush().await.map_err(bad)?;
+    if came != size {
+        return Err(Invalid::field("Content-Length", "is not how many bytes came").into());
+    }
+    match hex(context.finish().as_ref()) == *sha256 {
+        true => Ok(part),
+        false => Err(Invalid::field("sha256", "is not that of the bytes").into()),
+    }
+}
+
+/// Every cache that is kept.
+#[utoipa::path(get, path = "/api/v1/caches", tag = "caches",
+    responses((status = 200, body = CacheList)))]
+async fn list_caches(
+    State(app): State<App>,
+    _who: User,
+) -> Result<axum::Json<CacheList>, ApiError> {
+    let mut found = app.files(|objects| objects.caches().all()).await?;
+    found.sort_by_key(|it| std::cmp::Reverse(it.used_at));
+    let caches = found.iter().map(view).collect();
+    Ok(axum::Json(CacheList { caches }))
+}
+
+/// Remove a cache.
+#[utoipa::path(delete, path = "/api/v1/caches/{id}", tag = "caches",
+    params(("id" = String, Path)),
+    responses((status = 204), (status = 404, body = ErrorBody)))]
+async fn remove_cache(
+    State(app): State<App>,
+    Admin(who): Admin,
+    Path(id): Path<String>,
+) -> Result<StatusCode, ApiError> {
+    let named = id.clone();
+    let removed = app.files(move |objects| objects.caches().remove(&named));
+    match removed.await? {
+        true => {
+            audit::done("cache.remove", &who, &id);
+            Ok(StatusCode::NO_CONTENT)
+        }
+        false => Err(ApiError::not_found("cache")),
+    }
+}
+
+/// Whoever asks, by its lease.
+struct Asker {
+    token: delta_wire::runner::LeaseToken,
+    run: RunHeader,
+    run_id: String,
+    job: String,
+}
+
+async fn asker(
+    app: &App,
+    who: &Principal,
+    id: &str,
+    headers: &HeaderMap,
+) -> Result<Result<Asker, Response>, ApiError> {
+    let job = super::jobs::job_id(id)?;
+    let token = lease_header(headers)?;
+    if token.locator().map(|it| LeaseKey::from(it).attempt.job) != Some(job) {
+        return Ok(Err(stale(token, Stale::Unknown)));
+    }
+    if let Err(answer) = held(app, &token, who, None, Right::Artifact).await? {
+        return Ok(Err(answer));
+    }
+    let rows = app.read(move |reader| reader.job(job)).await?;
+    let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
+    Ok(Ok(Asker {
+        token,
+        run_id: rows.run.id.to_string(),
+        run: rows.run.header,
+        job: rows.job.name.to_string(),
+    }))
+}
+
+fn said(query: Option<&str>) -> Result<(String, String), ApiError> {
+    let (mut key, mut sha256) = (None, None);
+    for (name, value) in super::query_pairs(query)? {
+        match name.as_str() {
+            "key" => key = Some(value),
+            "sha256" => sha256 = Some(value.to_lowercase()),
+            _ => return Err(Invalid::field(name, "is not known; known here: key, sha256").into()),
+        }
+    }
+    let key = key.filter(|it| cache_key(it));
+    let key = key.ok_or_else(|| Invalid::field("key", "is no key of a cache"))?;
+    let hexadecimal = |it: &String| it.len() == 64 && it.bytes().all(|it| it.is_ascii_hexdigit());
+    let sha256 = sha256.filter(hexadecimal);
+    let sha256 = sha256.ok_or_else(|| Invalid::field("sha256", "is 64 digits of hexadecimal"))?;
+    Ok((key, sha256))
+}
+
+fn view(cache: &Cache) -> CacheView {
+    let meta = &cache.meta;
+    let filled = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let used = cache.used_at.duration_since(std::time::UNIX_EPOCH);
+    let used = used.map_or(0, |it| i64::try_from(it.as_millis()).unwrap_or(i64::MAX));
+    CacheView {
+        id: cache.id.clone(),
+        key: meta.key.clone(),
+        repository: filled(&meta.scope.repository),
+        git_ref: filled(&meta.scope.git_ref),
+        trusted: meta.scope.trusted,
+        size: meta.size,
+        sha256: meta.sha256.clone(),
+        saved_at: Millis(meta.saved_at),
+        used_at: Millis(used),
+        run_id: meta.run_id.clone(),
+        job: meta.job.clone(),
+    }
+}

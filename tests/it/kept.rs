@@ -1,0 +1,395 @@
+//! What jobs leave and find again: artifacts, inputs and caches, through the real binary.
+
+use std::path::Path;
+use std::time::Duration;
+
+use delta_testkit::process::{Process, Spawn};
+use serde_json::{Value, json};
+
+use crate::faults_agent::only_job;
+use crate::handover::log_of;
+use crate::harness::{Options, Person, Server, delta_ci, storm_count, until};
+
+/// Megabytes of the large artifact: sparse, so that only the way is long.
+fn large_megabytes() -> u32 {
+    storm_count("DELTA_STORM_ARTIFACT_MB", 512)
+}
+
+/// Megabytes of the large cache.
+fn cache_megabytes() -> u32 {
+    storm_count("DELTA_STORM_CACHE_MB", 128)
+}
+
+/// Memory that neither side may ever have needed, whatever the size of a file: several times what
+/// an idle one has.
+const FLAT_MEMORY_KB: u64 = 300_000;
+
+fn agent(server: &Server, name: &str) -> Spawn {
+    let file = server.folder().join(format!("{name}.token"));
+    if !file.exists() {
+        std::fs::write(&file, server.token("runner")).unwrap();
+    }
+    delta_ci()
+        .args(["agent", "--name", name, "--server"])
+        .arg(format!("http://{}", server.addr()))
+        .arg("--token-file")
+        .arg(&file)
+        .arg("--work-dir")
+        .arg(server.folder().join(name))
+}
+
+fn run_of(trust: &str, spec: Value) -> Value {
+    json!({ "trust": trust, "jobs": [{ "name": "work", "job_spec": spec }] })
+}
+
+#[track_caller]
+fn succeeds(person: &Person, run: &str) -> String {
+    let over = person.until_over_within(Duration::from_secs(240), run);
+    let job = only_job(person, run);
+    let shown = person.attempt(&job);
+    assert_eq!(
+        over["outcome"],
+        "SUCCESS",
+        "{shown}\n{}",
+        log_of(person, &job)
+    );
+    job
+}
+
+/// The most memory that a process has had at once, in kilobytes.
+fn peak(process: &Process) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn names(person: &Person, path: &str) -> Vec<String> {
+    let list = person.get(&format!("/api/v1/{path}/artifacts"))["artifacts"].clone();
+    let name = |it: &Value| it["name"].as_str().unwrap().to_owned();
+    list.as_array().unwrap().iter().map(name).collect()
+}
+
+// T9, EP-13, EP-46
+#[test]
+fn files_of_one_job_are_kept_fetched_and_found_by_the_next() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent(&server, "box").spawn().unwrap();
+    let secret = server.folder().join("secret");
+    std::fs::write(&secret, "canary").unwrap();
+    let make = format!(
+        "mkdir -p dist/sub; echo small > dist/small.txt\n\
+         head -c 3000000 /dev/urandom > dist/sub/large.bin; sha256sum dist/sub/large.bin\n\
+         : > dist/empty; ln dist/small.txt dist/twin\n\
+         ln -s {secret} dist/link; ln -s / dist/root; mkfifo dist/pipe; ln -s .. dist/sub/up\n\
+         ln -s /proc/self/fd dist/fds",
+        secret = secret.display()
+    );
+    let jobs = json!([
+        { "name": "build", "job_spec": { "steps": [make],
+            "artifacts": ["dist/**", { "type": "report", "path_glob": "no/such.xml" }] } },
+        { "name": "use", "needs": ["build"], "job_spec": {
+            "steps": ["cat in/dist/small.txt; sha256sum in/dist/sub/large.bin; ! ls in/dist/link"],
+            "inputs": [{ "job": "build", "path_glob": "dist/**", "into": "in" }] } },
+        { "name": "want", "needs": ["build"], "job_spec": {
+            "steps": ["echo never"], "inputs": [{ "job": "build", "path_glob": "other/*" }] },
+            "required": false, "max_attempts": 1 },
+    ]);
+    let run = person.create(&json!({ "jobs": jobs }));
+    let over = person.until_over(&run);
+    let ids: Vec<String> = (0..3)
+        .map(|n| over["jobs"][n]["job_id"].as_str().unwrap().to_owned())
+        .collect();
+    let build = log_of(&person, &ids[0]);
+    assert_eq!(over["outcome"], "SUCCESS", "{over}\n{build}");
+    let wanted = [
+        "dist/empty",
+        "dist/small.txt",
+        "dist/sub/large.bin",
+        "dist/twin",
+    ];
+    assert_eq!(names(&person, &format!("jobs/{}", ids[0])), wanted);
+    assert!(build.contains("--- 4 artifacts, 3.0 MB in "), "{build}");
+    assert!(
+        build.contains("warning: no file matches the artifact `no/such.xml`"),
+        "{build}"
+    );
+    assert!(build.contains("`dist/link` is a link"), "{build}");
+    let used = log_of(&person, &ids[1]);
+    let hash = build
+        .lines()
+        .find(|line| line.contains("dist/sub/large.bin"))
+        .unwrap();
+    let hash = hash.split_whitespace().next().unwrap();
+    assert!(used.contains("small\n") && used.contains(hash), "{used}");
+    let want = person.attempt(&ids[2]);
+    assert_eq!(want["cause"], "artifact", "{want}");
+    let got = server.folder().join("got");
+    let done = server.cli(&[
+        "artifacts",
+        "get",
+        &format!("{run}/build"),
+        "-o",
+        got.to_str().unwrap(),
+    ]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert_eq!(
+        std::fs::read_to_string(got.join("dist/small.txt")).unwrap(),
+        "small\n"
+    );
+    assert_eq!(
+        std::fs::read(got.join("dist/sub/large.bin")).unwrap().len(),
+        3_000_000
+    );
+    let list = server.cli(&["artifacts", &run]);
+    assert!(
+        list.stdout.contains("3.0 MB") && list.stdout.contains("dist/twin"),
+        "{list:?}"
+    );
+    server.check();
+}
+
+// T7
+#[test]
+fn the_second_run_finds_the_cache_and_no_run_finds_a_forks() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent(&server, "box").spawn().unwrap();
+    let spec = |word: &str| {
+        json!({ "steps": [format!("cat deps/.bin/tool || echo nothing there\n\
+                mkdir -p deps/.bin; echo {word} > deps/tool; ln -sf ../tool deps/.bin/tool")],
+            "caches": [{ "type": "deps", "key": "deps-{os}-{hash:none.lock}", "paths": ["deps"],
+                "restore_keys": ["deps-"] }] })
+    };
+    // The fork is first, and says that it is the default branch.
+    let mut fork = run_of("untrusted", spec("poison"));
+    fork["ref"] = json!("main");
+    let fork_log = log_of(&person, &succeeds(&person, &person.create(&fork)));
+    assert!(
+        fork_log.contains("cache deps: saved deps-linux-none"),
+        "{fork_log}"
+    );
+    let first = log_of(
+        &person,
+        &succeeds(&person, &person.create(&run_of("trusted", spec("good")))),
+    );
+    assert!(
+        first.contains("cache deps: miss deps-linux-none"),
+        "{first}"
+    );
+    assert!(
+        first.contains("nothing there") && !first.contains("poison\n"),
+        "{first}"
+    );
+    let second = person.create(&run_of("trusted", spec("better")));
+    let second = log_of(&person, &succeeds(&person, &second));
+    assert!(
+        second.contains("cache deps: hit deps-linux-none"),
+        "{second}"
+    );
+    assert!(
+        second.contains("\ngood\n") && !second.contains("saved deps"),
+        "{second}"
+    );
+    // A fork reads what the default branch saved, where it has none of its own.
+    let mut other = run_of("untrusted", spec("other"));
+    other["ref"] = json!("patch");
+    let other = log_of(&person, &succeeds(&person, &person.create(&other)));
+    assert!(
+        other.contains("cache deps: hit") && other.contains("\ngood\n"),
+        "{other}"
+    );
+    let listed = server.cli(&["caches"]);
+    assert!(listed.stdout.contains("untrusted"), "{listed:?}");
+    let removed = server.cli(&["caches", "rm", "deps-"]);
+    assert_eq!(removed.code, Some(0), "{removed:?}");
+    assert_eq!(person.get("/api/v1/caches")["caches"], json!([]));
+    server.check();
+}
+
+/// Files that are being received, and are not empty.
+fn being_received(objects: &Path) -> usize {
+    let entries = std::fs::read_dir(objects.join("parts"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let written = |path: &Path| {
+        use std::os::unix::fs::MetadataExt;
+        path.metadata().is_ok_and(|it| it.blocks() > 2_000)
+    };
+    entries.filter(|entry| written(&entry.path())).count()
+}
+
+// F3, F45, D15
+#[test]
+fn an_agent_killed_in_mid_upload_leaves_nothing_half_and_the_next_sends_it_whole() {
+    let server = Server::start(Options::patient().flag("lease-ttl", "60s"));
+    let person = server.person();
+    let running = agent(&server, "box").spawn().unwrap();
+    let step = format!("truncate -s {}M big; printf end >> big", large_megabytes());
+    let run = person.create(&run_of(
+        "trusted",
+        json!({ "steps": [step], "artifacts": ["big"] }),
+    ));
+    let objects = server.data().join("objects");
+    until(
+        "bytes come",
+        || being_received(&objects),
+        |parts| *parts > 0,
+    );
+    running.kill9().unwrap();
+    let job = only_job(&person, &run);
+    assert_eq!(names(&person, &format!("jobs/{job}")), [""; 0]);
+    let again = agent(&server, "box").spawn().unwrap();
+    assert_eq!(succeeds(&person, &run), job);
+    let attempt = person.attempt(&job);
+    assert_eq!(
+        (&attempt["attempt"], &attempt["losses"]),
+        (&json!(1), &json!(0)),
+        "{attempt}"
+    );
+    let list = person.get(&format!("/api/v1/jobs/{job}/artifacts"));
+    let size = u64::from(large_megabytes()) * 1024 * 1024 + 3;
+    assert_eq!(list["artifacts"][0]["size"], size, "{list}");
+    for (who, process) in [("agent", &again), ("server", server.process())] {
+        let peak = peak(process);
+        assert!(peak < FLAT_MEMORY_KB, "the {who} needed {peak} kB");
+    }
+    until(
+        "nothing is left over",
+        || being_received(&objects),
+        |parts| *parts == 0,
+    );
+    server.check();
+}
+
+// D4, F9
+#[test]
+fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
+    let server = Server::start(Options::patient().flag("lease-ttl", "3s"));
+    let person = server.person();
+    let sleeper = agent(&server, "sleeper").spawn().unwrap();
+    let step = "head -c 120000000 /dev/urandom > big; echo $DELTA_LEASE_EPOCH > small; \
+                sha256sum big";
+    let spec = json!({ "steps": [step], "artifacts": ["small", "big"] });
+    let run = person.create(&run_of("trusted", spec));
+    let objects = server.data().join("objects");
+    until(
+        "bytes come",
+        || being_received(&objects),
+        |parts| *parts > 0,
+    );
+    sleeper.stop().unwrap();
+    let _winner = agent(&server, "winner").spawn().unwrap();
+    let job = succeeds(&person, &run);
+    let path = format!("/api/v1/jobs/{job}/artifacts");
+    let won = person.get(&path);
+    let hash = won["artifacts"][0]["sha256"].as_str().unwrap().to_owned();
+    assert!(log_of(&person, &job).contains(&hash), "the winner's bytes");
+    assert_eq!(won["artifacts"].as_array().unwrap().len(), 2, "{won}");
+    sleeper.cont().unwrap();
+    until(
+        "nothing is left over",
+        || being_received(&objects),
+        |parts| *parts == 0,
+    );
+    let attempts = server.folder().join("sleeper/state/attempts");
+    let left = || std::fs::read_dir(&attempts).map_or(0, |it| it.count());
+    until("the sleeper gave up", left, |left| *left == 0);
+    assert_eq!(person.get(&path), won);
+    assert!(log_of(&person, &job).contains(&hash));
+    server.check();
+}
+
+// D15
+#[test]
+fn a_large_cache_needs_no_more_memory_than_a_small_one() {
+    let server = Server::start(Options::patient().flag("lease-ttl", "60s"));
+    let person = server.person();
+    let running = agent(&server, "box").spawn().unwrap();
+    let bytes = cache_megabytes();
+    // Half of it compresses.
+    let step = format!(
+        "ls -l deps || true; mkdir -p deps; [ -e deps/one ] || \
+         {{ head -c {half}M /dev/urandom > deps/one; head -c {half}M /dev/zero > deps/two; }}",
+        half = bytes / 2
+    );
+    let spec = json!({ "steps": [step],
+        "caches": [{ "type": "deps", "key": "large", "paths": ["deps"] }] });
+    for wanted in ["cache deps: saved large", "cache deps: hit large"] {
+        let run = person.create(&run_of("trusted", spec.clone()));
+        let log = log_of(&person, &succeeds(&person, &run));
+        assert!(log.contains(wanted), "{log}");
+    }
+    for (who, process) in [("agent", &running), ("server", server.process())] {
+        let peak = peak(process);
+        assert!(peak < FLAT_MEMORY_KB, "the {who} needed {peak} kB");
+    }
+    server.check();
+}
+
+/// A small disk of its own, for as long as this lives.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn new(path: &Path, megabytes: u32) -> SmallDisk {
+        std::fs::create_dir_all(path).unwrap();
+        let size = format!("size={megabytes}m");
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(path)
+            .status();
+        assert!(mounted.unwrap().success(), "a small disk");
+        SmallDisk(path.to_owned())
+    }
+
+    fn used(&self) -> u64 {
+        let found = rustix::fs::statvfs(&self.0).unwrap();
+        (found.f_blocks - found.f_bfree) * found.f_frsize
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount")
+            .arg("-l")
+            .arg(&self.0)
+            .status();
+    }
+}
+
+// F44
+#[test]
+fn a_full_disk_of_the_server_is_said_and_gives_its_space_back() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else can make a small disk.
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let disk = SmallDisk::new(&place.path().join("objects"), 16);
+    let objects = disk.0.to_str().unwrap().to_owned();
+    let server = Server::start(Options::patient().flag("objects", &objects));
+    let person = server.person();
+    let _agent = agent(&server, "box").spawn().unwrap();
+    let body = json!({ "jobs": [{ "name": "work", "max_attempts": 1, "job_spec": {
+        "steps": ["head -c 40000000 /dev/urandom > big"], "artifacts": ["big"] } }] });
+    let run = person.create(&body);
+    let over = person.until_over_within(Duration::from_secs(120), &run);
+    assert_eq!(over["outcome"], "FAILED", "{over}");
+    let job = only_job(&person, &run);
+    let attempt = person.attempt(&job);
+    assert_eq!(attempt["cause"], "artifact", "{attempt}");
+    let summary = attempt["summary"].as_str().unwrap_or_default();
+    assert!(summary.contains("the server's disk is full"), "{attempt}");
+    assert_eq!(names(&person, &format!("jobs/{job}")), [""; 0]);
+    until(
+        "the space is given back",
+        || disk.used(),
+        |used| *used < 4_000_000,
+    );
+    let small = json!({ "steps": ["echo x > small"], "artifacts": ["small"] });
+    succeeds(&person, &person.create(&run_of("trusted", small)));
+}
