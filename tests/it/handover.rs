@@ -15,7 +15,7 @@ fn kills() -> u32 {
 }
 
 /// The agent `box`, each time on the same folders.
-fn agent(server: &Server) -> Spawn {
+pub fn agent(server: &Server) -> Spawn {
     let file = server.folder().join("box.token");
     if !file.exists() {
         std::fs::write(&file, server.token("runner")).unwrap();
