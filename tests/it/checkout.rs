@@ -7,8 +7,8 @@ use delta_testkit::git::{GitHttp, Repository};
 use delta_testkit::proxy::HttpProxy;
 use serde_json::{Value, json};
 
-use crate::faults_agent::{agent_with, only_job};
-use crate::handover::log_of;
+use crate::faults_agent::only_job;
+use crate::handover::{agent, log_of};
 use crate::harness::{Options, Person, Server, until};
 
 /// A project that is built and tested with nothing but a shell.
@@ -46,7 +46,7 @@ fn a_run_is_cloned_built_and_the_next_one_finds_it_on_the_agent() {
     let http = GitHttp::start(root.path()).unwrap();
     let server = Server::start(Options::patient());
     let person = server.person();
-    let _agent = agent_with(&server, server.addr(), "box", &[]);
+    let _agent = agent(&server).spawn().unwrap();
     let url = http.url("app.git");
     let build = json!({"steps": ["sh build.sh", "test -z \"$(git status --porcelain src)\""]});
     for how in ["anew", "from this agent's cache"] {
@@ -70,7 +70,7 @@ fn a_run_is_cloned_built_and_the_next_one_finds_it_on_the_agent() {
     let lost = person.create(&run_at(&url, &"1".repeat(40), build.clone()));
     assert_eq!(person.until_over(&lost)["outcome"], "FAILED");
     assert_eq!(cause(&person, &lost), (json!("FAILED"), json!("clone")));
-    let hostile = person.create(&run_at("ext::sh -c id", &commit, build));
+    let hostile = person.create(&run_at("ext::id", &commit, build));
     assert_eq!(person.until_over(&hostile)["outcome"], "FAILED");
     assert_eq!(
         cause(&person, &hostile),
@@ -92,16 +92,16 @@ fn an_agent_that_is_killed_in_a_clone_leaves_nothing_and_the_job_is_done_by_the_
     let proxy = HttpProxy::start(http.addr(), 1).unwrap();
     let server = Server::start(Options::quick());
     let person = server.person();
-    let agent = agent_with(&server, server.addr(), "box", &[]);
+    let first = agent(&server).spawn().unwrap();
     let held = proxy.hold_response("/app.git/git-upload-pack");
     let url = format!("{}/app.git", proxy.url());
     let run = person.create(&run_at(&url, &commit, json!({"steps": ["sh build.sh"]})));
     held.wait_arrived(Duration::from_secs(30));
-    agent.kill9().unwrap();
+    first.kill9().unwrap();
     let work = server.folder().join("box");
     assert_eq!(left_in(&work.join("state/repositories/trusted")), 1);
     assert_eq!(left_in(&work.join("attempts")), 1);
-    let _next = agent_with(&server, server.addr(), "box", &[]);
+    let _next = agent(&server).spawn().unwrap();
     let over = person.until_over(&run);
     assert_eq!(over["outcome"], "SUCCESS", "{over}");
     let log = log_of(&person, &only_job(&person, &run));
@@ -130,7 +130,7 @@ fn a_cancel_ends_a_clone_at_once() {
     let proxy = HttpProxy::start(http.addr(), 1).unwrap();
     let server = Server::start(Options::patient());
     let person = server.person();
-    let _agent = agent_with(&server, server.addr(), "box", &[]);
+    let _agent = agent(&server).spawn().unwrap();
     let held = proxy.hold_response("/app.git/git-upload-pack");
     let url = format!("{}/app.git", proxy.url());
     let run = person.create(&run_at(&url, &commit, json!({"steps": ["sh build.sh"]})));
