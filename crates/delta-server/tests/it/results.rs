@@ -85,7 +85,7 @@ async fn results_are_stored_before_the_result_is_answered_and_a_repeat_is_one() 
     let (mut agent, work, run) = at_work(&bench).await;
     let long = TestResult {
         error_message: "it broke".to_owned(),
-        stack_trace: "x".repeat(10 << 20),
+        stack_trace: "x".repeat(3 << 20),
         duration_ms: -7,
         ..result("b", TestStatus::Fail)
     };
