@@ -110,7 +110,7 @@ fn end(agent: &Process) {
 /// Prints its secret in halves, in base64 and as it is, before and after somebody looked.
 fn talkative(server: &Server) -> [String; 2] {
     let (mark, go) = (server.folder().join("mark"), server.folder().join("go"));
-    let halves = "printf canary-; sleep 0.1; printf 'Zq8kW3vR1t halves\\n'";
+    let halves = "printf ${CANARY%??????????}; sleep 0.1; echo ${CANARY#???????} halves";
     [
         format!("echo raw $CANARY; {halves}; printf %s $CANARY | base64"),
         format!(
