@@ -24,7 +24,11 @@ pub(crate) fn read(granted: &LeaseGranted) -> Result<JobSpec, Unusable> {
         let summary = "this agent executes steps and tests, the job has a function";
         return Err(spec_error(summary.to_owned()));
     }
-    if spec.tests.iter().any(|test| test.execution.kind == ExecutionKind::Container) {
+    if spec
+        .tests
+        .iter()
+        .any(|test| test.execution.kind == ExecutionKind::Container)
+    {
         in_one_container(&mut spec)?;
     }
     let kept = spec.tests.iter().filter_map(|it| it.result_config.as_ref());

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use super::{Around, Failed, Prepared};
 use crate::backoff::Backoff;
+use crate::checkout::{Credential, NoUse};
 use crate::mask::Patterns;
 use crate::secret::Secret;
 
@@ -32,17 +33,6 @@ const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 /// Bytes of all secrets of one job. Each is looked for in a dozen forms, and a process gets no
 /// more than two megabytes of variables.
 const MAX_TOTAL_BYTES: usize = 256 * 1024;
-
-/// What a checkout proves itself with.
-#[allow(dead_code, reason = "read by the checkout")]
-pub(crate) enum CheckoutCredential {
-    Token {
-        username: Option<String>,
-        token: Secret,
-    },
-    /// A private key, and the only host keys to believe.
-    SshKey { key: Secret, known_hosts: String },
-}
 
 /// Everything that was fetched for one attempt. It has no `Debug`.
 pub(crate) struct Fetched {
@@ -108,24 +98,27 @@ pub(super) async fn after(around: &Around<'_>) -> Result<(), Failed> {
 }
 
 /// What the checkout is to prove itself with, of what was fetched.
-#[allow(dead_code, reason = "called by the checkout")]
-pub(crate) fn checkout_credential(around: &Around<'_>) -> Option<CheckoutCredential> {
+pub(crate) fn checkout_credential(around: &Around<'_>) -> Result<Option<Credential>, NoUse> {
     let Some(CheckoutSpec::On(options)) = &around.spec.checkout else {
-        return None;
+        return Ok(None);
     };
-    let fetched = around.secrets.get()?;
-    let found = fetched.get(options.credential.as_deref()?)?;
+    let name = options.credential.as_deref();
+    let fetched = around.secrets.get().zip(name);
+    let Some(found) = fetched.and_then(|(fetched, name)| fetched.get(name)) else {
+        return Ok(None);
+    };
     let secret = Secret::new(found.value.clone());
-    Some(match found.kind {
-        SecretKind::Plain | SecretKind::Token => CheckoutCredential::Token {
+    Ok(Some(match found.kind {
+        SecretKind::Plain => Credential::from_secret(&secret)?,
+        SecretKind::Token => Credential::Token {
             username: found.username.clone(),
             token: secret,
         },
-        SecretKind::SshKey => CheckoutCredential::SshKey {
+        SecretKind::SshKey => Credential::SshKey {
             key: secret,
             known_hosts: found.known_hosts.clone().unwrap_or_default(),
         },
-    })
+    }))
 }
 
 async fn fetch<'a>(around: &'a Around<'_>, names: &[&str]) -> Result<&'a Fetched, Failed> {

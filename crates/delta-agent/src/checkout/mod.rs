@@ -29,17 +29,17 @@ use delta_wire::job_spec::{CheckoutOptions, CheckoutSpec};
 
 pub use self::address::Protocols;
 use self::address::{Address, Protocol};
-pub(crate) use self::credential::Credential;
 use self::credential::Loan;
+pub(crate) use self::credential::{Credential, NoUse};
 use self::fetch::Wanted;
 use self::git::{Call, Git};
 pub use self::repositories::CacheBounds;
 pub(crate) use self::repositories::Repositories;
 use self::repositories::{Borrowed, Key};
 use self::trouble::Trouble;
+use crate::around::secrets::checkout_credential;
 use crate::around::{Around, Failed, Log, Origin};
 use crate::private::PRIVATE;
-use crate::secret::Secret;
 use crate::workspace::Source;
 
 /// How repositories come into workspaces.
@@ -80,11 +80,7 @@ pub(crate) async fn prepare(around: &Around<'_>) -> Result<(), Failed> {
     if context.origin.repository.is_none() || context.settings.source != Source::Empty {
         return Ok(());
     }
-    let secret = match &options.credential {
-        Some(name) => secret_of_checkout(around, name).await?,
-        None => None,
-    };
-    let credential = secret.as_ref().map(Credential::from_secret).transpose();
+    let credential = checkout_credential(around);
     let credential = credential.map_err(|problem| Failed {
         cause: Cause::SpecError,
         summary: format!("no checkout: the credential is of no use: {problem}"),
@@ -101,13 +97,6 @@ pub(crate) async fn prepare(around: &Around<'_>) -> Result<(), Failed> {
         log: around.log,
     };
     checkout.perform().await
-}
-
-/// The text of the secret that `checkout.credential` names, fetched with the lease; nothing where
-/// there is none. The one place where a checkout meets the secrets of a run.
-async fn secret_of_checkout(around: &Around<'_>, name: &str) -> Result<Option<Secret>, Failed> {
-    let _ = (around, name);
-    Ok(None)
 }
 
 /// One checkout to do.
