@@ -17,6 +17,7 @@ mod kept;
 mod kills;
 mod partitions;
 mod results;
+mod project;
 mod sandbox;
 mod secrets;
 mod shuffled;
