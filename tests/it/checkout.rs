@@ -1,6 +1,8 @@
 //! The run's repository in the workspace: cloned by a real agent from a real git server.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use delta_testkit::git::{GitHttp, Repository};
@@ -76,6 +78,64 @@ fn a_run_is_cloned_built_and_the_next_one_finds_it_on_the_agent() {
         cause(&person, &hostile),
         (json!("FAILED"), json!("spec_error"))
     );
+    server.check();
+}
+
+// T14
+#[test]
+fn nothing_that_the_agents_user_has_configured_has_a_say_in_a_clone() {
+    let root = tempfile::tempdir().unwrap();
+    let (app, _) = project(root.path());
+    let commit = app.commit(".gitattributes", "* filter=evil\n").unwrap();
+    let http = GitHttp::start(root.path()).unwrap();
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let home = tempfile::tempdir().unwrap();
+    let (hook, tripped) = (
+        home.path().join("post-checkout"),
+        home.path().join("tripped"),
+    );
+    let program = format!("touch {}", tripped.display());
+    std::fs::write(&hook, format!("#!/bin/sh\n{program}\n")).unwrap();
+    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = format!(
+        "[core]\n\thooksPath = {home}\n\tfsmonitor = {hook}\n\
+         [filter \"evil\"]\n\tsmudge = {program}; cat\n\
+         [credential]\n\thelper = !{program};\n\
+         [url \"http://127.0.0.1:1/\"]\n\tinsteadOf = http://\n",
+        home = home.path().display(),
+        hook = hook.display(),
+    );
+    std::fs::write(home.path().join(".gitconfig"), config).unwrap();
+    // The wire is live: git as the agent's user types it trips it.
+    let own = Command::new("git")
+        .args([
+            "-c",
+            "url.http://127.0.0.1:1/.insteadOf=none",
+            "clone",
+            "-q",
+        ])
+        .arg(app.path())
+        .arg(home.path().join("clone"))
+        .env("HOME", home.path())
+        .status();
+    assert!(own.unwrap().success() && tripped.exists());
+    std::fs::remove_file(&tripped).unwrap();
+    let _agent = agent(&server)
+        .env("HOME", home.path())
+        .env("GIT_SSH_COMMAND", &program)
+        .env("GIT_CONFIG_COUNT", "1")
+        .env("GIT_CONFIG_KEY_0", "core.hooksPath")
+        .env("GIT_CONFIG_VALUE_0", home.path())
+        .spawn()
+        .unwrap();
+    let steps = json!({"steps": ["cat src/greeting.txt"]});
+    let run = person.create(&run_at(&http.url("app.git"), &commit, steps));
+    let over = person.until_over(&run);
+    let log = log_of(&person, &only_job(&person, &run));
+    assert_eq!(over["outcome"], "SUCCESS", "{over} {log}");
+    assert!(log.contains("hello from a later one\n"), "{log}");
+    assert!(!tripped.exists());
     server.check();
 }
 

@@ -230,7 +230,8 @@ impl Checkout<'_> {
             hash_length: wanted.hash_length(),
         };
         let done = loop {
-            let kept = self.repositories.borrow(&key).await;
+            let waits = || self.log.mark("another job fetches this repository: wait");
+            let kept = self.repositories.borrow(&key, waits).await;
             let kept = kept.map_err(Trouble::io("no repository to fetch into"))?;
             let known = kept.git_folder().join("HEAD").exists();
             let done = self.by_way_of(&kept, known, git, wanted, loan).await;
@@ -274,24 +275,15 @@ impl Checkout<'_> {
             }
             _ => {
                 let commit = fetch::fetch(git, &repository, wanted, loan).await?;
-                (
-                    commit,
-                    if known {
-                        "with the help of this agent's cache"
-                    } else {
-                        "anew"
-                    },
-                )
+                let how = match known {
+                    true => "with the help of this agent's cache",
+                    false => "anew",
+                };
+                (commit, how)
             }
         };
-        fetch::copy(
-            git,
-            &repository,
-            &self.workspace.join(".git"),
-            &commit,
-            wanted,
-        )
-        .await?;
+        let to = self.workspace.join(".git");
+        fetch::copy(git, &repository, &to, &commit, wanted).await?;
         Ok((commit, how))
     }
 }

@@ -90,10 +90,22 @@ impl Repositories {
         repositories
     }
 
-    /// The repository of this key, for the caller alone until it is given back.
-    pub async fn borrow(self: &Arc<Self>, key: &Key<'_>) -> io::Result<Borrowed> {
+    /// The repository of this key, for the caller alone until it is given back. Says when it has
+    /// to wait for somebody else.
+    pub async fn borrow(
+        self: &Arc<Self>,
+        key: &Key<'_>,
+        waits: impl FnOnce(),
+    ) -> io::Result<Borrowed> {
         let folder = self.root.join(key.folder());
-        let guard = self.lock_of(&folder).lock_owned().await;
+        let lock = self.lock_of(&folder);
+        let guard = match Arc::clone(&lock).try_lock_owned() {
+            Ok(guard) => guard,
+            Err(_) => {
+                waits();
+                lock.lock_owned().await
+            }
+        };
         if folder.join(OPEN).exists() || packs(&folder) > MAX_PACKS {
             self.discard(&folder)?;
         }

@@ -205,5 +205,5 @@ async fn checkouts_of_one_repository_at_the_same_time_do_not_disturb_each_other(
         assert_eq!(out.file("version.txt").as_deref(), Some("version 1\n"));
         cached += u32::from(out.log.contains("from this agent's cache"));
     }
-    assert_eq!(cached, 5, "one of them fetched for all");
+    assert_eq!(cached, 5, "one of them fetched for all the others");
 }

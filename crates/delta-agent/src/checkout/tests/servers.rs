@@ -78,6 +78,24 @@ async fn a_server_that_gives_nothing_by_hash_is_asked_by_name() {
     assert!(out.failed().summary.contains("has no commit"), "{out:?}");
 }
 
+#[tokio::test]
+async fn a_repository_with_long_hashes_is_checked_out_like_any_other() {
+    let root = tempfile::tempdir().expect("a folder");
+    let work = root.path().join("long");
+    fs::create_dir(&work).expect("a folder");
+    let git = |arguments: &[&str]| delta_testkit::git::git(&work, arguments).expect("git");
+    git(&["init", "-q", "-b", "main", "--object-format=sha256"]);
+    fs::write(work.join("file"), "long\n").expect("a file");
+    git(&["add", "-A"]);
+    git(&["commit", "-q", "-m", "long"]);
+    let commit = git(&["rev-parse", "HEAD"]);
+    assert_eq!(commit.len(), 64);
+    let http = GitHttp::start(root.path()).expect("a server");
+    let bench = Bench::new(&http.url("long/.git")).at(&commit);
+    let out = bench.checkout().await.expect();
+    assert_eq!(out.file("file").as_deref(), Some("long\n"));
+}
+
 // EP-40
 #[tokio::test]
 async fn an_unknown_commit_or_ref_is_said_so() {
