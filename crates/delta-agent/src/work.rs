@@ -198,15 +198,8 @@ impl Assignment {
             prepared = around::before(&around) => prepared,
             reason = ordered(&mut stop) => return Err(stopped_before(reason)),
         };
-        let container = |prepared: Prepared| {
-            let container = container::plan(spec, &self.place(folder, confinement))?;
-            Ok(Prepared {
-                container,
-                ..prepared
-            })
-        };
-        let prepared = prepared
-            .and_then(container)
+        let mut prepared = prepared.map_err(|failed| not_begun(failed.cause, failed.summary))?;
+        prepared.container = container::plan(spec, &self.place(folder, confinement))
             .map_err(|failed| not_begun(failed.cause, failed.summary))?;
         if let Some(owner) = confinement.user {
             self.give_away(folder, owner).await?;
@@ -244,7 +237,7 @@ impl Assignment {
         container::Place {
             settings: &context.settings.containers,
             runtime: context.runtime.as_deref(),
-            owner: context.state.owner(),
+            state: &context.state,
             folder,
             confinement,
             untrusted: context.untrusted,

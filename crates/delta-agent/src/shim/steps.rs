@@ -121,7 +121,7 @@ impl Shim {
         if self.container.is_some() {
             let calling = self.step_in_container(script)?;
             return Ok(match self.supervise(calling.pid).await {
-                Ok(status) => self.judge(calling, status),
+                Ok(status) => self.judge(calling, status).await,
                 Err(reason) => StepEnd::Stopped(reason),
             });
         }
