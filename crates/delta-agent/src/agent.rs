@@ -175,12 +175,9 @@ pub async fn run(
     let secrets = secrets(&server, &state);
     let courier = Courier::new(&server);
     let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
-    let runtime = match settings.detect_runtimes {
-        true => container::detect(&settings.containers).await.map(Arc::new),
-        false => None,
-    };
+    let (machine, runtime) = look_around(&settings).await;
     let _clearing = clear_containers(runtime.clone(), &state, &inherited);
-    let line = link_settings(server, &settings, &state, enforced, runtime.as_deref()).await;
+    let line = link_settings(server, &settings, &state, enforced, machine);
     let mut agent = Agent {
         context: SlotContext {
             link: link.clone(),
@@ -213,18 +210,24 @@ pub async fn run(
     ended
 }
 
-async fn link_settings(
+/// What this machine is and has, and what makes containers on it.
+async fn look_around(settings: &AgentSettings) -> (Machine, Option<Arc<Runtime>>) {
+    if !settings.detect_runtimes {
+        return (Machine::hardware(&settings.work_folder), None);
+    }
+    let machine = Machine::whole(&settings.work_folder);
+    let (machine, runtime) = tokio::join!(machine, container::detect(&settings.containers));
+    let machine = machine.with_containers(runtime.as_ref());
+    (machine, runtime.map(Arc::new))
+}
+
+fn link_settings(
     server: ServerSettings,
     settings: &AgentSettings,
     state: &StateFolder,
     enforced: Vec<String>,
-    runtime: Option<&Runtime>,
+    machine: Machine,
 ) -> LinkSettings {
-    let machine = match settings.detect_runtimes {
-        true => Machine::whole(&settings.work_folder).await,
-        false => Machine::hardware(&settings.work_folder),
-    };
-    let machine = machine.with_containers(runtime);
     LinkSettings {
         address: server.address,
         token: server.token,
@@ -396,7 +399,8 @@ fn clear_containers(
     inherited: &[(Note, Adopted)],
 ) -> Option<AbortOnDropHandle<()>> {
     let runtime = runtime?;
-    let owner = state.owner().to_owned();
+    // Without one there was never a container.
+    let owner = state.known_owner()?;
     let label = |number: u64| container::attempt_label(&owner, &number.to_string());
     let going_on: Vec<String> = inherited.iter().map(|(_, it)| label(it.number)).collect();
     let clearing = async move { container::clear_others(&runtime, &owner, &going_on).await };

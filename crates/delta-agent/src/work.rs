@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::SlotContext;
-use crate::around::{self, Around, Carried, Kept, Log, Prepared, Results};
+use crate::around::{self, Around, Carried, Failed, Kept, Log, Prepared, Results};
 use crate::attempt::{
     self, Adopted, Attempt, Begin, Draft, Finished, Remains, Sizes, StepRecord, Watcher,
 };
@@ -216,16 +216,10 @@ impl Assignment {
             prepared = around::before(&around) => prepared,
             reason = ordered(&mut stop) => return Err(stopped_before(reason)),
         };
-        let container = |prepared: Prepared| {
-            let container = container::plan(spec, &self.place(folder, confinement))?;
-            Ok(Prepared {
-                container,
-                ..prepared
-            })
-        };
-        let prepared = prepared
-            .and_then(container)
-            .map_err(|failed| not_begun(failed.cause, log.redact(&failed.summary)))?;
+        let failed = |failed: Failed| not_begun(failed.cause, log.redact(&failed.summary));
+        let mut prepared = prepared.map_err(failed)?;
+        prepared.container =
+            container::plan(spec, &self.place(folder, confinement)).map_err(failed)?;
         if let Some(owner) = confinement.user {
             self.give_away(folder, owner).await?;
         }
@@ -265,7 +259,7 @@ impl Assignment {
         container::Place {
             settings: &context.settings.containers,
             runtime: context.runtime.as_deref(),
-            owner: context.state.owner(),
+            state: &context.state,
             folder,
             confinement,
             untrusted: context.untrusted,

@@ -26,7 +26,6 @@ const MAX_SOCKET_PATH: usize = 100;
 #[derive(Debug)]
 pub struct StateFolder {
     folder: PrivateFolder,
-    owner: String,
     next: AtomicU64,
 }
 
@@ -36,7 +35,6 @@ impl StateFolder {
         let folder = PrivateFolder::open(root)?;
         folder.protect()?;
         let state = StateFolder {
-            owner: owner(&folder.root)?,
             folder,
             next: AtomicU64::new(1),
         };
@@ -50,9 +48,31 @@ impl StateFolder {
     }
 
     /// Tells what belongs to this folder's agent from what belongs to another's on the same
-    /// machine.
-    pub fn owner(&self) -> &str {
-        &self.owner
+    /// machine. The same for as long as the folder is there; made when it is first asked for.
+    pub fn owner(&self) -> io::Result<String> {
+        if let Some(owner) = self.known_owner() {
+            return Ok(owner);
+        }
+        let path = self.path().join(OWNER_FILE);
+        let draft = path.with_extension(fresh_key());
+        let owner = fresh_key();
+        write_private(&draft, owner.as_bytes())?;
+        // Two slots may ask at once: the first one's is everybody's.
+        let made = fs::hard_link(&draft, &path);
+        fs::remove_file(&draft)?;
+        match made {
+            Err(problem) if problem.kind() != io::ErrorKind::AlreadyExists => Err(problem),
+            _ => self
+                .known_owner()
+                .ok_or_else(|| io::Error::other("its owner cannot be read")),
+        }
+    }
+
+    /// The same, when anything of this agent's was ever marked with it.
+    pub fn known_owner(&self) -> Option<String> {
+        let owner = fs::read_to_string(self.path().join(OWNER_FILE)).ok()?;
+        let whole = owner.len() == 32 && owner.bytes().all(|byte| byte.is_ascii_hexdigit());
+        whole.then_some(owner)
     }
 
     /// A file in it that is always there.
@@ -94,25 +114,6 @@ impl StateFolder {
         attempts.sort();
         attempts
     }
-}
-
-/// The same for as long as the folder is there, and nobody else's.
-fn owner(root: &Path) -> Result<String, FolderError> {
-    let path = root.join(OWNER_FILE);
-    match fs::read_to_string(&path) {
-        Ok(owner) if is_owner(&owner) => return Ok(owner),
-        // Half written by an agent that was killed: nothing was labelled with it yet.
-        Ok(_) => fs::remove_file(&path).map_err(private::failed("remove", &path))?,
-        Err(problem) if problem.kind() == io::ErrorKind::NotFound => {}
-        Err(problem) => return Err(private::failed("read", &path)(problem)),
-    }
-    let owner = fresh_key();
-    write_private(&path, owner.as_bytes()).map_err(private::failed("write", &path))?;
-    Ok(owner)
-}
-
-fn is_owner(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Writes what the shim and the next agent need. Not synced: nothing of it outlives the boot.
@@ -196,9 +197,12 @@ mod tests {
         assert!(matches!(again, Err(FolderError::InUse { .. })), "{again:?}");
         let number = first.number();
         first.make(number).expect("an attempt");
+        assert_eq!(first.known_owner(), None);
+        let owner = first.owner().expect("an owner");
         drop(first);
         let second = StateFolder::open(&root).expect("a state folder");
         assert!(second.number() > number, "numbers are never used again");
+        assert_eq!(second.known_owner(), Some(owner), "it stays the same");
         second.skip_to(40);
         second.skip_to(7);
         assert_eq!(second.number(), 41, "nor those that are taken elsewhere");

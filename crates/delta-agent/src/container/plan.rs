@@ -20,6 +20,7 @@ use super::{
     TMP, WORKSPACE,
 };
 use crate::around::Failed;
+use crate::attempt::StateFolder;
 use crate::shim::Confinement;
 use crate::workspace::AttemptFolder;
 
@@ -33,8 +34,8 @@ const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
 pub(crate) struct Place<'a> {
     pub settings: &'a ContainerSettings,
     pub runtime: Option<&'a Runtime>,
-    /// This agent, as containers are labelled.
-    pub owner: &'a str,
+    /// Where this agent's name is, as containers are labelled.
+    pub state: &'a StateFolder,
     pub folder: &'a AttemptFolder,
     pub confinement: Confinement,
     pub untrusted: bool,
@@ -50,6 +51,12 @@ pub(crate) fn plan(spec: &JobSpec, place: &Place<'_>) -> Result<Option<Container
                        agent started";
         return Err(failed(Cause::StartUp, summary));
     };
+    let owner = place.state.owner().map_err(|problem| {
+        failed(
+            Cause::StartUp,
+            format!("no container can be labelled: {problem}"),
+        )
+    })?;
     let usual = ContainerSpec::default();
     let asked = spec.container.as_ref().unwrap_or(&usual);
     if place.untrusted && asked.user.is_some() {
@@ -62,7 +69,7 @@ pub(crate) fn plan(spec: &JobSpec, place: &Place<'_>) -> Result<Option<Container
     };
     Ok(Some(ContainerOrder {
         runtime: runtime.clone(),
-        owner: place.owner.to_owned(),
+        owner,
         image: image.clone(),
         pull: place.settings.pull,
         entrypoint: asked.entrypoint.clone().unwrap_or_default(),
@@ -259,10 +266,11 @@ mod tests {
             let mut folder = work.expect("a folder").existing(1);
             folder.workspace = self.folder.path().join("workspace");
             let runtime = runtime();
+            let state = StateFolder::open(&self.folder.path().join("state")).expect("a folder");
             let place = Place {
                 settings: &self.settings,
                 runtime: Some(&runtime),
-                owner: "me",
+                state: &state,
                 folder: &folder,
                 confinement: Confinement::OPEN,
                 untrusted: self.untrusted,

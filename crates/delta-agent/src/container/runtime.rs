@@ -11,7 +11,7 @@ use tokio::process::Command;
 use super::ContainerSettings;
 
 /// How long a daemon may take to say its version: a loaded machine, not a hang.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// Bytes of its answer that are read.
 const ANSWER_BYTES: usize = 4096;
 
@@ -81,20 +81,18 @@ pub async fn detect(settings: &ContainerSettings) -> Option<Runtime> {
 async fn look(program: &Path, settings: &ContainerSettings) -> Option<Runtime> {
     let env = environment(settings);
     let said = ask(program, &env, &["--version"]).await?;
-    let kind = match said.contains("podman") {
-        true => Kind::Podman,
-        false => Kind::Docker,
+    let (kind, version) = match said.strip_prefix("podman version ") {
+        // It has no daemon to ask.
+        Some(version) => (Kind::Podman, version.to_owned()),
+        None => {
+            let asked = ["version", "--format", "{{.Server.Version}}"];
+            (Kind::Docker, ask(program, &env, &asked).await?)
+        }
     };
-    // Docker's daemon must answer; podman has none.
-    let format = match kind {
-        Kind::Docker => "{{.Server.Version}}",
-        Kind::Podman => "{{.Client.Version}}",
-    };
-    let version = ask(program, &env, &["version", "--format", format]).await?;
     Some(Runtime {
         program: absolute(program),
         kind,
-        version: version.trim().to_owned(),
+        version,
         env,
     })
 }

@@ -146,7 +146,7 @@ impl Shim {
         if self.container.is_some() {
             let calling = self.step_in_container(&step.in_shell())?;
             return Ok(match self.supervise(calling.pid).await {
-                Ok(status) => self.judge(calling, status),
+                Ok(status) => self.judge(calling, status).await,
                 Err(reason) => StepEnd::Stopped(reason),
             });
         }

@@ -75,7 +75,7 @@ async fn container(bench: &Bench, settings: &ContainerSettings) -> ContainerOrde
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     ContainerOrder {
         runtime,
-        owner: bench.state.owner().to_owned(),
+        owner: bench.state.owner().expect("an owner"),
         image: IMAGE.to_owned(),
         pull: Pull::IfMissing,
         entrypoint: Vec::new(),
@@ -203,6 +203,11 @@ async fn variables_arrive_as_they_are_and_are_in_no_argument() {
 async fn a_signal_and_a_want_of_memory_are_told_apart() {
     let docker = Docker::start().expect("a daemon");
     let case = Case::on(docker, &["kill -9 $$"]).await;
+    let ended = case.run().await;
+    assert_eq!(ended.outcome, Outcome::Signaled { signal: 9 });
+    assert_eq!(ended.cause, Some(Cause::UserSignal));
+    // Its shell's own watcher, which cannot answer any more.
+    let case = Case::on(case.docker, &["kill -9 $PPID; sleep 600"]).await;
     let ended = case.run().await;
     assert_eq!(ended.outcome, Outcome::Signaled { signal: 9 });
     assert_eq!(ended.cause, Some(Cause::UserSignal));

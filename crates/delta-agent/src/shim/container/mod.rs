@@ -30,7 +30,7 @@ use tokio::net::unix::pipe;
 
 use self::arguments::Names;
 pub(super) use self::calls::exit_status;
-use self::calls::{Call, Calling, NoAnswer};
+use self::calls::{Call, Calling, NoAnswer, Waiting};
 use super::attempt::Shim;
 use super::steps::StepEnd;
 use crate::container::{ContainerOrder, WORKSPACE};
@@ -204,9 +204,14 @@ impl Shim {
     }
 
     /// What the end of a step's shell means.
-    pub(super) fn judge(&self, calling: Calling, status: ExitStatus) -> StepEnd {
+    pub(super) async fn judge(&mut self, calling: Calling, status: ExitStatus) -> StepEnd {
         let called = calling.ended(status);
-        let answer = script::answer(&called.text);
+        let mut answer = script::answer(&called.text);
+        if answer.code.is_none() {
+            // It was ended itself, perhaps for want of memory: somebody else looks.
+            let now = self.kills_now().await;
+            answer = script::answer(&format!("{}{now}", called.text));
+        }
         let gone = self.container.as_ref().and_then(|it| it.main.as_ref());
         let gone = gone.is_some_and(|main| main.ended.is_some());
         match verdict::step(&answer, status, &called.complaint) {
@@ -227,6 +232,20 @@ impl Shim {
                 StepEnd::NotStarted(Cause::AgentError, format!("{what}: {why}"))
             }
         }
+    }
+
+    /// What the container says of its memory, as a step's shell would.
+    async fn kills_now(&mut self) -> String {
+        let Some(container) = &self.container else {
+            return String::new();
+        };
+        let runtime = container.order.runtime.clone();
+        let mut call = Call::new(arguments::step(&container.names, Path::new("/")));
+        call.input = script::kills();
+        let called = self
+            .call(&runtime, call, Waiting::AWhileUnlessStopped)
+            .await;
+        called.map_or(String::new(), |called| called.text)
     }
 
     /// Asks everything in the container to end; nobody waits for the asking.

@@ -106,6 +106,11 @@ pub(super) fn step(env: &[(OsString, OsString)], script: &str) -> Vec<u8> {
     text
 }
 
+/// The part of the answer about memory, by itself.
+pub(super) fn kills() -> Vec<u8> {
+    format!("exec 3>&1\n{COUNT_KILLS}delta_ci_kills now\n").into_bytes()
+}
+
 /// One word to every shell, whatever is in it.
 fn quote(text: &mut Vec<u8>, value: &[u8]) {
     text.push(b'\'');
