@@ -44,6 +44,12 @@ pub(super) fn text(sql: Sql) -> String {
              AND ($7::text IS NULL OR r.commit = $7) \
              ORDER BY r.id DESC LIMIT $8"
         ),
+        Sql::Secrets
+        | Sql::Secret
+        | Sql::SecretsFor
+        | Sql::NewSecret
+        | Sql::ReplaceSecret
+        | Sql::RemoveSecret => super::secrets::text(sql).into(),
         _ => short(sql).into(),
     }
 }
@@ -106,12 +112,6 @@ fn short(sql: Sql) -> &'static str {
             "DELETE FROM agents \
              WHERE seen_at < $1 AND drain IS NULL AND revoked_at IS NULL RETURNING id"
         }
-        Sql::Secrets
-        | Sql::Secret
-        | Sql::SecretsFor
-        | Sql::NewSecret
-        | Sql::ReplaceSecret
-        | Sql::RemoveSecret => super::secrets::text(sql),
         Sql::Ping => "SELECT 1",
         // Counting a large table is slow; what vacuum counted last is near enough.
         Sql::Stats => {
