@@ -12,7 +12,7 @@ use delta_wire::ErrorBody;
 use delta_wire::api::{FetchSecrets, SecretKind, SecretValue, SecretValues};
 use delta_wire::job_spec::CheckoutSpec;
 use reqwest::{Method, StatusCode};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize, Zeroizing};
 
 use super::{Around, Failed, Prepared};
 use crate::backoff::Backoff;
@@ -52,6 +52,14 @@ impl Fetched {
 
     fn get(&self, name: &str) -> Option<&SecretValue> {
         self.values.iter().find(|it| it.name == name)
+    }
+}
+
+impl Drop for Fetched {
+    fn drop(&mut self) {
+        for value in &mut self.values {
+            value.value.zeroize();
+        }
     }
 }
 

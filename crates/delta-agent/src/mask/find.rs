@@ -14,6 +14,11 @@ use super::forms;
 /// The longest window: steps get no longer by more, and tails are compared byte by byte.
 const MAX_WINDOW: usize = 16;
 
+/// Bytes that are gone through at once, in so many parts: large enough to be worth it, small
+/// enough that little was done in vain where secrets are many.
+const BLOCK: usize = 4096;
+const PARTS: usize = 4;
+
 /// Pairs of bytes.
 const PAIRS: usize = 1 << 16;
 
@@ -72,25 +77,70 @@ impl Patterns {
     }
 
     /// The first place from `from` on at which a pattern is, or may be once more bytes are there.
-    pub(super) fn next(&self, bytes: &[u8], from: usize, more: More) -> Option<Hit> {
-        let mut end = from + self.window - 2;
-        while end + 1 < bytes.len() {
-            let step = self.steps[pair(bytes, end)];
-            if step > 0 {
-                end += usize::from(step);
-                continue;
-            }
-            let place = end + 2 - self.window;
-            if self.begins[pair(bytes, place)]
-                && let Some(hit) = self.at(bytes, place, more)
-            {
+    pub(super) fn next(&self, bytes: &[u8], mut from: usize, more: More) -> Option<Hit> {
+        while from + BLOCK + self.window <= bytes.len() {
+            if let Some(hit) = self.in_block(bytes, from, more) {
                 return Some(hit);
             }
-            end += 1;
+            from += BLOCK;
+        }
+        let mut end = from + self.window - 2;
+        while end + 1 < bytes.len() {
+            match self.steps[pair(bytes, end)] {
+                0 => {
+                    let hit = self.candidate(bytes, end, more);
+                    if hit.is_some() {
+                        return hit;
+                    }
+                    end += 1;
+                }
+                step => end += usize::from(step),
+            }
         }
         // Less than a window is left.
         let last = bytes.len().saturating_sub(self.window - 1).max(from);
         (last..bytes.len()).find_map(|place| self.at(bytes, place, more))
+    }
+
+    /// The first place of a block. Each step waits for the table's answer to the one before, so
+    /// several parts of the block are gone through side by side.
+    fn in_block(&self, bytes: &[u8], from: usize, more: More) -> Option<Hit> {
+        const PART: usize = BLOCK / PARTS;
+        let mut ends: [usize; PARTS] =
+            std::array::from_fn(|part| from + part * PART + self.window - 2);
+        let mut stops = ends.map(|end| end + PART);
+        let mut first = None;
+        loop {
+            let mut busy = false;
+            for part in 0..PARTS {
+                let end = ends[part];
+                if end >= stops[part] {
+                    continue;
+                }
+                busy = true;
+                let step = self.steps[pair(bytes, end)];
+                ends[part] = end + usize::from(step.max(1));
+                if step == 0
+                    && let Some(hit) = self.candidate(bytes, end, more)
+                {
+                    // Nothing behind it counts any more.
+                    first = Some(hit);
+                    stops[part..].fill(0);
+                }
+            }
+            if !busy {
+                return first;
+            }
+        }
+    }
+
+    /// What begins at the window that ends with this pair.
+    fn candidate(&self, bytes: &[u8], end: usize, more: More) -> Option<Hit> {
+        let place = end + 2 - self.window;
+        match self.begins[pair(bytes, place)] {
+            true => self.at(bytes, place, more),
+            false => None,
+        }
     }
 
     /// What begins at this place.

@@ -60,7 +60,7 @@ fn patterns(secrets: &[&str]) -> Arc<Patterns> {
 fn in_pieces(patterns: &Arc<Patterns>, stream: &[u8], random: &mut Random) -> Vec<u8> {
     let mut masker = Masker::new(Some(Arc::clone(patterns)));
     let (mut out, mut rest) = (Vec::new(), stream);
-    let most = [1, 2, 7, 40, 4096][random.below(5)];
+    let most = [1, 2, 7, 40, 4096, 40_000][random.below(6)];
     while !rest.is_empty() {
         let length = (1 + random.below(most)).min(rest.len());
         let (piece, later) = rest.split_at(length);
@@ -162,6 +162,29 @@ fn the_quick_way_means_what_the_plain_way_means() {
         let expected = reference(&patterns, stream.as_bytes());
         let out = in_pieces(&patterns, stream.as_bytes(), &mut random);
         assert_eq!(out, expected, "seed {seed}: {secrets:?} in {stream:?}");
+    }
+}
+
+#[test]
+fn long_pieces_mean_the_same() {
+    // Longer than the blocks that are gone through at once, with secrets across their edges.
+    for seed in 0..40 {
+        let mut random = Random(seed);
+        let secrets = [random.secret(), random.text("ab", 6)];
+        let patterns = patterns(&[&secrets[0], &secrets[1]]);
+        let length = 4000 + random.below(12_000);
+        let mut stream = random.text("abcdefgh \n", length).into_bytes();
+        for _ in 0..random.below(6) {
+            let secret = secrets[random.below(2)].as_bytes();
+            let near = [random.below(stream.len()), 4096 - 3, 1024 - 3, 8192 + 2][random.below(4)];
+            let at = near.min(stream.len());
+            stream.splice(at..at, secret.iter().copied());
+        }
+        let expected = reference(&patterns, &stream);
+        let out = in_pieces(&patterns, &stream, &mut random);
+        assert!(out == expected, "seed {seed}");
+        let whole = Masker::whole(&patterns, &stream);
+        assert!(whole == expected, "seed {seed} in one piece");
     }
 }
 

@@ -10,6 +10,7 @@ mod logs;
 mod postgres;
 mod run;
 mod runner_py;
+mod secrets;
 mod server;
 mod support;
 mod tokens;

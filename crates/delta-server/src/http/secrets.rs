@@ -46,9 +46,9 @@ async fn set_secret(
     let written = on_keys(&app, move |app, keys| {
         secrets::set(&*app.reader, keys, &request, &by, body.at)
     });
-    let view = view(&written.await?);
-    audit::done("secret.set", &who, &place(&view));
-    Ok(axum::Json(view))
+    let written = written.await?;
+    audit::done("secret.set", &who, &place(&written.id));
+    Ok(axum::Json(view(&written)))
 }
 
 /// Every secret, without its value.
@@ -92,7 +92,7 @@ async fn remove_secret(
     if !gone {
         return Err(ApiError::not_found("secret"));
     }
-    audit::done("secret.remove", &who, &id.name);
+    audit::done("secret.remove", &who, &place(&id));
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -213,13 +213,13 @@ fn view(about: &SecretAbout) -> SecretView {
 }
 
 /// A secret and what it is good for, in one line.
-fn place(view: &SecretView) -> String {
-    let mut line = view.name.clone();
+fn place(id: &SecretId) -> String {
+    let mut line = id.name.to_string();
     for (word, value) in [
-        ("repository", &view.repository),
-        ("environment", &view.environment),
+        ("repository", &id.repository),
+        ("environment", &id.environment),
     ] {
-        if let Some(value) = value {
+        if !value.is_empty() {
             line.push_str(&format!(" {word}={value}"));
         }
     }

@@ -44,6 +44,12 @@ pub(super) fn text(sql: Sql) -> String {
              AND ($7::text IS NULL OR r.commit = $7) \
              ORDER BY r.id DESC LIMIT $8"
         ),
+        Sql::Secrets
+        | Sql::Secret
+        | Sql::SecretsFor
+        | Sql::NewSecret
+        | Sql::ReplaceSecret
+        | Sql::RemoveSecret => super::secrets::text(sql).into(),
         _ => short(sql).into(),
     }
 }
@@ -114,12 +120,6 @@ fn short(sql: Sql) -> &'static str {
         | Sql::RunClaims
         | Sql::ResultPage
         | Sql::TestHistory => super::sql_results::text(sql),
-        Sql::Secrets
-        | Sql::Secret
-        | Sql::SecretsFor
-        | Sql::NewSecret
-        | Sql::ReplaceSecret
-        | Sql::RemoveSecret => super::secrets::text(sql),
         Sql::Ping => "SELECT 1",
         // Counting a large table is slow; what vacuum counted last is near enough.
         Sql::Stats => {
