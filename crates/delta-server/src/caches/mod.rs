@@ -140,13 +140,10 @@ impl Caches<'_> {
 
     /// One by its id, if it is in one of these scopes.
     pub fn get(&self, scopes: &[Scope], id: &str) -> io::Result<Option<Cache>> {
-        let readable = scopes.iter().map(Scope::name);
-        let found = readable.filter_map(|name| Some((id.strip_prefix(&format!("{name}-"))?, name)));
-        for (key, name) in found
-            .map(|(key, name)| (key.to_owned(), name))
-            .collect::<Vec<_>>()
-        {
-            return self.read(&name, &key);
+        for name in scopes.iter().map(Scope::name) {
+            if let Some(key) = id.strip_prefix(&format!("{name}-")) {
+                return self.read(&name, key);
+            }
         }
         Ok(None)
     }

@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Admin, Heard, Runner, User, next_piece};
+use super::extract::{Admin, Heard, Runner, User, drain, next_piece};
 use super::runner::stale;
 use super::uploads::{held, lease_header};
 use super::{App, internal, not_stored};
@@ -134,7 +134,7 @@ async fn save_cache(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-    body: Body,
+    mut body: Body,
 ) -> Result<Response, ApiError> {
     let asker = match asker(&app, &who, &id, &headers).await? {
         Ok(asker) => asker,
@@ -150,7 +150,13 @@ async fn save_cache(
         let words = format!("a cache has at most {MAX_CACHE_BYTES} bytes");
         return Err(ApiError::new(ErrorCode::TooLarge, words));
     }
-    let part = receive(&app, body, size, &sha256).await?;
+    let part = match receive(&app, &mut body, size, &sha256).await {
+        Ok(part) => part,
+        Err(error) => {
+            drain(&mut body).await;
+            return Err(error);
+        }
+    };
     // The bytes took long; the lease may be over by now.
     if let Err(answer) = held(&app, &asker.token, &who, None, Right::Artifact).await? {
         return Ok(answer);
@@ -182,7 +188,7 @@ async fn save_cache(
 
 async fn receive(
     app: &App,
-    mut body: Body,
+    body: &mut Body,
     size: u64,
     sha256: &str,
 ) -> Result<CachePart, ApiError> {
@@ -190,7 +196,7 @@ async fn receive(
     let part = app.files(|objects| objects.caches().part()).await?;
     let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(bad)?);
     let (mut context, mut came) = (Context::new(&SHA256), 0);
-    while let Some(data) = next_piece(&mut body).await? {
+    while let Some(data) = next_piece(body).await? {
         came += data.len() as u64;
         if came > size {
             break;

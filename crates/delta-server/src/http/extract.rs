@@ -229,6 +229,12 @@ pub async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
     }
 }
 
+/// Reads a body to its end and keeps nothing of it, so that whoever sends it sees the answer rather
+/// than a broken connection. One that falls silent is not waited for.
+pub async fn drain(body: &mut Body) {
+    while let Ok(Some(_)) = next_piece(body).await {}
+}
+
 /// Reads a body of at most `limit` bytes.
 pub async fn read(mut body: Body, limit: usize) -> Result<Bytes, ApiError> {
     match start(&mut body, limit, None).await? {

@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Heard, Runner, next_piece, read};
+use super::extract::{Heard, Runner, drain, next_piece, read};
 use super::runner::{parse, stale};
 use super::{App, internal, not_stored};
 use crate::audit::Noticed;
@@ -200,21 +200,37 @@ async fn receive(
     headers: &HeaderMap,
     mut body: Body,
 ) -> Result<Option<(Part, ArtifactMeta)>, ApiError> {
-    let bad = |error: std::io::Error| not_stored(&error);
     let begun = app.files(move |objects| match objects.announced(id) {
         Some(meta) => Ok(Some((meta, objects.part(id)?))),
         None => Ok(None),
     });
-    let Some((meta, mut part)) = begun.await? else {
+    let Some((meta, part)) = begun.await? else {
         return Ok(None);
     };
-    if let Some(size) = meta.size.or_else(|| content_length(headers)) {
+    let length = content_length(headers);
+    let filled = fill(app, part, meta, length, &mut body).await;
+    if filled.is_err() {
+        // Its part is gone, and the space it took.
+        drain(&mut body).await;
+    }
+    filled.map(Some)
+}
+
+async fn fill(
+    app: &App,
+    mut part: Part,
+    meta: ArtifactMeta,
+    length: Option<u64>,
+    body: &mut Body,
+) -> Result<(Part, ArtifactMeta), ApiError> {
+    let bad = |error: std::io::Error| not_stored(&error);
+    if let Some(size) = meta.size.or(length) {
         part = reserve(app, part, size, size).await?;
     }
     let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(bad)?);
     let mut context = Context::new(&SHA256);
     let mut size = 0;
-    while let Some(data) = next_piece(&mut body).await? {
+    while let Some(data) = next_piece(body).await? {
         size += data.len() as u64;
         if size > part.reserved {
             part = reserve(app, part, size, size + RESERVED_AHEAD).await?;
@@ -231,7 +247,7 @@ async fn receive(
         size: Some(size),
         sha256: Some(hash),
     };
-    Ok(Some((part, whole)))
+    Ok((part, whole))
 }
 
 async fn reserve(app: &App, mut part: Part, least: u64, most: u64) -> Result<Part, ApiError> {

@@ -56,7 +56,21 @@ pub(super) async fn restore(around: &Around<'_>) -> Result<Vec<Looked>, Failed> 
         return Ok(looked);
     }
     for (index, cache) in around.spec.caches.iter().enumerate() {
-        let places = places(around, cache)?;
+        let (places, left) = places(around, cache)?;
+        for path in &left {
+            let name = cache.kind.escape_debug();
+            around
+                .log
+                .mark(&format!("cache {name}: `{path}` {SHARED_HOME}"));
+        }
+        if places.is_empty() {
+            // Nothing to look for, and nothing to save.
+            looked.push(Looked {
+                key: String::new(),
+                exact: true,
+            });
+            continue;
+        }
         let wanted = wanted(around, cache).await?;
         let key = wanted.key.clone();
         let exact = one(around, index, cache, &places, wanted).await?;
@@ -121,7 +135,7 @@ pub(super) async fn save(around: &Around<'_>, looked: &[Looked]) {
         if looked.exact {
             continue;
         }
-        let Ok(places) = places(around, cache) else {
+        let Ok((places, _)) = places(around, cache) else {
             continue;
         };
         let line = match save_one(around, &places, key, &format!("cache {name}")).await {
@@ -432,9 +446,13 @@ fn owner(around: &Around<'_>) -> Owner {
     Owner(user.unwrap_or_else(|| rustix::process::geteuid().as_raw()))
 }
 
-/// The paths of a cache: of the workspace, or below a HOME that is the job's own.
-fn places(around: &Around<'_>, cache: &CacheSpec) -> Result<Vec<Place>, Failed> {
-    let mut places = Vec::new();
+const SHARED_HOME: &str =
+    "lies in the agent's own HOME, which stays between jobs; it is left alone";
+
+/// The paths of a cache: of the workspace, or below a HOME that is the job's own; and those that
+/// are left alone.
+fn places(around: &Around<'_>, cache: &CacheSpec) -> Result<(Vec<Place>, Vec<String>), Failed> {
+    let (mut places, mut left) = (Vec::new(), Vec::new());
     for path in &cache.paths {
         let (part, inside) = match path.strip_prefix("~/") {
             Some(inside) => (HOME, inside),
@@ -449,16 +467,12 @@ fn places(around: &Around<'_>, cache: &CacheSpec) -> Result<Vec<Place>, Failed> 
             });
         }
         if part == HOME && !around.folder.home.is_dir() {
-            let words = "lies in the agent's own HOME, which stays between jobs; it is left alone";
-            around.log.mark(&format!(
-                "cache {}: `{path}` {words}",
-                cache.kind.escape_debug()
-            ));
+            left.push(path.clone());
             continue;
         }
         places.push((part, parts.join("/")));
     }
-    Ok(places)
+    Ok((places, left))
 }
 
 /// The key and the prefixes, resolved in the workspace as it is before the work.
