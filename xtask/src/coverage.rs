@@ -19,9 +19,8 @@ const TABLE: &str = "docs/spec-coverage.md";
 const RULES: [(&str, u32); 4] = [("RP", 61), ("SM", 70), ("LM", 30), ("EP", 56)];
 
 /// What a rule may wait for.
-const SUBJECTS: [&str; 4] = [
+const SUBJECTS: [&str; 3] = [
     "queue dispatch",
-    "the work of a job",
     "conformance kit",
     "forges",
 ];

@@ -30,7 +30,7 @@ enum Work {
 
 const LONG: (&str, &str) = ("DELTA_STORM", "1");
 
-const STORMS: [Storm; 14] = [
+const STORMS: [Storm; 15] = [
     Storm {
         name: "sim",
         what: "a million seeds of the simulated world",

@@ -38,6 +38,7 @@ pub mod shim;
 mod spec;
 mod tap;
 pub mod tls;
+mod unbegun;
 mod work;
 pub mod workspace;
 

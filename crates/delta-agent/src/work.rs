@@ -39,6 +39,7 @@ use crate::secret::Handed;
 use crate::shim::{Confinement, Sandbox};
 use crate::spec;
 use crate::tap::Tap;
+use crate::unbegun::{cause_of, no_workspace, not_begun, stopped_before};
 use crate::workspace::{AttemptFolder, Home, WorkspaceError};
 
 /// What the session can see of the work while it goes on.
@@ -551,57 +552,3 @@ async fn ordered(stop: &mut watch::Receiver<Option<StopOrder>>) -> StopReason {
     }
 }
 
-fn no_workspace(problem: &WorkspaceError) -> Box<Ended> {
-    let cause = match problem.is_disk_full() {
-        true => Cause::DiskFull,
-        false => Cause::StartUp,
-    };
-    not_begun(cause, format!("no workspace: {}", in_full(problem)))
-}
-
-/// Whose fault a failure of the disk is.
-fn cause_of(problem: &std::io::Error) -> Cause {
-    match problem.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Cause::DiskFull,
-        _ => Cause::StartUp,
-    }
-}
-
-fn not_begun(cause: Cause, summary: String) -> Box<Ended> {
-    tracing::warn!(cause = cause.name(), summary, "the work was not begun");
-    Box::new(Ended {
-        outcome: Outcome::Failed { exit_code: None },
-        cause: Some(cause),
-        summary,
-        step: None,
-        stopped: None,
-        confirmed: true,
-        log: LogSize::default(),
-        evidence: Evidence::default(),
-    })
-}
-
-fn stopped_before(reason: StopReason) -> Box<Ended> {
-    let (outcome, cause, summary) = stopped_at(reason, 1);
-    Box::new(Ended {
-        outcome,
-        cause,
-        summary,
-        step: Some(0),
-        stopped: Some(reason),
-        confirmed: true,
-        log: LogSize::default(),
-        evidence: Evidence::default(),
-    })
-}
-
-/// An error with all its sources, for a sentence.
-fn in_full(problem: &dyn std::error::Error) -> String {
-    let mut words = problem.to_string();
-    let mut source = problem.source();
-    while let Some(inner) = source {
-        words = format!("{words}: {inner}");
-        source = inner.source();
-    }
-    words
-}

@@ -130,9 +130,18 @@ fn keys_of_later_formats_say_so() {
 
 #[test]
 fn what_stands_around_the_work_is_pointed_at_where_it_is_wrong() {
-    let text = "jobs:\n  a:\n    steps: [x]\n    image: --privileged\n    caches:\n      - key: k\n        \
-                paths: []\n    results: {format: junt, path: out.xml}\n    checkout: {dept: 1}\n    \
-                secrets: [1X]\n    artifacts: [../up]\n";
+    let text = r"jobs:
+  a:
+    steps: [x]
+    image: --privileged
+    caches:
+      - key: k
+        paths: []
+    results: {format: junt, path: out.xml}
+    checkout: {dept: 1}
+    secrets: [1X]
+    artifacts: [../up]
+";
     let said = said(text);
     for wanted in [
         "4:12: image: is no reference of an image",

@@ -50,6 +50,14 @@ pub(super) fn text(sql: Sql) -> String {
         | Sql::NewSecret
         | Sql::ReplaceSecret
         | Sql::RemoveSecret => super::secrets::text(sql).into(),
+        Sql::PutResults
+        | Sql::PutResultClaim
+        | Sql::LeaseResults
+        | Sql::LeaseClaim
+        | Sql::RunResults
+        | Sql::RunClaims
+        | Sql::ResultPage
+        | Sql::TestHistory => super::sql_results::text(sql).into(),
         _ => short(sql).into(),
     }
 }
@@ -112,14 +120,6 @@ fn short(sql: Sql) -> &'static str {
             "DELETE FROM agents \
              WHERE seen_at < $1 AND drain IS NULL AND revoked_at IS NULL RETURNING id"
         }
-        Sql::PutResults
-        | Sql::PutResultClaim
-        | Sql::LeaseResults
-        | Sql::LeaseClaim
-        | Sql::RunResults
-        | Sql::RunClaims
-        | Sql::ResultPage
-        | Sql::TestHistory => super::sql_results::text(sql),
         Sql::Ping => "SELECT 1",
         // Counting a large table is slow; what vacuum counted last is near enough.
         Sql::Stats => {
