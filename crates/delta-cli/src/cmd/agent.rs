@@ -81,8 +81,6 @@ pub struct Args {
     /// A variable of this agent's environment that jobs see, beside PATH; repeatable
     #[arg(long, value_name = "NAME")]
     pass_env: Vec<String>,
-    #[command(flatten)]
-    checkout: Checkout,
     /// How long running jobs may go on once it is told to stop
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = timings::span)]
     shutdown_grace: Span,
@@ -92,6 +90,9 @@ pub struct Args {
     /// One job, then the end
     #[arg(long, conflicts_with = "slots")]
     once: bool,
+    // Last, with a heading of its own.
+    #[command(flatten)]
+    checkout: Checkout,
 }
 
 /// How repositories come into workspaces.
