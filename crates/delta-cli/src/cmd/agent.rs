@@ -86,10 +86,6 @@ pub struct Args {
     /// Take no job while the disk of the work folder has less than this many MiB free
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     min_free_mb: u64,
-    #[command(flatten)]
-    checkout: Checkout,
-    #[command(flatten)]
-    containers: Containers,
     /// How long running jobs may go on once it is told to stop
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = timings::span)]
     shutdown_grace: Span,
@@ -99,6 +95,11 @@ pub struct Args {
     /// One job, then the end
     #[arg(long, conflicts_with = "slots")]
     once: bool,
+    // Last, with headings of their own.
+    #[command(flatten)]
+    checkout: Checkout,
+    #[command(flatten)]
+    containers: Containers,
 }
 
 /// How repositories come into workspaces.
