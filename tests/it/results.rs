@@ -61,11 +61,17 @@ fn reports_of_a_job_are_seen_through_the_api_and_the_command_line() {
     assert_eq!(totals[0]["claimed"], Value::Null, "the summary is right");
     let said = typed(&server, &["tests", &run, "--failed"]);
     assert!(said.contains("api › bad"), "{said}");
-    assert!(said.contains("line 7") && !said.contains('\u{9b}'), "{said:?}");
+    assert!(
+        said.contains("line 7") && !said.contains('\u{9b}'),
+        "{said:?}"
+    );
     let line = "tests: 2 passed, 1 failed, 1 skipped";
     assert!(said.contains(line), "{said}");
     let shown = typed(&server, &["show", &run]);
-    assert!(shown.contains(line) && shown.contains("api › bad"), "{shown}");
+    assert!(
+        shown.contains(line) && shown.contains("api › bad"),
+        "{shown}"
+    );
     let past = typed(&server, &["tests", "--history", "bad"]);
     assert!(past.contains("FAIL"), "{past}");
 }

@@ -16,7 +16,10 @@ const MAY_IMPORT: [(&str, &[&str]); 12] = [
     ("delta-wire", &["delta-core"]),
     ("delta-store", &["delta-core"]),
     ("delta-server", &["delta-core", "delta-wire", "delta-store"]),
-    ("delta-agent", &["delta-core", "delta-wire", "delta-results"]),
+    (
+        "delta-agent",
+        &["delta-core", "delta-wire", "delta-results"],
+    ),
     ("delta-results", &[]),
     ("delta-planner", &["delta-core", "delta-wire"]),
     ("delta-sim", &["delta-core", "delta-store"]),

@@ -13,7 +13,15 @@ const SECONDS: &str = "60";
 
 pub fn run() -> Result<()> {
     for format in FORMATS {
-        let mut fuzz = cargo(&["run", "-q", "-p", "delta-results", "--example", "fuzz", "--"]);
+        let mut fuzz = cargo(&[
+            "run",
+            "-q",
+            "-p",
+            "delta-results",
+            "--example",
+            "fuzz",
+            "--",
+        ]);
         fuzz.args(["--seconds", SECONDS, format]);
         succeed(fuzz)?;
     }

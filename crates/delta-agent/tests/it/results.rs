@@ -68,8 +68,14 @@ async fn reports_of_several_formats_are_sent_and_summed_up() {
     assert_eq!((summary.failed, summary.skipped), (2, 1));
     assert_eq!(summary.duration_ms, 500);
     let log = server.log();
-    assert!(log.contains("tests: 2 passed, 2 failed, 1 skipped"), "{log}");
-    assert!(log.contains("no report of tests is at missing.json"), "{log}");
+    assert!(
+        log.contains("tests: 2 passed, 2 failed, 1 skipped"),
+        "{log}"
+    );
+    assert!(
+        log.contains("no report of tests is at missing.json"),
+        "{log}"
+    );
     agent.shut_down().await;
 }
 
@@ -92,7 +98,12 @@ async fn a_broken_report_is_said_and_changes_no_outcome() {
     assert_eq!(ended[0].status(), RunStatus::Success);
     assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(1));
     let log = server.log();
-    for words in ["report broken.xml: ", "report bomb.xml: ", "report link.xml: ", "pipe.xml: "] {
+    for words in [
+        "report broken.xml: ",
+        "report bomb.xml: ",
+        "report link.xml: ",
+        "pipe.xml: ",
+    ] {
         assert!(log.contains(words), "{words} in {log}");
     }
     agent.shut_down().await;
@@ -113,11 +124,15 @@ async fn a_report_that_grows_is_read_along_also_when_it_is_written_anew() {
     let wanted = json!({ "format": "tap", "path": "r.tap" });
     let server = FakeServer::start(&[spec(&script, wanted)]).await;
     let agent = Agent::start(&server);
-    server.wait_until(|state| outcomes(state).contains_key("one")).await;
+    server
+        .wait_until(|state| outcomes(state).contains_key("one"))
+        .await;
     // A line that breaks loses nothing.
     server.break_line();
     std::fs::write(&anew, "").expect("a file");
-    server.wait_until(|state| outcomes(state).contains_key("three")).await;
+    server
+        .wait_until(|state| outcomes(state).contains_key("three"))
+        .await;
     assert_eq!(server.count("RunComplete"), 0, "the job goes on");
     std::fs::write(&go, "").expect("a file");
     server.wait_results(1).await;
@@ -142,7 +157,9 @@ async fn the_next_agent_sends_them_again_under_the_same_names() {
     std::fs::write(&go, "").expect("a file");
     let ended = server.wait_results(1).await;
     assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(2));
-    let keys = results(&server.state()).into_iter().map(|it| (it.test_id, it.n));
+    let keys = results(&server.state())
+        .into_iter()
+        .map(|it| (it.test_id, it.n));
     let keys: std::collections::BTreeSet<_> = keys.collect();
     assert_eq!(keys.len(), 2, "one test, twice: {keys:?}");
     agent.shut_down().await;
@@ -153,7 +170,10 @@ fn memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let now = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = now.and_then(|it| it.trim().strip_suffix(" kB"));
-    kilobytes.and_then(|it| it.parse::<usize>().ok()).expect("a number") * 1024
+    kilobytes
+        .and_then(|it| it.parse::<usize>().ok())
+        .expect("a number")
+        * 1024
 }
 
 // T12: a hundred thousand cases, in memory that does not follow their number.
@@ -192,7 +212,11 @@ fn test(id: &str, command: &str, args: &[&str]) -> Value {
 // EP-20, EP-21, A68: in order, word by word, each with a result; a failure stops no other.
 #[tokio::test]
 async fn tests_that_are_the_work_run_in_order_without_a_shell() {
-    let mut reported = test("reported", "sh", &["-c", "printf 'ok 1 - a\\nok 2 - b\\n' > r.tap"]);
+    let mut reported = test(
+        "reported",
+        "sh",
+        &["-c", "printf 'ok 1 - a\\nok 2 - b\\n' > r.tap"],
+    );
     reported["result_config"] = json!({ "result_file": "r.tap", "result_format": "TAP" });
     let mut silent = test("silent", "true", &[]);
     silent["result_config"] = json!({ "result_file": "none.xml", "result_format": "JUNIT" });
@@ -222,11 +246,18 @@ async fn tests_that_are_the_work_run_in_order_without_a_shell() {
     assert_eq!(outcomes(&server.state()), BTreeMap::from(wanted));
     assert_eq!(ended[0].status(), RunStatus::Failure);
     assert_eq!(ended[0].exit_code, Some(3), "of the first that failed");
-    assert_eq!(ended[0].summary.map(|it| (it.failed, it.errors)), Some((1, 2)));
+    assert_eq!(
+        ended[0].summary.map(|it| (it.failed, it.errors)),
+        Some((1, 2))
+    );
     let log = server.log();
     assert!(log.contains("$HOME; `id` *"), "no shell has read it: {log}");
     assert!(log.contains("/sub/folder"), "{log}");
-    let work = server.registrations()[0].capabilities.clone().unwrap_or_default().work;
+    let work = server.registrations()[0]
+        .capabilities
+        .clone()
+        .unwrap_or_default()
+        .work;
     assert_eq!(work, ["steps", "tests"]);
     agent.shut_down().await;
 }

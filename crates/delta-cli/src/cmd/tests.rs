@@ -65,9 +65,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 async fn list(client: &Client, what: &str, failed: bool, terminal: &Terminal) -> Done {
     let path = path(&find::any(client, what).await?);
     let filter = if failed { "&status=failed" } else { "" };
-    let mut page: TestList = client
-        .get(&format!("{path}?limit={PAGE}{filter}"))
-        .await?;
+    let mut page: TestList = client.get(&format!("{path}?limit={PAGE}{filter}")).await?;
     for _ in 1..MAX_PAGES {
         let Some(cursor) = page.next_cursor.take() else {
             break;
@@ -101,7 +99,9 @@ fn path(found: &Found) -> String {
 fn show_test(test: &TestView, in_full: bool, terminal: &Terminal) {
     let (word, tone) = word(test.status);
     let word = terminal.paint_out(tone, &format!("{word:>5}"));
-    let took = test.duration_ms.map_or(String::new(), |it| format!("  {it} ms"));
+    let took = test
+        .duration_ms
+        .map_or(String::new(), |it| format!("  {it} ms"));
     let verdict = test.verdict.map_or(String::new(), |it| format!("  ({it})"));
     let name = full_name(&test.suite, &test.name);
     terminal.data(&format!("{word}  {name}{verdict}{took}"));
@@ -149,7 +149,10 @@ async fn history(client: &Client, name: &str, args: &Args, terminal: &Terminal) 
         vec![
             Cell::toned(word, tone),
             Cell::from(moment::relative(it.at, now)),
-            Cell::from(it.duration_ms.map_or("-".to_owned(), |ms| format!("{ms} ms"))),
+            Cell::from(
+                it.duration_ms
+                    .map_or("-".to_owned(), |ms| format!("{ms} ms")),
+            ),
             Cell::from(clean::text(&commit.chars().take(12).collect::<String>())),
             Cell::from(clean::text(it.git_ref.as_deref().unwrap_or("-"))),
             Cell::from(clean::text(&it.suite)),
@@ -298,7 +301,10 @@ mod tests {
         let said = sentence(&[totals(100, 2, 3), totals(20, 0, 0)], &failures);
         assert_eq!(said, "tests: 120 passed, 2 failed (1 flaky), 3 skipped");
         assert_eq!(sentence(&[totals(1, 0, 0)], &[]), "tests: 1 passed");
-        assert_eq!(sentence(&[totals(0, 0, 0)], &[]), "tests: none has a result");
+        assert_eq!(
+            sentence(&[totals(0, 0, 0)], &[]),
+            "tests: none has a result"
+        );
     }
 
     // T20

@@ -21,9 +21,30 @@ const MAX_INPUT: usize = 300 * 1024;
 
 /// Pieces that mean something to one reader or another.
 const PIECES: [&str; 24] = [
-    "<", "</", "/>", "<!DOCTYPE a>", "<![CDATA[", "]]>", "&amp;", "&#0;", "<testcase name=\"",
-    "<testsuite>", "{", "}", "[", "]", "\"", "\\u0000", "1e999", "-1", "ok 1", "not ok", "1..0",
-    "  ---\n", "  ...\n", "\n{\"type\":\"test\",\"event\":\"ok\",\"name\":\"n\"}\n",
+    "<",
+    "</",
+    "/>",
+    "<!DOCTYPE a>",
+    "<![CDATA[",
+    "]]>",
+    "&amp;",
+    "&#0;",
+    "<testcase name=\"",
+    "<testsuite>",
+    "{",
+    "}",
+    "[",
+    "]",
+    "\"",
+    "\\u0000",
+    "1e999",
+    "-1",
+    "ok 1",
+    "not ok",
+    "1..0",
+    "  ---\n",
+    "  ...\n",
+    "\n{\"type\":\"test\",\"event\":\"ok\",\"name\":\"n\"}\n",
 ];
 
 pub struct Rng(pub u64);
@@ -56,7 +77,10 @@ pub fn corpus(format: Format) -> Vec<Vec<u8>> {
     let mut paths: Vec<_> = files.map(|file| file.path()).collect();
     paths.retain(|path| path.to_string_lossy().ends_with(ending));
     paths.sort();
-    paths.iter().map(|path| std::fs::read(path).expect("a report")).collect()
+    paths
+        .iter()
+        .map(|path| std::fs::read(path).expect("a report"))
+        .collect()
 }
 
 /// One input, made of the corpus.
@@ -97,8 +121,14 @@ pub fn mutated(corpus: &[Vec<u8>], rng: &mut Rng) -> Vec<u8> {
 pub fn check(format: Format, bytes: &[u8], rng: &mut Rng) {
     let (whole, problem) = cases(format, bytes, 64 * 1024);
     for case in &whole {
-        let texts = [(Some(&case.name), LIMITS.name), (Some(&case.suite), LIMITS.name)];
-        let more = [(case.message.as_ref(), LIMITS.message), (case.trace.as_ref(), LIMITS.trace)];
+        let texts = [
+            (Some(&case.name), LIMITS.name),
+            (Some(&case.suite), LIMITS.name),
+        ];
+        let more = [
+            (case.message.as_ref(), LIMITS.message),
+            (case.trace.as_ref(), LIMITS.trace),
+        ];
         for (text, most) in texts.into_iter().chain(more) {
             assert!(text.is_none_or(|text| text.len() <= most), "{text:?}");
         }
@@ -112,7 +142,9 @@ pub fn check(format: Format, bytes: &[u8], rng: &mut Rng) {
 fn cases(format: Format, bytes: &[u8], size: usize) -> (Vec<Case>, bool) {
     let mut found = Vec::new();
     let input = BufReader::with_capacity(size, bytes);
-    let report = read(format, input, "/build/app", &LIMITS, &mut |case| found.push(case));
+    let report = read(format, input, "/build/app", &LIMITS, &mut |case| {
+        found.push(case)
+    });
     assert_eq!(report.totals.seen.total(), found.len() as u64);
     assert!(found.len() as u64 <= LIMITS.cases);
     (found, report.problem.is_some())
