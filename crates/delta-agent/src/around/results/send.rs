@@ -64,7 +64,7 @@ impl Sender {
     /// Sends until there are no more and the server has all of them. How many it did not take.
     pub async fn send(mut self, mut results: mpsc::Receiver<TestResult>) -> usize {
         let (mut waiting, mut session, mut more) = (Waiting::default(), None, true);
-        while more || !waiting.results.is_empty() {
+        loop {
             let line = *self.line.borrow_and_update();
             if line != session {
                 session = line;
@@ -73,6 +73,9 @@ impl Sender {
             let ack = *self.acks.borrow_and_update();
             if session == Some(ack.session) {
                 waiting.acknowledge(ack.received);
+            }
+            if !more && waiting.results.is_empty() {
+                return 0;
             }
             if session.is_some() && waiting.sent < waiting.results.len() {
                 let unsent = waiting.results.range(waiting.sent..).take(BATCH);
@@ -100,6 +103,5 @@ impl Sender {
                 }
             }
         }
-        0
     }
 }
