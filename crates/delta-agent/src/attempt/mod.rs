@@ -84,7 +84,7 @@ pub struct Adopted {
 
 enum Found {
     Running(Box<Order>),
-    Over(Record),
+    Over(Box<Record>),
 }
 
 /// Where an adopted attempt stands.
@@ -310,7 +310,7 @@ impl Adopted {
                 step: record.step,
             },
             steps: order.steps,
-            found: Found::Over(record),
+            found: Found::Over(Box::new(record)),
         }
     }
 
@@ -335,7 +335,7 @@ impl Adopted {
                 // More may have been written after the work had ended.
                 sizes: Arc::new(watch::Sender::new(spool_length(&folder, &record))),
                 folder,
-                link: AbortOnDropHandle::new(tokio::spawn(async move { record })),
+                link: AbortOnDropHandle::new(tokio::spawn(async move { *record })),
             },
         }
     }

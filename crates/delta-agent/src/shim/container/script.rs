@@ -137,7 +137,7 @@ pub(super) fn answer(text: &str) -> Answer {
         let lines = text.lines().filter_map(|line| line.strip_prefix(word));
         lines
             .filter_map(|rest| rest.trim().parse::<u64>().ok())
-            .last()
+            .next_back()
     };
     let (was, now) = (number("was "), number("now "));
     Answer {

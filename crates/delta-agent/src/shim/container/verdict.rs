@@ -126,9 +126,9 @@ fn of_code(code: i32) -> ExitStatus {
 
 /// The last thing it said that is not advice.
 pub(super) fn last_line(complaint: &str) -> String {
-    let lines = complaint.lines().map(str::trim);
+    let mut lines = complaint.lines().map(str::trim);
     let advice = |line: &&str| !line.is_empty() && !line.starts_with("Run '");
-    let line = lines.filter(advice).next_back().unwrap_or("");
+    let line = lines.rfind(advice).unwrap_or("");
     let line = line.strip_prefix("docker: ").unwrap_or(line);
     line.chars().take(MAX_WORDS).collect()
 }
