@@ -94,7 +94,8 @@ fn a_job_killed_in_the_middle_of_its_report_keeps_what_was_seen() {
     until(
         "results are seen while the job goes on",
         || names(&person, &run, ""),
-        |names| names.len() == 2,
+        // The last line may be followed by more about the same test.
+        |names| names.len() == 1,
     );
     assert_eq!(person.run(&run)["outcome"], Value::Null);
     let shell = rustix::process::Pid::from_raw(shell.cast_signed()).unwrap();
