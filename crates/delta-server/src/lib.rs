@@ -48,7 +48,7 @@ pub use listen::raise_file_limit;
 pub use secrets::{KeySource, KeyText};
 
 use clock::Clock;
-use http::App;
+use http::{App, Equipment};
 use identity::Identity;
 use identity::oidc::Oidc;
 use identity::peer::ClientTrust;
@@ -233,18 +233,14 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         tracing::warn!(clamped, "the clock went back while the server was away");
     }
     let identity = Identity::new(reader.clone(), trust, oidc);
-    let (recheck, pools) = (config.recheck, config.pool_sandboxes.clone());
-    let app = App::new(
-        writer.clone(),
-        reader,
-        identity,
+    let equipment = Equipment {
         objects,
-        Arc::new(keys),
-        recheck,
-        pools,
-        config.caches,
-        stop.clone(),
-    );
+        secret_keys: Arc::new(keys),
+        recheck: config.recheck,
+        pool_sandboxes: config.pool_sandboxes.clone(),
+        cache_limits: config.caches,
+    };
+    let app = App::new(writer.clone(), reader, identity, equipment, stop.clone());
     let admin = listen::admin(&config.data)?;
     let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
     let router = http::router(app.clone());

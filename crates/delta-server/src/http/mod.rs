@@ -80,6 +80,15 @@ pub struct Parts {
     pub openapi: String,
 }
 
+/// What a server works with beside its store, as its configuration says.
+pub struct Equipment {
+    pub objects: Arc<Objects>,
+    pub secret_keys: Arc<Keyring>,
+    pub recheck: Duration,
+    pub pool_sandboxes: PoolSandboxes,
+    pub cache_limits: CacheLimits,
+}
+
 impl Deref for App {
     type Target = Parts;
     fn deref(&self) -> &Parts {
@@ -92,11 +101,7 @@ impl App {
         writer: Writer,
         reader: Arc<dyn Reader>,
         identity: Identity,
-        objects: Arc<Objects>,
-        secret_keys: Arc<Keyring>,
-        recheck: Duration,
-        pool_sandboxes: PoolSandboxes,
-        cache_limits: CacheLimits,
+        equipment: Equipment,
         stop: CancellationToken,
     ) -> App {
         let (_, openapi) = routes().split_for_parts();
@@ -106,11 +111,11 @@ impl App {
             reader,
             presence: Presence::default(),
             agents: Arc::default(),
-            objects,
-            secret_keys,
-            recheck,
-            pool_sandboxes,
-            cache_limits,
+            objects: equipment.objects,
+            secret_keys: equipment.secret_keys,
+            recheck: equipment.recheck,
+            pool_sandboxes: equipment.pool_sandboxes,
+            cache_limits: equipment.cache_limits,
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: described::complete(openapi).to_json().unwrap_or_default(),

@@ -157,7 +157,12 @@ async fn fetch_secrets(
             Ok((uncached, axum::Json(SecretValues { secrets })).into_response())
         }
         Fetched::Missing(name) => {
-            audit::secrets("secret.missing", &who, held.key, &[name.clone()]);
+            audit::secrets(
+                "secret.missing",
+                &who,
+                held.key,
+                std::slice::from_ref(&name),
+            );
             let message =
                 format!("the secret {name} is not set for this job's repository and environment");
             Err(ApiError::new(ErrorCode::NotFound, message).at("names"))
