@@ -72,13 +72,9 @@ fn names(person: &Person, path: &str) -> Vec<String> {
     list.as_array().unwrap().iter().map(name).collect()
 }
 
-// T9, EP-13, EP-46
-#[test]
-fn files_of_one_job_are_kept_fetched_and_found_by_the_next() {
-    let server = Server::start(Options::patient());
-    let person = server.person();
-    let _agent = agent(&server, "box").spawn().unwrap();
-    let secret = server.folder().join("secret");
+/// A job that leaves good files among traps, and two that want some of them.
+fn hostile_and_good(folder: &Path) -> Value {
+    let secret = folder.join("secret");
     std::fs::write(&secret, "canary").unwrap();
     let make = format!(
         "mkdir -p dist/sub; echo small > dist/small.txt\n\
@@ -88,7 +84,7 @@ fn files_of_one_job_are_kept_fetched_and_found_by_the_next() {
          ln -s /proc/self/fd dist/fds",
         secret = secret.display()
     );
-    let jobs = json!([
+    json!([
         { "name": "build", "job_spec": { "steps": [make],
             "artifacts": ["dist/**", { "type": "report", "path_glob": "no/such.xml" }] } },
         { "name": "use", "needs": ["build"], "job_spec": {
@@ -97,7 +93,16 @@ fn files_of_one_job_are_kept_fetched_and_found_by_the_next() {
         { "name": "want", "needs": ["build"], "job_spec": {
             "steps": ["echo never"], "inputs": [{ "job": "build", "path_glob": "other/*" }] },
             "required": false, "max_attempts": 1 },
-    ]);
+    ])
+}
+
+// T9, EP-13, EP-46
+#[test]
+fn files_of_one_job_are_kept_fetched_and_found_by_the_next() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent(&server, "box").spawn().unwrap();
+    let jobs = hostile_and_good(server.folder());
     let run = person.create(&json!({ "jobs": jobs }));
     let over = person.until_over(&run);
     let ids: Vec<String> = (0..3)

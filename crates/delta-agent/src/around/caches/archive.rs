@@ -233,15 +233,8 @@ pub(super) fn unpack(
             }
             EntryType::Symlink => {
                 let target = entry.link_name_bytes();
-                let target = target.as_deref().map(std::str::from_utf8);
-                let Some(Ok(target)) = target else {
-                    return Err(ArchiveError::Strange("a link to nowhere".to_owned()));
-                };
-                let inside = path.split_once('/').map_or("", |(_, inside)| inside);
-                if !stays(inside, target) {
-                    return Err(ArchiveError::Strange(format!("`{path}` leads away")));
-                }
-                links.push((path, target.to_owned()));
+                let target = target_of(&path, target.as_deref())?;
+                links.push((path, target));
             }
             other => {
                 return Err(ArchiveError::Strange(format!("`{path}` is a {other:?}")));
@@ -293,6 +286,18 @@ fn path_of(bytes: &[u8]) -> Result<String, ArchiveError> {
     match parts.first() {
         Some(&(WORKSPACE | HOME)) if parts.len() > 1 => Ok(text.to_owned()),
         _ => strange("a path outside of its parts"),
+    }
+}
+
+/// Where a link points at, if that is inside.
+fn target_of(path: &str, target: Option<&[u8]>) -> Result<String, ArchiveError> {
+    let Some(Ok(target)) = target.map(std::str::from_utf8) else {
+        return Err(ArchiveError::Strange("a link to nowhere".to_owned()));
+    };
+    let inside = path.split_once('/').map_or("", |(_, inside)| inside);
+    match stays(inside, target) {
+        true => Ok(target.to_owned()),
+        false => Err(ArchiveError::Strange(format!("`{path}` leads away"))),
     }
 }
 
