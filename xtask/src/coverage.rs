@@ -19,11 +19,7 @@ const TABLE: &str = "docs/spec-coverage.md";
 const RULES: [(&str, u32); 4] = [("RP", 61), ("SM", 70), ("LM", 30), ("EP", 56)];
 
 /// What a rule may wait for.
-const SUBJECTS: [&str; 3] = [
-    "queue dispatch",
-    "conformance kit",
-    "forges",
-];
+const SUBJECTS: [&str; 3] = ["queue dispatch", "conformance kit", "forges"];
 
 /// What a cell says while nobody has named its test.
 const UNASSIGNED: &str = "(unassigned)";

@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock};
 
 use delta_core::Cause;
 use delta_core::time::Millis;
+use delta_wire::JobSpec;
 use delta_wire::agent::proto::{RunSummary, StepResult};
 use delta_wire::runner::LeaseGranted;
-use delta_wire::{Evidence, JobSpec};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -25,8 +25,7 @@ use crate::attempt::{
 use crate::clock::wall_time;
 use crate::container;
 use crate::executor::{
-    BaseEnvironment, Ended, Identity, LogSize, Outcome, Step, StopOrder, StopReason, Work,
-    stopped_at, unusable,
+    BaseEnvironment, Ended, Identity, Outcome, Step, StopOrder, StopReason, Work, unusable,
 };
 use crate::flush::{Patience, Shipping, flush};
 use crate::link::Cursors;
@@ -40,7 +39,7 @@ use crate::shim::{Confinement, Sandbox};
 use crate::spec;
 use crate::tap::Tap;
 use crate::unbegun::{cause_of, no_workspace, not_begun, stopped_before};
-use crate::workspace::{AttemptFolder, Home, WorkspaceError};
+use crate::workspace::{AttemptFolder, Home};
 
 /// What the session can see of the work while it goes on.
 #[derive(Debug, Default)]
@@ -551,4 +550,3 @@ async fn ordered(stop: &mut watch::Receiver<Option<StopOrder>>) -> StopReason {
         _ => std::future::pending().await,
     }
 }
-
