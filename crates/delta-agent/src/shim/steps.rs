@@ -1,5 +1,5 @@
-//! Steps in order, one shell or program each, all writing into one pipe; and the end of everything they
-//! started.
+//! Steps in order, one shell or program each, all writing into one pipe; and the end of everything
+//! they started.
 //!
 //! One pipe for both streams of all steps keeps the order of arrival exactly. Nobody waits for its
 //! end, because a grandchild may hold it open for ever: what a dead process wrote is already in the

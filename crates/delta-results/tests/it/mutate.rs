@@ -1,5 +1,5 @@
-//! Mutations of real reports, from a seed: what a reader must survive. The same for the tests, which
-//! make a few of them, and for `examples/fuzz.rs`, which goes on for as long as it is told.
+//! Mutations of real reports, from a seed: what a reader must survive. The same for the tests,
+//! which make a few of them, and for `examples/fuzz.rs`, which goes on for as long as it is told.
 
 use std::io::BufReader;
 use std::path::Path;

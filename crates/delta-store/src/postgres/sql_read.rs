@@ -44,6 +44,14 @@ pub(super) fn text(sql: Sql) -> String {
              AND ($7::text IS NULL OR r.commit = $7) \
              ORDER BY r.id DESC LIMIT $8"
         ),
+        Sql::PutResults
+        | Sql::PutResultClaim
+        | Sql::LeaseResults
+        | Sql::LeaseClaim
+        | Sql::RunResults
+        | Sql::RunClaims
+        | Sql::ResultPage
+        | Sql::TestHistory => super::sql_results::text(sql).into(),
         _ => short(sql).into(),
     }
 }
@@ -106,14 +114,6 @@ fn short(sql: Sql) -> &'static str {
             "DELETE FROM agents \
              WHERE seen_at < $1 AND drain IS NULL AND revoked_at IS NULL RETURNING id"
         }
-        Sql::PutResults
-        | Sql::PutResultClaim
-        | Sql::LeaseResults
-        | Sql::LeaseClaim
-        | Sql::RunResults
-        | Sql::RunClaims
-        | Sql::ResultPage
-        | Sql::TestHistory => super::sql_results::text(sql),
         Sql::Ping => "SELECT 1",
         // Counting a large table is slow; what vacuum counted last is near enough.
         Sql::Stats => {
