@@ -459,6 +459,9 @@ mod tests {
     use std::io::Read;
     use std::os::unix::fs::symlink;
 
+    /// Without waiting for somebody at the other end of a pipe.
+    const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
+
     fn me() -> Owner {
         Owner(rustix::process::geteuid().as_raw())
     }
@@ -556,7 +559,7 @@ mod tests {
             "..",
         ] {
             assert!(opened.file(path, me()).is_err(), "{path}");
-            let parts = part_by_part(opened.folder.as_fd(), path, OFlags::RDONLY, Mode::empty());
+            let parts = part_by_part(opened.folder.as_fd(), path, READ, Mode::empty());
             let regular = parts.map(|file| fstat(&file).expect("a file").st_mode);
             let regular = regular.is_ok_and(|mode| FileType::from_raw_mode(mode).is_file());
             assert!(!regular, "{path}, part by part");
