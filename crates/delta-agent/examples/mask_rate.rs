@@ -114,6 +114,9 @@ fn work(place: &Path, bytes: u64) -> Work {
         },
         steps: vec![Step {
             script: "exec cat log".into(),
+            argv: None,
+            workdir: None,
+            goes_on: false,
             name: None,
             timeout: None,
         }],
@@ -129,6 +132,8 @@ fn work(place: &Path, bytes: u64) -> Work {
         log_quota: 2 * bytes,
         stop_grace: Duration::from_secs(1),
         leftover_grace: Duration::from_secs(1),
+        silence: None,
+        container: None,
     }
 }
 

@@ -396,9 +396,16 @@ impl Assignment {
     /// Stays with the work to its end, keeps what is to be kept, and sees its log off.
     async fn follow(&mut self, mut attempt: Attempt, last: Last<'_>) -> WorkEnd {
         let (context, lease) = (&self.context, &self.granted.lease_id);
-        let results = last
-            .spec
-            .and_then(|spec| Results::begin(context, lease, self.line.clone(), spec, &last.folder));
+        let results = last.spec.and_then(|spec| {
+            Results::begin(
+                context,
+                lease,
+                self.line.clone(),
+                spec,
+                &last.folder,
+                last.patterns.clone(),
+            )
+        });
         let finished = self.obey_until_ended(&mut attempt).await;
         let steps = finished.steps.iter().map(|it| report::step(it, last.steps));
         let steps = steps.collect();

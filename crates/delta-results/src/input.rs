@@ -7,6 +7,9 @@ pub struct Input<R> {
     read: u64,
     limit: u64,
     over: bool,
+    /// Bytes that were looked at before their turn, and how many of them have had it.
+    ahead: Vec<u8>,
+    taken: usize,
 }
 
 impl<R: BufRead> Input<R> {
@@ -16,6 +19,8 @@ impl<R: BufRead> Input<R> {
             read: 0,
             limit,
             over: false,
+            ahead: Vec::new(),
+            taken: 0,
         }
     }
 
@@ -26,6 +31,21 @@ impl<R: BufRead> Input<R> {
     /// The report went on beyond its bound.
     pub fn is_over(&self) -> bool {
         self.over
+    }
+
+    /// The next bytes, at least so many unless the report ends before, left where they are: a
+    /// decision must not depend on how the bytes happened to come.
+    pub fn ahead(&mut self, least: usize) -> Result<&[u8]> {
+        while self.ahead.len() - self.taken < least {
+            let bytes = self.inner.fill_buf()?;
+            let seen = bytes.len();
+            if seen == 0 {
+                break;
+            }
+            self.ahead.extend_from_slice(bytes);
+            self.inner.consume(seen);
+        }
+        self.fill_buf()
     }
 
     /// The first byte that is not white space, left where it is.
@@ -75,7 +95,10 @@ impl<R: BufRead> Input<R> {
 impl<R: BufRead> BufRead for Input<R> {
     fn fill_buf(&mut self) -> Result<&[u8]> {
         let left = self.limit - self.read;
-        let bytes = self.inner.fill_buf()?;
+        let bytes = match self.taken < self.ahead.len() {
+            true => &self.ahead[self.taken..],
+            false => self.inner.fill_buf()?,
+        };
         if left == 0 && !bytes.is_empty() {
             self.over = true;
             return Err(Error::other("the bound on bytes is reached"));
@@ -86,7 +109,14 @@ impl<R: BufRead> BufRead for Input<R> {
 
     fn consume(&mut self, amount: usize) {
         self.read += amount as u64;
-        self.inner.consume(amount);
+        if self.ahead.is_empty() {
+            return self.inner.consume(amount);
+        }
+        self.taken += amount;
+        if self.taken >= self.ahead.len() {
+            self.ahead.clear();
+            self.taken = 0;
+        }
     }
 }
 

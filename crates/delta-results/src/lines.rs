@@ -61,13 +61,17 @@ pub fn read<R: BufRead>(input: &mut Input<R>, cases: &mut Cases) -> Result<(), P
     }
 }
 
+/// Bytes that decide whether it is one document: a brace and the name of its first field.
+const DECIDES: usize = 4096;
+
 /// Whether what comes is an object over several lines: a brace, and no more on its line that makes
 /// a whole object.
 fn opens_document<R: BufRead>(input: &mut Input<R>) -> Result<bool, Problem> {
     if input.peek()? != Some(b'{') {
         return Ok(false);
     }
-    let start = input.fill_buf()?;
+    let start = input.ahead(DECIDES)?;
+    let start = &start[..start.len().min(DECIDES)];
     let line = start.split(|b| *b == b'\n').next().unwrap_or_default();
     let ended = line.len() < start.len();
     let tests = line.trim_ascii_start();

@@ -69,7 +69,7 @@ impl Reader<'_, '_> {
         }
         let indent = text.len() - text.trim_start_matches(' ').len();
         let body = text.trim();
-        if body == "---" && self.last.is_some() && indent % INDENT != 0 {
+        if body == "---" && self.last.is_some() && !indent.is_multiple_of(INDENT) {
             self.yaml = Some(String::new());
             return Ok(());
         }

@@ -260,7 +260,7 @@ fn encoded(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+mod shown {
     use super::*;
 
     fn totals(passed: u64, failed: u64, skipped: u64) -> TestTotals {

@@ -104,7 +104,7 @@ mod tests {
         let fork = run(Some("main"), false);
         let other = run(Some("patch-1"), false);
         let parent = Scope::own(&main).name();
-        assert_eq!(names(&main), [parent.clone()]);
+        assert_eq!(names(&main), std::slice::from_ref(&parent));
         assert_eq!(
             names(&feature),
             [Scope::own(&feature).name(), parent.clone()]

@@ -30,6 +30,7 @@ use self::tail::Stage;
 use super::{Around, Failed, Kept};
 use crate::agent::SlotContext;
 use crate::attempt::StepRecord;
+use crate::mask::{Masker, Patterns};
 use crate::workspace::AttemptFolder;
 
 /// Results of one attempt: as many as the server keeps of a lease.
@@ -61,11 +62,14 @@ pub(super) struct Book {
     seen: Mutex<HashMap<u128, (Status, u64)>>,
     duration_ms: Mutex<u64>,
     queue: Mutex<Option<mpsc::Sender<TestResult>>>,
+    /// What must not leave this machine (T6).
+    patterns: Mutex<Option<Arc<Patterns>>>,
 }
 
 impl Book {
     /// Counts a result and sends it, unless it was sent as it is. False when nothing more is taken.
-    pub(super) fn enter(&self, key: u128, status: Status, result: TestResult) -> bool {
+    pub(super) fn enter(&self, key: u128, status: Status, mut result: TestResult) -> bool {
+        self.redact(&mut result);
         let content = read::content(&result);
         {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,6 +93,27 @@ impl Book {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         queue.is_some_and(|queue| queue.blocking_send(result).is_ok())
+    }
+
+    fn mask(&self, patterns: Option<Arc<Patterns>>) {
+        *self.patterns.lock().unwrap_or_else(PoisonError::into_inner) = patterns;
+    }
+
+    /// Everything in it that a job wrote.
+    fn redact(&self, result: &mut TestResult) {
+        let patterns = self.patterns.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(patterns) = patterns.as_ref() else {
+            return;
+        };
+        let texts = [
+            &mut result.name,
+            &mut result.suite,
+            &mut result.error_message,
+            &mut result.stack_trace,
+        ];
+        for text in texts.into_iter().chain(result.metadata.values_mut()) {
+            *text = Masker::text(patterns, text);
+        }
     }
 
     fn close(&self) {
@@ -152,6 +177,7 @@ impl Results {
         line: watch::Receiver<Option<u64>>,
         spec: &JobSpec,
         folder: &AttemptFolder,
+        patterns: Option<Arc<Patterns>>,
     ) -> Option<Results> {
         let reports = reports(spec);
         if reports.is_empty() && spec.tests.is_empty() {
@@ -165,10 +191,13 @@ impl Results {
             acks: context.link.result_acks(&context.execution),
         };
         let (queue, results) = mpsc::channel(QUEUE);
+        // An agent that took the attempt over knows its secrets only when the work has ended.
+        let may_read = patterns.is_some() || spec.secret_names().is_empty();
         let book = Arc::new(Book {
             seen: Mutex::default(),
             duration_ms: Mutex::default(),
             queue: Mutex::new(Some(queue)),
+            patterns: Mutex::new(patterns),
         });
         let begun = Results {
             reports,
@@ -177,13 +206,16 @@ impl Results {
             book,
             sending: Some(AbortOnDropHandle::new(tokio::spawn(sender.send(results)))),
         };
-        read::along(&begun.reports, &begun.workspace, &begun.stage, &begun.book);
+        if may_read {
+            read::along(&begun.reports, &begun.workspace, &begun.stage, &begun.book);
+        }
         Some(begun)
     }
 
     /// Reads everything anew, sees it off, and says what it came to.
     pub async fn finish(mut self, around: &Around<'_>) -> Kept {
         self.stage.end();
+        self.book.mask(around.log.patterns());
         // What they read is older than what is read now.
         let stage = self.stage.clone();
         let _ = tokio::task::spawn_blocking(move || stage.wait_for_readers()).await;

@@ -89,7 +89,7 @@ impl Source<'_> {
         }
     }
 
-    /// What is sent of a case. Whatever must not leave this machine is to be taken out here.
+    /// What is sent of a case.
     fn result(&self, case: Case, id: u128, n: u32) -> TestResult {
         let test_id = match &self.report.test {
             None => format!("{id:032x}"),
