@@ -47,6 +47,7 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 struct Get {
     /// A job: RUN/NAME or its id; a run with one job stands for it
     job: String,

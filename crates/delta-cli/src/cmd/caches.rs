@@ -32,6 +32,7 @@ enum Verb {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 struct Remove {
     /// The beginning of a key or of an id
     #[arg(required = true)]
