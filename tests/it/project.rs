@@ -109,7 +109,7 @@ fn goes_well(person: &Person, url: &str, commit: &str) -> Value {
         let tests = person.get(&format!("/api/v1/jobs/{id}/tests"));
         let list = tests["tests"].as_array().unwrap();
         let count = |status: &str| list.iter().filter(|it| it["status"] == status).count();
-        let counted = (count("PASS"), count("FAIL"), count("SKIP"));
+        let counted = (count("pass"), count("fail"), count("skip"));
         assert_eq!(counted, (passed, failed, skipped), "{name}: {tests}");
     }
     let python = person.attempt(&job_id(&over, "python"));
@@ -159,10 +159,10 @@ fn a_project_is_cloned_with_a_token_built_and_tested_and_its_cache_is_found_agai
     let url = http.url("project.git");
     let first = goes_well(&person, &url, &commit);
     let log = log_of(&person, &job_id(&first, "rust"));
-    assert!(log.contains("cache rust-") && log.contains("miss"), "{log}");
+    assert!(log.contains(": miss rust-"), "{log}");
     let second = goes_well(&person, &url, &commit);
     let log = log_of(&person, &job_id(&second, "rust"));
-    assert!(log.contains("hit"), "{log}");
+    assert!(log.contains(": hit rust-"), "{log}");
     server.check();
 }
 

@@ -81,7 +81,7 @@ const AS_VERSION_4: &str = "CREATE TABLE queue (run_id BLOB NOT NULL, job INTEGE
     FROM attempts WHERE state = 'QUEUED'; \
     ALTER TABLE events RENAME COLUMN first TO version; \
     ALTER TABLE events DROP COLUMN records; \
-    DROP TABLE secrets; \
+    DROP TABLE secrets; DROP TABLE results; DROP TABLE result_claims; \
     PRAGMA user_version = 4";
 
 #[test]
