@@ -100,7 +100,11 @@ pub(super) async fn after(around: &Around<'_>) -> Result<(), Failed> {
     let names = around.spec.secret_names();
     let nothing = names.is_empty() || around.context.untrusted || around.log.patterns().is_some();
     if !nothing {
-        fetch(around, &names).await?;
+        // The work was begun with them: what is amiss now is none of its own.
+        fetch(around, &names).await.map_err(|failed| Failed {
+            cause: Cause::AgentError,
+            ..failed
+        })?;
     }
     Ok(())
 }

@@ -27,6 +27,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub use self::link::{Happened, Watcher};
 use self::link::{Link, Orders};
 pub use self::state::StateFolder;
+pub(crate) use self::state::fresh_key;
 use crate::clock;
 use crate::executor::{Ended, Step, StopOrder, Work, environment};
 use crate::secret::Handed;

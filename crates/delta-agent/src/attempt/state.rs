@@ -171,7 +171,7 @@ pub(super) fn in_reach<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>)
 }
 
 /// Nobody guesses it, and only the agent and its shim can read it.
-pub(super) fn fresh_key() -> String {
+pub(crate) fn fresh_key() -> String {
     let mut bytes = [0; 16];
     // Without randomness the lease's own clock is no worse a key than none at all.
     if getrandom::fill(&mut bytes).is_err() {

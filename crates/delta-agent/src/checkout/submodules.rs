@@ -116,11 +116,13 @@ async fn present(git: &Git<'_>, folder: &Path) -> Result<Vec<PathBuf>, Trouble> 
     Ok(found)
 }
 
-/// What `git config -z --get-regexp` prints: a key, a line's end, a value, a NUL.
+/// What `git config -z --get-regexp` prints: a key, a line's end, a value, a NUL. What is no text is
+/// not passed over: git would go to an address that nobody looked at.
 fn pairs(printed: &[u8]) -> Vec<(String, String)> {
     let entries = printed.split(|byte| *byte == 0);
     let entries = entries.filter_map(|entry| {
-        let (key, value) = std::str::from_utf8(entry).ok()?.split_once('\n')?;
+        let entry = String::from_utf8_lossy(entry);
+        let (key, value) = entry.split_once('\n')?;
         Some((key.to_owned(), value.to_owned()))
     });
     entries.collect()

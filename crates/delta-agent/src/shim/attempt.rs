@@ -461,8 +461,7 @@ impl Workplace {
     ) -> io::Result<Workplace> {
         if let Some(wanted) = &order.container {
             let workspace = Path::new(&order.workspace);
-            let (mut container, receiver) =
-                Container::new(folder, wanted, workspace, &directory, &order.key)?;
+            let (mut container, receiver) = Container::new(folder, wanted, workspace, &directory)?;
             container.secrets = secrets;
             return Ok(Workplace {
                 spawner: Spawner::Refusing("the steps run in a container".to_owned()),

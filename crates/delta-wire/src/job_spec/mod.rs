@@ -363,9 +363,12 @@ fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
 }
 
 fn variable(name: &str, value: Node<'_>) -> Result<(String, String), Invalid> {
-    if name.is_empty() || name.len() > MAX_WORD || name.contains(['=', '\0']) {
+    if name.is_empty()
+        || name.len() > MAX_WORD
+        || name.contains(|c: char| c == '=' || c.is_control())
+    {
         return Err(Invalid::here(
-            "a name of a variable is 1 to 256 bytes, without `=`",
+            "a name of a variable is 1 to 256 bytes, without `=` and control characters",
         ));
     }
     let value = value.string().map_err(|problem| problem.within(name))?;

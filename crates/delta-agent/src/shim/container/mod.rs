@@ -33,6 +33,7 @@ pub(super) use self::calls::exit_status;
 use self::calls::{Call, Calling, NoAnswer, Waiting};
 use super::attempt::Shim;
 use super::steps::StepEnd;
+use crate::attempt::fresh_key;
 use crate::container::{ContainerOrder, WORKSPACE};
 use crate::secret::Secret;
 
@@ -83,7 +84,6 @@ impl Container {
         order: &ContainerOrder,
         workspace: &Path,
         directory: &Path,
-        key: &str,
     ) -> io::Result<(Container, pipe::Receiver)> {
         let path = folder.join(PIPE_FILE);
         mkfifoat(CWD, &path, Mode::from_raw_mode(0o600))?;
@@ -101,7 +101,8 @@ impl Container {
             order: order.clone(),
             pipe: path,
             workdir: Path::new(WORKSPACE).join(inner),
-            key: key.to_owned(),
+            // Not the shim's own: this one is seen in the container and in lists of processes.
+            key: fresh_key(),
             main: None,
             inits: Vec::new(),
             services: Vec::new(),
