@@ -381,6 +381,7 @@ impl Agent {
         let context = Arc::new(SlotContext {
             execution: note.execution.clone(),
             slot,
+            untrusted: note.untrusted,
             ..self.context.clone()
         });
         self.taken.insert(slot);

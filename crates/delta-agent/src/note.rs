@@ -17,6 +17,7 @@ pub(crate) struct Note {
     pub slot: u32,
     pub job_name: String,
     pub carried: Carried,
+    pub untrusted: bool,
 }
 
 #[derive(Serialize)]
@@ -26,6 +27,7 @@ struct Written<'a> {
     slot: u32,
     job_name: &'a str,
     carried: &'a Carried,
+    untrusted: bool,
 }
 
 #[derive(Deserialize)]
@@ -36,6 +38,8 @@ struct Read {
     job_name: String,
     #[serde(default)]
     carried: Carried,
+    #[serde(default)]
+    untrusted: bool,
 }
 
 impl Note {
@@ -46,6 +50,7 @@ impl Note {
             slot: context.slot,
             job_name: identity.job_name.clone(),
             carried: Carried::default(),
+            untrusted: context.untrusted,
         }
     }
 
@@ -56,6 +61,7 @@ impl Note {
             slot: self.slot,
             job_name: &self.job_name,
             carried: &self.carried,
+            untrusted: self.untrusted,
         };
         // Text and numbers: nothing in it can fail to be written.
         serde_json::to_vec(&written).unwrap_or_default()
@@ -71,6 +77,7 @@ impl Note {
             slot: read.slot,
             job_name: read.job_name,
             carried: read.carried,
+            untrusted: read.untrusted,
         })
     }
 }

@@ -131,7 +131,7 @@ pub(crate) fn broken() -> WorkEnd {
         summary: None,
         artifacts: 0,
         remains: None,
-        cleaning: None,
+        folder: None,
     }
 }
 

@@ -171,15 +171,15 @@ impl Session {
         tracing::info!(job_id = self.identity.job_id, ?end, "lease over");
         // What was not reported in time may still be, by the next agent.
         let over = matches!(self.holder.todo(clock::now()), Todo::Release(_));
-        let Some(work_end) = self.work_end else {
+        let Some(work_end) = self.work_end.filter(|_| over) else {
             return end;
         };
-        if let Some(remains) = work_end.remains.filter(|_| over) {
+        if let Some(remains) = work_end.remains {
             remains.remove();
         }
         // The slot is free when nothing of the job is left on the disk.
-        if let Some(cleaning) = work_end.cleaning {
-            let _ = cleaning.await;
+        if let Some(folder) = work_end.folder {
+            work::remove(folder).await;
         }
         end
     }

@@ -14,7 +14,6 @@ use delta_wire::JobSpec;
 use delta_wire::agent::proto::{RunSummary, StepResult};
 use delta_wire::runner::LeaseGranted;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::SlotContext;
@@ -64,8 +63,8 @@ pub(crate) struct WorkEnd {
     pub artifacts: u32,
     /// The record on disk, to be removed when nobody needs it any more.
     pub remains: Option<Remains>,
-    /// The removal of the workspace, which a result does not wait for.
-    pub cleaning: Option<JoinHandle<()>>,
+    /// The workspace, to be removed then, too: until its end is reported it may be needed again.
+    pub folder: Option<AttemptFolder>,
 }
 
 /// What the session orders while the work goes on, and what it begins with.
@@ -122,7 +121,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
             summary: None,
             artifacts: 0,
             remains: None,
-            cleaning: None,
+            folder: None,
         },
     };
     assignment.context.observer.progress(Progress::Ended {
@@ -284,7 +283,6 @@ impl Assignment {
         let remains = draft.remains();
         drop(draft);
         let now = wall_time();
-        let cleaning = tokio::spawn(remove(folder));
         flush(shipping, self.stop.clone(), self.patience()).await;
         WorkEnd {
             ended,
@@ -294,7 +292,7 @@ impl Assignment {
             summary: None,
             artifacts: 0,
             remains: Some(remains),
-            cleaning: Some(cleaning),
+            folder: Some(folder),
         }
     }
 
@@ -417,7 +415,6 @@ impl Assignment {
             results,
         };
         let (ended, kept) = self.keep(attempt, done, &last).await;
-        let cleaning = tokio::spawn(remove(last.folder));
         flush(last.shipping, self.stop.clone(), self.patience()).await;
         WorkEnd {
             ended,
@@ -427,7 +424,7 @@ impl Assignment {
             summary: kept.summary,
             artifacts: kept.artifacts,
             remains: Some(remains),
-            cleaning: Some(cleaning),
+            folder: Some(last.folder),
         }
     }
 
@@ -456,7 +453,7 @@ impl Assignment {
         let mut kept = tokio::select! {
             kept = around::after(&around, &last.carried, done.results, succeeded) => kept,
             // Without what was to be kept it is no success.
-            reason = ordered(&mut stop) => Kept::stopped(reason),
+            reason = ordered_beyond(&mut stop, ended.stopped) => Kept::stopped(reason),
         };
         drop(tell);
         if let Some(failed) = &kept.failed {
@@ -534,7 +531,7 @@ impl Assignment {
     }
 }
 
-async fn remove(folder: AttemptFolder) {
+pub(crate) async fn remove(folder: AttemptFolder) {
     let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
     if let Err(problem) = removed {
         tracing::warn!(error = %problem, "the workspace was not removed");
@@ -551,7 +548,16 @@ fn home(confinement: Confinement, image: Option<&str>) -> Home {
 
 /// The order that ends the work, once there is one.
 async fn ordered(stop: &mut watch::Receiver<Option<StopOrder>>) -> StopReason {
-    match stop.wait_for(Option::is_some).await.map(|order| *order) {
+    ordered_beyond(stop, None).await
+}
+
+/// The same for work that one order has ended already: what it left is still kept.
+async fn ordered_beyond(
+    stop: &mut watch::Receiver<Option<StopOrder>>,
+    ended_by: Option<StopReason>,
+) -> StopReason {
+    let new = |order: &Option<StopOrder>| order.is_some_and(|it| Some(it.reason) != ended_by);
+    match stop.wait_for(new).await.map(|order| *order) {
         Ok(Some(order)) => order.reason,
         // Nobody is left to order anything: the session is gone, and this with it.
         _ => std::future::pending().await,

@@ -256,8 +256,10 @@ impl Results {
     async fn read_all(&self, report: ReportSpec) -> Vec<String> {
         let (workspace, book) = (self.workspace.clone(), self.book.clone());
         let reading = tokio::task::spawn_blocking(move || {
-            let found = files::find(&workspace, &report.pattern);
-            let found = found.unwrap_or_default();
+            let found = match files::find(&workspace, &report.pattern) {
+                Ok(found) => found,
+                Err(problem) => return vec![format!("reports {}: {problem}", report.pattern)],
+            };
             let mut problems = Vec::new();
             for path in &found {
                 let source = Source {
