@@ -116,8 +116,8 @@ async fn present(git: &Git<'_>, folder: &Path) -> Result<Vec<PathBuf>, Trouble> 
     Ok(found)
 }
 
-/// What `git config -z --get-regexp` prints: a key, a line's end, a value, a NUL. What is no text is
-/// not passed over: git would go to an address that nobody looked at.
+/// What `git config -z --get-regexp` prints: a key, a line's end, a value, a NUL. What is no text
+/// is not passed over: git would go to an address that nobody looked at.
 fn pairs(printed: &[u8]) -> Vec<(String, String)> {
     let entries = printed.split(|byte| *byte == 0);
     let entries = entries.filter_map(|entry| {
