@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use delta_wire::agent::PROTOCOL_VERSION;
 use delta_wire::agent::dial::{self as wire, Dialed};
+use delta_wire::agent::frame::Received;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{
@@ -189,12 +190,14 @@ async fn session(
         Ok(dialed) => dialed,
         Err(status) => return refusal(&status, shown),
     };
-    let response = match tokio::time::timeout(REGISTER_TIME, registered(&mut dialed)).await {
-        Ok(Ok(response)) => response,
+    let answered = tokio::time::timeout(REGISTER_TIME, registered(&mut dialed)).await;
+    let (response, rest) = match answered {
+        Ok(Ok(answered)) => answered,
         Ok(Err(status)) => return refusal(&status, shown),
         Err(_) => return Over::Broken("the registration was not answered".to_owned()),
     };
     let every = begin(shared, settings, &response);
+    shared.hear(rest);
     if let Some(down_for) = outage.over(Instant::now()) {
         tracing::warn!(?down_for, "the line to the server is back");
     }
@@ -235,13 +238,15 @@ fn refusal(status: &Status, shown: Shown) -> Over {
     }
 }
 
-async fn registered(dialed: &mut Dialed) -> Result<RegisterResponse, Status> {
+/// The answer to the registration, and what came in the same frame: work may be assigned in the
+/// moment a slot is known.
+async fn registered(dialed: &mut Dialed) -> Result<(RegisterResponse, Received), Status> {
     let received = dialed.received.message().await?;
-    let received = received.ok_or_else(|| Status::unavailable("the stream ended"))?;
-    let first = received.messages.into_iter().next();
+    let mut received = received.ok_or_else(|| Status::unavailable("the stream ended"))?;
+    let first = (!received.messages.is_empty()).then(|| received.messages.remove(0));
     let first = first.and_then(|bytes| ServerMessage::decode(bytes).ok());
     match first.and_then(|message| message.message) {
-        Some(Say::RegisterResponse(response)) => Ok(response),
+        Some(Say::RegisterResponse(response)) => Ok((response, received)),
         _ => Err(Status::unavailable(
             "the registration was not answered first",
         )),

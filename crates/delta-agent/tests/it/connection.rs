@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use delta_agent::{AgentError, TokenSource};
+use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{HeldLease, RunStatus};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
@@ -11,7 +12,7 @@ use tonic::Status;
 
 use crate::agent::{Agent, hex, job_number, server_settings, sha256, steps};
 use crate::bench::{is_running, until};
-use crate::fake_server::{FakeServer, State, TOKEN};
+use crate::fake_server::{FakeServer, State, TOKEN, bytes_of};
 
 /// A port that was free a moment ago.
 async fn free_port() -> String {
@@ -27,6 +28,25 @@ async fn a_refused_connection_is_tried_again_until_the_server_comes() {
     // Long enough for a few refusals.
     sleep(Duration::from_secs(1)).await;
     let server = FakeServer::start_at(&[steps(&["true"])], &address).await;
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success);
+    agent.shut_down().await;
+}
+
+// EP-22, EP-26: work that comes in one frame with the answer to the registration is not lost.
+#[tokio::test]
+async fn work_in_the_frame_of_the_registration_is_done() {
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.hold.insert("Register");
+    });
+    let agent = Agent::start(&server);
+    server.wait_for("Register", 1).await;
+    server.change(|state| {
+        let work = state.assignment(&steps(&["true"]));
+        state.held.push(bytes_of(Say::AssignWork(work)));
+        state.let_go();
+    });
     let result = server.wait_results(1).await.remove(0);
     assert_eq!(result.status(), RunStatus::Success);
     agent.shut_down().await;
