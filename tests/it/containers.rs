@@ -7,23 +7,13 @@ use serde_json::{Value, json};
 
 use crate::faults_agent::{agent_with, only_job};
 use crate::handover::log_of;
-use crate::harness::{Options, Person, Server, delta_ci, until};
+use crate::harness::{Options, Person, Server, until};
 
 /// The agent `box`, each time on the same folders, with this daemon.
 fn agent(server: &Server, docker: &Docker) -> Spawn {
-    let file = server.folder().join("box.token");
-    if !file.exists() {
-        std::fs::write(&file, server.token("runner")).unwrap();
-    }
-    delta_ci()
-        .args(["agent", "--name", "box", "--server"])
-        .arg(format!("http://{}", server.addr()))
-        .arg("--token-file")
-        .arg(&file)
-        .arg("--work-dir")
-        .arg(server.folder().join("box"))
-        .args(["--container-runtime", "docker", "--docker-host"])
-        .arg(docker.host())
+    let agent = server.agent("box");
+    let agent = agent.args(["--container-runtime", "docker", "--docker-host"]);
+    agent.arg(docker.host())
 }
 
 fn run_in_container(step: &str, container: &Value) -> Value {

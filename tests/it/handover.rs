@@ -7,7 +7,7 @@ use delta_testkit::process::{Process, Spawn};
 use serde_json::json;
 
 use crate::faults_agent::{is_alive, only_job, pid_in, run_of};
-use crate::harness::{Options, Person, Server, delta_ci, secret_in, storm_count, until};
+use crate::harness::{Options, Person, Server, secret_in, storm_count, until};
 
 /// How often the agent is killed.
 fn kills() -> u32 {
@@ -16,17 +16,7 @@ fn kills() -> u32 {
 
 /// The agent `box`, each time on the same folders.
 pub fn agent(server: &Server) -> Spawn {
-    let file = server.folder().join("box.token");
-    if !file.exists() {
-        std::fs::write(&file, server.token("runner")).unwrap();
-    }
-    delta_ci()
-        .args(["agent", "--name", "box", "--server"])
-        .arg(format!("http://{}", server.addr()))
-        .arg("--token-file")
-        .arg(&file)
-        .arg("--work-dir")
-        .arg(server.folder().join("box"))
+    server.agent("box")
 }
 
 pub fn log_of(person: &Person, job: &str) -> String {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::faults_agent::only_job;
 use crate::handover::log_of;
-use crate::harness::{Options, Person, Server, delta_ci, storm_count, until};
+use crate::harness::{Options, Person, Server, storm_count, until};
 
 /// Megabytes of the large artifact: sparse, so that only the way is long.
 fn large_megabytes() -> u32 {
@@ -29,17 +29,7 @@ fn agent(server: &Server, name: &str) -> Spawn {
     // Jobs of users of their own pass through.
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(server.folder(), open).unwrap();
-    let file = server.folder().join(format!("{name}.token"));
-    if !file.exists() {
-        std::fs::write(&file, server.token("runner")).unwrap();
-    }
-    delta_ci()
-        .args(["agent", "--name", name, "--server"])
-        .arg(format!("http://{}", server.addr()))
-        .arg("--token-file")
-        .arg(&file)
-        .arg("--work-dir")
-        .arg(server.folder().join(name))
+    server.agent(name)
 }
 
 fn run_of(trust: &str, spec: Value) -> Value {

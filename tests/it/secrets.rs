@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::faults_agent::{is_alive, only_job, pid_in};
 use crate::handover::log_of;
-use crate::harness::{Grant, Options, Person, Runner, Server, delta_ci, until};
+use crate::harness::{Grant, Options, Person, Runner, Server, until};
 
 const VALUE: &str = "canary-Zq8kW3vR1t";
 const LOUD: (&str, &str) = ("RUST_LOG", "debug");
@@ -26,18 +26,7 @@ fn set(server: &Server, name: &str, more: &[&str]) {
 }
 
 fn agent(server: &Server) -> Spawn {
-    let file = server.folder().join("box.token");
-    if !file.exists() {
-        fs::write(&file, server.token("runner")).unwrap();
-    }
-    delta_ci()
-        .env(LOUD.0, LOUD.1)
-        .args(["agent", "--name", "box", "--server"])
-        .arg(format!("http://{}", server.addr()))
-        .arg("--token-file")
-        .arg(&file)
-        .arg("--work-dir")
-        .arg(server.folder().join("box"))
+    server.agent("box").env(LOUD.0, LOUD.1)
 }
 
 fn run_with(steps: &[&str], more: Value) -> Value {

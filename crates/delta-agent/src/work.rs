@@ -451,10 +451,17 @@ impl Assignment {
         let (folder, records) = (&last.folder, &done.records);
         let around = self.around(spec, folder, self.confinement(), &log, stopped, records);
         let mut kept = tokio::select! {
-            kept = around::after(&around, &last.carried, done.results, succeeded) => kept,
+            kept = around::after(&around, done.results) => kept,
             // Without what was to be kept it is no success.
             reason = ordered_beyond(&mut stop, ended.stopped) => Kept::stopped(reason),
         };
+        if succeeded && kept.failed.is_none() {
+            // An order to stop costs the caches, and nothing else.
+            tokio::select! {
+                () = around::save_caches(&around, &last.carried) => {}
+                _ = ordered_beyond(&mut stop, ended.stopped) => {}
+            }
+        }
         drop(tell);
         if let Some(failed) = &kept.failed {
             log.mark(&failed.summary);

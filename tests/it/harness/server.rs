@@ -145,6 +145,22 @@ impl Server {
         Runner::new(self.addr, &self.token("runner"), id)
     }
 
+    /// An agent of this name, each time on the same folders and with the same token.
+    #[track_caller]
+    pub fn agent(&self, name: &str) -> Spawn {
+        let file = self.folder().join(format!("{name}.token"));
+        if !file.exists() {
+            std::fs::write(&file, self.token("runner")).expect("a token file");
+        }
+        delta_ci()
+            .args(["agent", "--name", name, "--server"])
+            .arg(format!("http://{}", self.addr()))
+            .arg("--token-file")
+            .arg(&file)
+            .arg("--work-dir")
+            .arg(self.folder().join(name))
+    }
+
     /// Runs `delta-ci` on this server's data folder.
     #[track_caller]
     pub fn cli(&self, arguments: &[&str]) -> Done {

@@ -150,12 +150,7 @@ pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
 }
 
 /// Everything after the work, in this order. Dropping it ends it.
-pub(crate) async fn after(
-    around: &Around<'_>,
-    carried: &Carried,
-    results: Option<Results>,
-    succeeded: bool,
-) -> Kept {
+pub(crate) async fn after(around: &Around<'_>, results: Option<Results>) -> Kept {
     let mut kept = Kept::default();
     if let Err(failed) = secrets::after(around).await {
         kept.failed = Some(failed);
@@ -167,8 +162,10 @@ pub(crate) async fn after(
     let artifacts = artifacts::keep(around).await;
     kept.artifacts = artifacts.count;
     kept.failed = kept.failed.or(artifacts.failed);
-    if succeeded && kept.failed.is_none() {
-        caches::save(around, &carried.caches).await;
-    }
     kept
+}
+
+/// Saves the caches of work that succeeded, when all else is done: it changes no result.
+pub(crate) async fn save_caches(around: &Around<'_>, carried: &Carried) {
+    caches::save(around, &carried.caches).await;
 }

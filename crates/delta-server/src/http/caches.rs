@@ -8,8 +8,6 @@ use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use delta_core::LeaseKey;
-use delta_core::lease::Stale;
 use delta_core::run::RunHeader;
 use delta_wire::api::{CacheFound, CacheList, CacheSaved, CacheView, FindCache, cache_key};
 use delta_wire::{ErrorBody, ErrorCode, Invalid, Millis};
@@ -20,8 +18,7 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Admin, Heard, Runner, User, drain, next_piece};
-use super::runner::stale;
-use super::uploads::{held, lease_header};
+use super::uploads::held_for;
 use super::{App, internal, not_stored};
 use crate::audit;
 use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, Saved, Saving, Scope};
@@ -158,7 +155,7 @@ async fn save_cache(
         }
     };
     // The bytes took long; the lease may be over by now.
-    if let Err(answer) = held(&app, &asker.token, &who, None, Right::Artifact).await? {
+    if let Err(answer) = held_for(&app, &who, &id, &headers, Right::Artifact).await? {
         return Ok(answer);
     }
     let (saving, limits) = (
@@ -249,7 +246,6 @@ async fn remove_cache(
 
 /// Whoever asks, by its lease.
 struct Asker {
-    token: delta_wire::runner::LeaseToken,
     run: RunHeader,
     run_id: String,
     job: String,
@@ -261,18 +257,11 @@ async fn asker(
     id: &str,
     headers: &HeaderMap,
 ) -> Result<Result<Asker, Response>, ApiError> {
-    let job = super::jobs::job_id(id)?;
-    let token = lease_header(headers)?;
-    if token.locator().map(|it| LeaseKey::from(it).attempt.job) != Some(job) {
-        return Ok(Err(stale(token, Stale::Unknown)));
-    }
-    if let Err(answer) = held(app, &token, who, None, Right::Artifact).await? {
-        return Ok(Err(answer));
-    }
-    let rows = app.read(move |reader| reader.job(job)).await?;
-    let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
+    let rows = match held_for(app, who, id, headers, Right::Artifact).await? {
+        Ok(held) => held.rows,
+        Err(answer) => return Ok(Err(answer)),
+    };
     Ok(Ok(Asker {
-        token,
         run_id: rows.run.id.to_string(),
         run: rows.run.header,
         job: rows.job.name.to_string(),

@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use delta_core::lease::Stale;
-use delta_core::{Attempt, Job, JobId, LeaseKey};
+use delta_core::{Attempt, Job, JobId};
 use delta_store::StoreError;
 use delta_store::read::{Reader, RunRows};
 use delta_wire::ErrorBody;
@@ -21,8 +20,7 @@ use super::App;
 use super::artifacts::{self, named, serve};
 use super::error::ApiError;
 use super::extract::Runner;
-use super::runner::stale;
-use super::uploads::{held, lease_header};
+use super::uploads::held_for;
 use crate::fence::Right;
 use crate::objects::UploadId;
 
@@ -91,14 +89,10 @@ async fn found(
     id: &str,
     headers: &HeaderMap,
 ) -> Result<Result<Inputs, Response>, ApiError> {
-    let job = super::jobs::job_id(id)?;
-    let token = lease_header(headers)?;
-    if token.locator().map(|it| LeaseKey::from(it).attempt.job) != Some(job) {
-        return Ok(Err(stale(token, Stale::Unknown)));
-    }
-    if let Err(answer) = held(app, &token, who, None, Right::Artifact).await? {
-        return Ok(Err(answer));
-    }
+    let job = match held_for(app, who, id, headers, Right::Artifact).await? {
+        Ok(held) => held.key.attempt.job,
+        Err(answer) => return Ok(Err(answer)),
+    };
     let needed = app.read(move |reader| needed(reader, job)).await?;
     let inputs = app.files(move |objects| {
         let mut inputs = Inputs::new();

@@ -299,18 +299,31 @@ async fn job_spec(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let job: JobId = super::jobs::job_id(&id)?;
-    let token = lease_header(&headers)?;
-    if token.locator().map(|it| LeaseKey::from(it).attempt.job) != Some(job) {
-        return Ok(stale(token, Stale::Unknown));
-    }
-    if let Err(answer) = held(&app, &token, &who, None, Right::Spec).await? {
-        return Ok(answer);
-    }
+    let job = match held_for(&app, &who, &id, &headers, Right::Spec).await? {
+        Ok(held) => held.key.attempt.job,
+        Err(answer) => return Ok(answer),
+    };
     let spec = app.read(move |reader| reader.spec(job)).await?;
     let spec = spec.ok_or_else(|| ApiError::not_found("job"))?;
     let json = [(header::CONTENT_TYPE, "application/json")];
     Ok((json, spec.to_string()).into_response())
+}
+
+/// The lease in the header of a request about a job, if it is one of that job's; otherwise the
+/// answer to give.
+pub(super) async fn held_for(
+    app: &App,
+    who: &Principal,
+    id: &str,
+    headers: &HeaderMap,
+    right: Right,
+) -> Result<Result<Held, Response>, ApiError> {
+    let job: JobId = super::jobs::job_id(id)?;
+    let token = lease_header(headers)?;
+    if token.locator().map(|it| LeaseKey::from(it).attempt.job) != Some(job) {
+        return Ok(Err(stale(token, Stale::Unknown)));
+    }
+    held(app, &token, who, None, right).await
 }
 
 /// The lease of a token, if it is the caller's and gives this right; otherwise the answer to give.

@@ -6,6 +6,7 @@ use std::io::BufReader;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use delta_results::{Case, Format, Limits};
@@ -161,7 +162,9 @@ pub fn along(reports: &[ReportSpec], root: &Path, stage: &Arc<Stage>, book: &Arc
     let looking = stage.clone();
     let look = move || {
         let mut followed: Vec<(ReportSpec, String)> = Vec::new();
-        while followed.len() < READ_ALONG && !stage.wait() {
+        let mut took = Duration::ZERO;
+        while followed.len() < READ_ALONG && !stage.wait_after(took) {
+            let began = Instant::now();
             for report in &reports {
                 for path in files::find(&root, &report.pattern).unwrap_or_default() {
                     let known = followed.iter().any(|(_, known)| *known == path);
@@ -182,6 +185,7 @@ pub fn along(reports: &[ReportSpec], root: &Path, stage: &Arc<Stage>, book: &Arc
                     }
                 }
             }
+            took = began.elapsed();
         }
     };
     looking.read_along(look);

@@ -11,6 +11,8 @@ use super::files;
 
 /// How often a file that did not grow is looked at again.
 const LOOK: Duration = Duration::from_millis(250);
+/// Pauses are so many times as long as the look before them.
+const PAUSES: u32 = 20;
 /// Bytes read at once.
 const PIECE: usize = 64 * 1024;
 
@@ -40,9 +42,16 @@ impl Stage {
 
     /// Waits a moment; true when the work is over.
     pub fn wait(&self) -> bool {
+        self.wait_after(Duration::ZERO)
+    }
+
+    /// The same after a look that took so long: what is looked for in a large tree must not take
+    /// the machine from the work.
+    pub fn wait_after(&self, look: Duration) -> bool {
+        let pause = LOOK.max(look.saturating_mul(PAUSES));
         let waited = self
             .changed
-            .wait_timeout_while(self.state(), LOOK, |state| !state.over);
+            .wait_timeout_while(self.state(), pause, |state| !state.over);
         waited.unwrap_or_else(PoisonError::into_inner).0.over
     }
 
