@@ -16,6 +16,10 @@ pub(crate) const MIN_BYTES: usize = 6;
 /// Columns at which programs break base64: coreutils and MIME, and PEM.
 const WRAPPED: [usize; 2] = [76, 64];
 
+/// Of longer ones only the lines are looked for where the lines of base64 may break anywhere: the
+/// forms of one would take megabytes.
+const MAX_WRAPPED: usize = 4096;
+
 /// Every form of a secret, each once.
 pub(super) fn of(value: &str) -> BTreeSet<Vec<u8>> {
     let mut all = BTreeSet::new();
@@ -27,6 +31,7 @@ pub(super) fn of(value: &str) -> BTreeSet<Vec<u8>> {
         base64(text.as_bytes(), &mut all);
         // What `echo` hands to an encoder.
         base64(format!("{text}\n").as_bytes(), &mut all);
+        wrapped(text.as_bytes(), &mut all);
     }
     all.retain(|form| form.len() >= MIN_BYTES);
     all
@@ -179,6 +184,28 @@ fn base64(bytes: &[u8], all: &mut BTreeSet<Vec<u8>>) {
                 for line in text.as_bytes().chunks(columns) {
                     add(&String::from_utf8_lossy(line));
                 }
+            }
+        }
+    }
+}
+
+/// In lines, behind something else that was encoded with it, so that the first line may break at
+/// any place of the secret. Of a first line that has little of it the rest alone is looked for:
+/// otherwise the ends of many lines would be held back.
+fn wrapped(bytes: &[u8], all: &mut BTreeSet<Vec<u8>>) {
+    if bytes.len() > MAX_WRAPPED {
+        return;
+    }
+    for before in 0..3 {
+        let text = STANDARD_NO_PAD.encode([&[0; 2][..before], bytes].concat());
+        let own = &text[(8 * before).div_ceil(6)..8 * (before + bytes.len()) / 6];
+        for columns in WRAPPED {
+            for first in 1..own.len().min(columns + 1) {
+                let (first, rest) = own.as_bytes().split_at(first);
+                let little = first.len() < MIN_BYTES && rest.len() >= MIN_BYTES;
+                let lines = (!little).then_some(first).into_iter();
+                let lines: Vec<&[u8]> = lines.chain(rest.chunks(columns)).collect();
+                all.extend(["\n", "\r\n"].map(|end| lines.join(end.as_bytes())));
             }
         }
     }

@@ -188,6 +188,24 @@ fn long_pieces_mean_the_same() {
     }
 }
 
+/// In lines of base64, behind something of any length: what of it is in one line must not be seen,
+/// unless that is too little to tell anything.
+fn wrapped(secret: &str, before: &str, all: &mut Vec<(Vec<u8>, Vec<u8>)>) {
+    let text = engines::STANDARD.encode(format!("{before}{secret}"));
+    let (begin, end) = (before.len() * 8, (before.len() + secret.len()) * 8);
+    let own = begin.div_ceil(6)..end / 6;
+    for (columns, newline) in [(76, "\n"), (76, "\r\n"), (64, "\n")] {
+        let lines: Vec<&[u8]> = text.as_bytes().chunks(columns).collect();
+        let stream = lines.join(newline.as_bytes());
+        for (line, begin) in lines.iter().zip((0..).step_by(columns)) {
+            let (from, to) = (own.start.max(begin), own.end.min(begin + line.len()));
+            if from + forms::MIN_BYTES <= to {
+                all.push((stream.clone(), line[from - begin..to - begin].to_vec()));
+            }
+        }
+    }
+}
+
 /// What other programs make of a secret: the stream, and the part that must not be seen.
 fn encoded(secret: &str, random: &mut Random) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut all = vec![(secret.as_bytes().to_vec(), secret.as_bytes().to_vec())];
@@ -223,6 +241,8 @@ fn encoded(secret: &str, random: &mut Random) -> Vec<(Vec<u8>, Vec<u8>)> {
         let own = text.as_bytes()[begin.div_ceil(6)..end / 6].to_vec();
         all.push((text.into_bytes(), own));
     }
+    let before = random.below(150);
+    wrapped(secret, &random.text("user:", before), &mut all);
     for line in secret.lines().filter(|line| line.len() >= forms::MIN_BYTES) {
         all.push((
             format!("> {line}\r\n").into_bytes(),

@@ -412,6 +412,7 @@ impl Session {
         let has_results = self.settle_results(lease, said);
         let held = self.leases.get_mut(lease);
         let has_artifacts = held.is_some_and(|held| {
+            held.counted = said.artifacts;
             held.artifacts |= said.artifacts > 0;
             held.artifacts
         });

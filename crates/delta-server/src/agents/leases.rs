@@ -34,6 +34,8 @@ pub struct Held {
     pub waits_for_results: bool,
     /// It has artifacts, or its agent says so.
     pub artifacts: bool,
+    /// So many of them, says its agent's last word.
+    pub counted: u32,
     /// The agent was told to end it.
     pub canceled: bool,
     /// A renewal is on its way to the writer; the newest that came meanwhile waits for its answer,
@@ -311,6 +313,7 @@ impl Held {
             waits_for_log: false,
             waits_for_results: false,
             artifacts: false,
+            counted: 0,
             canceled: false,
             renewing: false,
             renew_again: None,

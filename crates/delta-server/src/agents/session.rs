@@ -150,9 +150,18 @@ impl Session {
                     Ok(permit) => permit.send(Ok(Box::new(self.outgoing.frame()))),
                     Err(_) => break,
                 },
-                Some(written) = next_written(&mut self.log) => self.log_written(written),
-                Some(taken) = Writing::next(&mut self.results) => self.results_taken(&taken),
-                Some(told) = next_told(&mut self.uploads) => self.uploads_told(told),
+                written = next_written(&mut self.log) => match written {
+                    Some(written) => self.log_written(written),
+                    None => self.end = Some(broken()),
+                },
+                taken = Writing::next(&mut self.results) => match taken {
+                    Some(taken) => self.results_taken(&taken),
+                    None => self.end = Some(broken()),
+                },
+                told = next_told(&mut self.uploads) => match told {
+                    Some(told) => self.uploads_told(told),
+                    None => self.end = Some(broken()),
+                },
                 received = stream.message(), if may_read => match received {
                     Ok(Some(received)) => self.hear(received),
                     Ok(None) => self.end = Some(Status::ok("")),
@@ -467,6 +476,12 @@ impl Session {
             Ok(None) | Err(_) => {}
         }
     }
+}
+
+/// A task of the session is gone, and what it had in hand: the agent comes back and sends again
+/// what was not answered.
+fn broken() -> Status {
+    Status::unavailable("the server cannot store what belongs to the work")
 }
 
 /// The next answer about logs; never, while no log was written.

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use delta_core::command::Status as CompleteStatus;
 use delta_core::{Command, LeaseKey};
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{Artifact, CreateUpload, ProtocolError, UploadCreated};
@@ -279,7 +280,7 @@ impl Session {
             retryable: code == "STORAGE_FULL" || code == "UNAVAILABLE",
         };
         let say = match told.answer {
-            Answer::Listed(found) => return self.say_with_artifacts(told.lease, &found),
+            Answer::Listed(found) => return self.say_with_artifacts(told.lease, Some(&found)),
             Answer::Created { url, id } => Say::UploadCreated(UploadCreated {
                 name: told.name,
                 url,
@@ -294,8 +295,7 @@ impl Session {
                 tracing::error!(error = %problem, attempt = %told.lease.attempt,
                     "artifacts could not be worked on");
                 if kind == "ResultStream" {
-                    // F44: a result is not held back by a disk in trouble.
-                    return self.say_with_artifacts(told.lease, &[]);
+                    return self.say_with_artifacts(told.lease, None);
                 }
                 let full = problem.kind() == io::ErrorKind::StorageFull
                     || problem.kind() == io::ErrorKind::QuotaExceeded;
@@ -309,11 +309,32 @@ impl Session {
         self.outgoing.say(say);
     }
 
-    fn say_with_artifacts(&mut self, lease: LeaseKey, found: &[(UploadId, ArtifactMeta)]) {
-        let held = self.leases.get_mut(lease);
-        let Some(mut word) = held.and_then(|held| held.last_word.take()) else {
+    /// Says the last word of a lease with what it has, if that can be known.
+    fn say_with_artifacts(&mut self, lease: LeaseKey, found: Option<&[(UploadId, ArtifactMeta)]>) {
+        let now = self.app.writer.now();
+        let Some(held) = self.leases.get_mut(lease) else {
             return;
         };
+        let Some(mut word) = held.last_word.take() else {
+            return;
+        };
+        let (live, counted) = (held.ended.is_none() && now < held.until, held.counted);
+        // No success without what it is to have. Any other result is not held back by a disk in
+        // trouble (F44), nor is one that was taken before and is only said again.
+        if live && is_success(&word.command) {
+            let refused = match found {
+                None if counted > 0 => Some(Refused::NotNow),
+                Some(found) if found.len() < counted as usize => {
+                    let words = "is more than the artifacts that are here as a whole";
+                    Some(Refused::NotHere("run_complete.artifacts", words))
+                }
+                _ => None,
+            };
+            if let Some(refused) = refused {
+                return self.refuse("ResultStream", execution::name(lease), &refused);
+            }
+        }
+        let found = found.unwrap_or_default();
         let names = found.iter().map(|(id, meta)| delta_wire::runner::Artifact {
             kind: meta.kind.clone().unwrap_or_else(|| "file".to_owned()),
             uri: format!("delta:{id}"),
@@ -326,6 +347,16 @@ impl Session {
         }
         self.command(vec![(word.ticket, word.receipt, word.command)]);
     }
+}
+
+fn is_success(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Complete {
+            status: CompleteStatus::Succeeded,
+            ..
+        }
+    )
 }
 
 fn named(name: String) -> Result<String, Refused> {

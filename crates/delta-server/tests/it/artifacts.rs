@@ -1,6 +1,8 @@
 //! Artifacts over the Execution Protocol: in messages, by uploads, as inputs of other jobs; fenced,
 //! whole or not there, and served as bytes to keep.
 
+use std::path::PathBuf;
+
 use aws_lc_rs::digest::{SHA256, digest};
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
@@ -270,6 +272,70 @@ async fn a_torn_upload_is_not_there_and_the_next_try_is() {
         409,
         "the lease is over, and its place with it"
     );
+}
+
+/// The folder in which a lease's uploads are: the deepest of the run's.
+fn uploads_of(bench: &Bench, run: &str) -> PathBuf {
+    let mut folder = bench.data.path().join("objects").join(run);
+    while let Some(inner) = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|path| path.is_dir())
+    {
+        folder = inner;
+    }
+    folder
+}
+
+#[tokio::test]
+async fn no_success_counts_artifacts_that_are_not_here() {
+    // EP-46, F44, D4
+    let bench = Bench::patient().await;
+    let mut agent = Agent::new(&bench).await;
+    let (run, jobs) = bench.run_with(2).await;
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    agent.keeps(&work, "one", b"1").await;
+    let complete = |status: RunStatus, artifacts| {
+        Payload::RunComplete(RunComplete {
+            status: status.into(),
+            artifacts,
+            ..Default::default()
+        })
+    };
+    let two = complete(RunStatus::Success, 2);
+    agent.say([agent.result(&work, two)]).await;
+    let refusal = agent.refusal().await;
+    assert_eq!(
+        (refusal.field.as_str(), refusal.retryable),
+        ("run_complete.artifacts", false)
+    );
+    // The disk is in trouble: nobody knows what there is.
+    let folder = uploads_of(&bench, &run);
+    let away = folder.with_extension("away");
+    std::fs::rename(&folder, &away).unwrap();
+    std::fs::write(&folder, "").unwrap();
+    let one = complete(RunStatus::Success, 1);
+    agent.say([agent.result(&work, one)]).await;
+    let refusal = agent.refusal().await;
+    assert_eq!(
+        (refusal.code.as_str(), refusal.retryable),
+        ("UNAVAILABLE", true)
+    );
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::rename(&away, &folder).unwrap();
+    agent.settles(&work, 1).await;
+    assert_eq!(names(&bench, &format!("jobs/{}", jobs[0])).await, ["one"]);
+    // Any other result stands without them.
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    let failed = complete(RunStatus::Error, 5);
+    agent.say([agent.result(&work, failed)]).await;
+    let done = agent.hears(|say| match say {
+        Say::CompleteAck(ack) => Some(ack.accepted),
+        _ => None,
+    });
+    assert!(done.await);
 }
 
 async fn inputs(bench: &Bench, work: &AssignWork) -> Answer {
