@@ -72,6 +72,9 @@ fn a_run_is_cloned_built_and_the_next_one_finds_it_on_the_agent() {
     let lost = person.create(&run_at(&url, &"1".repeat(40), build.clone()));
     assert_eq!(person.until_over(&lost)["outcome"], "FAILED");
     assert_eq!(cause(&person, &lost), (json!("FAILED"), json!("clone")));
+    let evidence = &person.attempt(&only_job(&person, &lost))["evidence"];
+    let last = evidence["last_lines"].to_string();
+    assert!(last.contains("not our ref"), "{evidence}");
     let hostile = person.create(&run_at("ext::id", &commit, build));
     assert_eq!(person.until_over(&hostile)["outcome"], "FAILED");
     assert_eq!(

@@ -272,8 +272,9 @@ fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
     let person = server.person();
     let sleeper = agent(&server, "sleeper").spawn().unwrap();
     let step = "head -c 120000000 /dev/urandom > big; echo $DELTA_LEASE_EPOCH > small; \
-                sha256sum big";
-    let spec = json!({ "steps": [step], "artifacts": ["small", "big"] });
+                sha256sum big; printf '1..1\\nok 1 - epoch %s\\n' $DELTA_LEASE_EPOCH > r.tap";
+    let spec = json!({ "steps": [step], "artifacts": ["small", "big"],
+        "results": { "format": "tap", "path": "r.tap" } });
     let run = person.create(&run_of("trusted", spec));
     let objects = server.data().join("objects");
     until(
@@ -285,10 +286,12 @@ fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
     let _winner = agent(&server, "winner").spawn().unwrap();
     let job = succeeds(&person, &run);
     let path = format!("/api/v1/jobs/{job}/artifacts");
-    let won = person.get(&path);
+    let tests = format!("/api/v1/jobs/{job}/tests");
+    let (won, passed) = (person.get(&path), person.get(&tests));
     let hash = won["artifacts"][0]["sha256"].as_str().unwrap().to_owned();
     assert!(log_of(&person, &job).contains(&hash), "the winner's bytes");
     assert_eq!(won["artifacts"].as_array().unwrap().len(), 2, "{won}");
+    assert_eq!(passed["tests"].as_array().unwrap().len(), 1, "{passed}");
     sleeper.cont().unwrap();
     until(
         "nothing is left over",
@@ -299,6 +302,7 @@ fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
     let left = || std::fs::read_dir(&attempts).map_or(0, |it| it.count());
     until("the sleeper gave up", left, |left| *left == 0);
     assert_eq!(person.get(&path), won);
+    assert_eq!(person.get(&tests), passed);
     assert!(log_of(&person, &job).contains(&hash));
     server.check();
 }

@@ -34,7 +34,7 @@ use crate::note::Note;
 use crate::progress::{Lines, Progress};
 use crate::report;
 use crate::secret::Handed;
-use crate::shim::{Confinement, Sandbox};
+use crate::shim::{Confinement, Sandbox, evidence};
 use crate::spec;
 use crate::tap::Tap;
 use crate::unbegun::{cause_of, no_workspace, not_begun, stopped_before};
@@ -192,6 +192,9 @@ impl Assignment {
                 Ok(self.follow(attempt, last).await)
             }
             Err(mut ended) => {
+                if ended.cause.is_some() {
+                    ended.evidence = evidence::around(&folder.workspace, &draft.spool());
+                }
                 log.mark(&ended.summary);
                 ended.log = log.finish();
                 Ok(self.not_followed(*ended, draft, folder, shipping).await)
@@ -443,6 +446,7 @@ impl Assignment {
             self.identity.clone(),
         );
         log.mask(last.patterns.clone());
+        let spool = attempt.spool();
         drop(attempt);
         let succeeded = ended.outcome == Outcome::Succeeded;
         let stopped = CancellationToken::new();
@@ -470,6 +474,7 @@ impl Assignment {
             ended.outcome = failed.outcome();
             ended.cause = Some(failed.cause);
             ended.summary = log.redact(&failed.summary);
+            ended.evidence = evidence::around(&folder.workspace, &spool);
         }
         ended.log = log.finish();
         (ended, kept)

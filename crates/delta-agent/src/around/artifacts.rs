@@ -61,7 +61,10 @@ pub(super) async fn keep(around: &Around<'_>) -> Stored {
             Err(trouble) => {
                 let path = &matched.path;
                 stored.failed = Some(Failed {
-                    cause: Cause::Artifact,
+                    cause: match trouble {
+                        Trouble::DiskFull => Cause::DiskFull,
+                        _ => Cause::Artifact,
+                    },
                     summary: format!("the artifact `{path}` was not kept: {trouble}"),
                 });
                 break;

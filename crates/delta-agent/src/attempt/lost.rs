@@ -12,7 +12,7 @@ use crate::clock::wall_time;
 use crate::container::{attempt_label, clear_attempt};
 use crate::executor::{LogSize, Outcome};
 use crate::shim::order::{COMPLAINTS_FILE, Deadlines, Order, Record, SPOOL_FILE};
-use crate::shim::tree::kill_strays;
+use crate::shim::tree::{kill_shim, kill_strays};
 
 /// What a job's processes carry in their environment unless they remove it.
 const MARKS: [&str; 2] = ["DELTA_JOB_ID", "DELTA_LEASE_EPOCH"];
@@ -27,8 +27,10 @@ pub(super) async fn bury(folder: &Path, order: &Order) -> Record {
         .filter(|(name, _)| MARKS.iter().any(|mark| name == mark))
         .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
         .collect();
-    let group = state::group(folder);
+    let (group, own) = (state::group(folder), folder.to_owned());
     let ending = tokio::task::spawn_blocking(move || {
+        // One that only did not answer in time must not go on with the next step.
+        kill_shim(&own);
         if marks.len() == MARKS.len() {
             kill_strays(&marks);
         }

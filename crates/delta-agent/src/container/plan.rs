@@ -30,6 +30,9 @@ const USUAL_PIDS: u32 = 8192;
 /// Where the kernel's own things are in a container.
 const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
+/// Where the settings of the container program are for runs that are not trusted.
+const NO_LOGINS: &str = "no-logins";
+
 /// Where and for whom.
 pub(crate) struct Place<'a> {
     pub settings: &'a ContainerSettings,
@@ -57,6 +60,15 @@ pub(crate) fn plan(spec: &JobSpec, place: &Place<'_>) -> Result<Option<Container
             format!("no container can be labelled: {problem}"),
         )
     })?;
+    let runtime = match place.untrusted {
+        false => runtime.clone(),
+        true => runtime
+            .without_logins(&place.state.path().join(NO_LOGINS))
+            .map_err(|problem| {
+                let summary = format!("the agent's logins cannot be hidden: {problem}");
+                failed(Cause::StartUp, summary)
+            })?,
+    };
     let usual = ContainerSpec::default();
     let asked = spec.container.as_ref().unwrap_or(&usual);
     if place.untrusted && asked.user.is_some() {
@@ -68,7 +80,7 @@ pub(crate) fn plan(spec: &JobSpec, place: &Place<'_>) -> Result<Option<Container
         false => KEPT.into_iter().map(str::to_owned).collect(),
     };
     Ok(Some(ContainerOrder {
-        runtime: runtime.clone(),
+        runtime,
         owner,
         image: image.clone(),
         pull: place.settings.pull,
@@ -238,7 +250,8 @@ mod tests {
             program: "docker".into(),
             kind: Kind::Docker,
             version: "1".into(),
-            env: Vec::new(),
+            env: vec![("DOCKER_CONFIG".into(), "/root/.docker".into())],
+            host: Some("unix:///run/d.sock".into()),
         }
     }
 
@@ -344,5 +357,25 @@ mod tests {
         case.untrusted = true;
         assert!(case.refused(r#"{"user":"root"}"#).contains("cannot choose"));
         assert!(case.plan("{}").expect("an order").capabilities.is_empty());
+    }
+
+    // T5
+    #[test]
+    fn an_untrusted_job_fetches_nothing_with_the_agents_logins() {
+        let mut case = case();
+        let config = |order: ContainerOrder| {
+            let env = order.runtime.env.into_iter();
+            let mut found = env.filter(|(name, _)| name == "DOCKER_CONFIG");
+            (found.next().expect("a folder").1, found.next())
+        };
+        let trusted = case.plan("{}").expect("an order");
+        assert_eq!(config(trusted), ("/root/.docker".into(), None));
+        case.untrusted = true;
+        let order = case.plan("{}").expect("an order");
+        let host = ("DOCKER_HOST".into(), "unix:///run/d.sock".into());
+        assert!(order.runtime.env.contains(&host));
+        let (folder, other) = config(order);
+        let text = fs::read_to_string(Path::new(&folder).join("config.json"));
+        assert_eq!((text.expect("a file").as_str(), other), ("{}", None));
     }
 }

@@ -1,6 +1,9 @@
 //! The program that makes containers on this machine, found by asking it.
 
 use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -61,6 +64,36 @@ pub struct Runtime {
     pub kind: Kind,
     pub version: String,
     pub env: Vec<(OsString, OsString)>,
+    /// Where the daemon listens, where the program's own settings say so and not the environment.
+    #[serde(default)]
+    pub host: Option<String>,
+}
+
+impl Runtime {
+    /// The same program without the agent's logins at registries: whose code is not trusted could
+    /// fetch with them what only the agent may read (T5). They lie in `folder`, and there are
+    /// none.
+    pub fn without_logins(&self, folder: &Path) -> io::Result<Runtime> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)?;
+        let file = folder.join("config.json");
+        fs::write(&file, "{}")?;
+        let mut env = self.env.clone();
+        let hidden = ["DOCKER_CONFIG", "DOCKER_CONTEXT", "REGISTRY_AUTH_FILE"];
+        env.retain(|(name, _)| !hidden.iter().any(|it| name == it));
+        env.push(("DOCKER_CONFIG".into(), folder.into()));
+        env.push(("REGISTRY_AUTH_FILE".into(), file.into()));
+        // Which daemon is meant is one of the settings that are hidden now.
+        if let Some(host) = &self.host {
+            env.push(("DOCKER_HOST".into(), host.into()));
+        }
+        Ok(Runtime {
+            env,
+            ..self.clone()
+        })
+    }
 }
 
 /// The runtime of this machine, if one answers.
@@ -89,11 +122,25 @@ async fn look(program: &Path, settings: &ContainerSettings) -> Option<Runtime> {
             (Kind::Docker, ask(program, &env, &asked).await?)
         }
     };
+    let said = env.iter().any(|(name, _)| name == "DOCKER_HOST");
+    let host = match kind {
+        Kind::Docker if !said => {
+            let asked = [
+                "context",
+                "inspect",
+                "--format",
+                "{{.Endpoints.docker.Host}}",
+            ];
+            ask(program, &env, &asked).await
+        }
+        _ => None,
+    };
     Some(Runtime {
         program: absolute(program),
         kind,
         version,
         env,
+        host,
     })
 }
 

@@ -88,8 +88,16 @@ pub(super) fn last_lines(spool: &Path) -> io::Result<Vec<String>> {
 /// Everything that is worth telling of work that failed.
 pub(super) fn gather(workspace: &Path, spool: &Path, oom: &OomWatch) -> Evidence {
     Evidence {
-        signal: None,
         oom_kills: oom.kills(),
+        ..around(workspace, spool)
+    }
+}
+
+/// The same of what failed before or after the work.
+pub(crate) fn around(workspace: &Path, spool: &Path) -> Evidence {
+    Evidence {
+        signal: None,
+        oom_kills: None,
         free_bytes: free_bytes(workspace).filter(|free| *free < NEARLY_FULL_BELOW),
         last_lines: last_lines(spool).unwrap_or_default(),
     }

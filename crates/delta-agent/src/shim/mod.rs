@@ -11,7 +11,7 @@
 mod attempt;
 mod container;
 mod control;
-mod evidence;
+pub(crate) mod evidence;
 pub(crate) mod group;
 pub(crate) mod order;
 mod rules;

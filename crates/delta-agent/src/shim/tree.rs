@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -149,24 +151,38 @@ fn read_stat(stat: &str) -> Option<Seen> {
 /// Ends, as well as it can be told from outside, what a lost shim has left: processes that carry
 /// these entries in their environment. For an agent; never the caller itself.
 pub(crate) fn kill_strays(marks: &[String]) {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
-        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+    for (pid, process) in processes() {
+        let environment = fs::read(process.join("environ")).unwrap_or_default();
         let has = |mark: &String| {
             environment
                 .split(|byte| *byte == 0)
                 .any(|it| it == mark.as_bytes())
         };
-        if pid != getpid().as_raw_nonzero().get() && marks.iter().all(has) {
+        if marks.iter().all(has) {
             send(pid, Signal::KILL);
         }
     }
+}
+
+/// Ends the shim of this folder if it still lives, which is then its last argument.
+pub(crate) fn kill_shim(folder: &Path) {
+    let last = [b"\0", folder.as_os_str().as_bytes(), b"\0"].concat();
+    for (pid, process) in processes() {
+        let arguments = fs::read(process.join("cmdline")).unwrap_or_default();
+        if arguments.ends_with(&last) {
+            send(pid, Signal::KILL);
+        }
+    }
+}
+
+/// Every process but the caller: its number and where it is described.
+fn processes() -> impl Iterator<Item = (i32, PathBuf)> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
+        let other = pid != getpid().as_raw_nonzero().get();
+        other.then(|| (pid, entry.path()))
+    })
 }
 
 #[cfg(test)]

@@ -208,6 +208,26 @@ async fn a_lost_shim_leaves_nothing_running_and_is_reported_as_unknown() {
     until("nothing is left", || processes(&bench).is_empty()).await;
 }
 
+#[tokio::test]
+async fn a_shim_that_does_not_answer_goes_on_with_nothing() {
+    // F8, D9: it is reported as lost, so it must not do the next step when it wakes.
+    let bench = bench(&["echo up; read x </dev/null; sleep 600", "echo never"]);
+    let attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let shim = shims(&bench).remove(0);
+    let pid = rustix::process::Pid::from_raw(shim.parse().expect("a number")).expect("a number");
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+    drop(attempt);
+    let adopted = adopt_all(&bench.state).await.remove(0);
+    let mut second = adopted.resume(&bench.state, bench.watcher());
+    let ended = bench.ended(&mut second).await;
+    assert_eq!(ended.cause, Some(Cause::StartUp));
+    until("nothing is left", || {
+        shims(&bench).is_empty() && processes(&bench).is_empty()
+    })
+    .await;
+}
+
 /// Whether a confined job becomes another user, where it may.
 #[derive(Clone, Copy, PartialEq)]
 enum User {

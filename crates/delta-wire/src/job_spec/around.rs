@@ -418,12 +418,47 @@ pub fn environment_name(node: Node<'_>) -> Result<String, Invalid> {
     }
 }
 
+/// Variables that mean something to a shell, so that it refuses or loses them when they are set in
+/// a script.
+const SHELLS_OWN: [&str; 19] = [
+    "DIRSTACK",
+    "EUID",
+    "FUNCNAME",
+    "GROUPS",
+    "HISTCMD",
+    "HOSTNAME",
+    "IFS",
+    "LINENO",
+    "OLDPWD",
+    "OPTARG",
+    "OPTIND",
+    "PIPESTATUS",
+    "PPID",
+    "PWD",
+    "RANDOM",
+    "SECONDS",
+    "SHELLOPTS",
+    "SHLVL",
+    "UID",
+];
+
+/// Whether shells keep this variable for themselves.
+pub fn is_shells_own(name: &str) -> bool {
+    name.starts_with("BASH") || SHELLS_OWN.contains(&name)
+}
+
 fn variable(node: Node<'_>) -> Result<String, Invalid> {
     let name = node.text(MAX_WORD)?;
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !name.chars().all(fits) || name.starts_with(|c: char| c.is_ascii_digit()) {
         return Err(Invalid::here(
             "has letters, digits and `_`, and begins with no digit",
+        ));
+    }
+    // A container's shell would have to be told such a one on its command line, where all can read.
+    if is_shells_own(&name) {
+        return Err(Invalid::here(
+            "is a variable that shells keep for themselves; choose another name",
         ));
     }
     match name.starts_with("DELTA_") {

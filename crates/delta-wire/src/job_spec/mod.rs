@@ -22,7 +22,7 @@ use crate::step::StepSpec;
 pub use around::{
     ArtifactPattern, CacheSpec, CheckoutOptions, CheckoutSpec, ContainerSpec, InputSpec,
     MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
-    ServiceSpec, environment_name, secret_name,
+    ServiceSpec, environment_name, is_shells_own, secret_name,
 };
 pub use test_spec::{ExecutionKind, ExecutionSpec, ResultConfig, TestSpec};
 
@@ -436,6 +436,18 @@ mod tests {
             refused(r#"{"steps":["a"],"artifacts":[{"type":"t"}]}"#)
                 .starts_with("artifacts[0].path_glob: is missing")
         );
+    }
+
+    // T6: it would have to be in a command line.
+    #[test]
+    fn no_secret_becomes_a_variable_of_the_shells_own() {
+        for name in ["IFS", "UID", "BASH_ENV", "PWD"] {
+            let secrets = format!(r#"{{"steps":["a"],"secrets":[{{"name":"A","env":"{name}"}}]}}"#);
+            let words = refused(&secrets);
+            assert!(words.starts_with("secrets[0].env: "), "{words}");
+            assert!(words.contains("shells keep"), "{words}");
+        }
+        assert!(refused(r#"{"steps":["a"],"secrets":["DELTA_A"]}"#).starts_with("secrets[0]: "));
     }
 
     #[test]

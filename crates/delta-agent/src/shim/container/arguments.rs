@@ -90,15 +90,7 @@ pub(super) fn main(
             format!("{}:{}", service.name, service.address),
         );
     }
-    if let Some(memory) = order.memory_mb {
-        words.two("--memory", format!("{memory}m"));
-        // With no more of it on a disk.
-        words.two("--memory-swap", format!("{memory}m"));
-    }
-    if let Some(cpus) = order.cpus {
-        words.two("--cpus", format!("{cpus}"));
-    }
-    words.two("--pids-limit", order.pids.to_string());
+    words.limits(order);
     for mount in &order.mounts {
         words.mount(&mount.source, &mount.target, mount.read_only);
     }
@@ -133,7 +125,8 @@ pub(super) fn service(order: &ContainerOrder, names: &Names, service: &Service) 
         }
         Network::Host => words.two("--network", "host"),
     }
-    words.two("--pids-limit", order.pids.to_string());
+    // Each of them may have what the job may.
+    words.limits(order);
     if !service.env.is_empty() {
         words.two("--env-file", "/dev/stdin");
     }
@@ -205,6 +198,18 @@ impl Words {
         }
     }
 
+    fn limits(&mut self, order: &ContainerOrder) {
+        if let Some(memory) = order.memory_mb {
+            self.two("--memory", format!("{memory}m"));
+            // With no more of it on a disk.
+            self.two("--memory-swap", format!("{memory}m"));
+        }
+        if let Some(cpus) = order.cpus {
+            self.two("--cpus", format!("{cpus}"));
+        }
+        self.two("--pids-limit", order.pids.to_string());
+    }
+
     fn mount(&mut self, source: &OsStr, target: &str, read_only: bool) {
         let mut value = b"type=bind,".to_vec();
         value.extend_from_slice(&field("source", source));
@@ -246,6 +251,7 @@ mod tests {
                 kind: Kind::Docker,
                 version: "1".into(),
                 env: Vec::new(),
+                host: None,
             },
             owner: "me".into(),
             image: "box:1".into(),

@@ -8,31 +8,9 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use crate::container::LOG;
+use delta_wire::job_spec::is_shells_own;
 
-/// Variables that mean something to a shell, so that it refuses or loses them when they are set in
-/// a script.
-const SHELLS_OWN: [&str; 19] = [
-    "DIRSTACK",
-    "EUID",
-    "FUNCNAME",
-    "GROUPS",
-    "HISTCMD",
-    "HOSTNAME",
-    "IFS",
-    "LINENO",
-    "OLDPWD",
-    "OPTARG",
-    "OPTIND",
-    "PIPESTATUS",
-    "PPID",
-    "PWD",
-    "RANDOM",
-    "SECONDS",
-    "SHELLOPTS",
-    "SHLVL",
-    "UID",
-];
+use crate::container::LOG;
 
 /// The first process: says that it is there, and ends when its input does. It stands the signals
 /// by which a job is asked to end.
@@ -65,7 +43,7 @@ fn can_be_said(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let plain = bytes.iter().all(fits) && bytes.first().is_some_and(|it| !it.is_ascii_digit());
-    plain && !bytes.starts_with(b"BASH") && !SHELLS_OWN.iter().any(|own| name == *own)
+    plain && !name.to_str().is_some_and(is_shells_own)
 }
 
 /// A step: its variables, its own shell, and the answer. None of the variables is ever in the
