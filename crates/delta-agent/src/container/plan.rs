@@ -250,7 +250,7 @@ mod tests {
             program: "docker".into(),
             kind: Kind::Docker,
             version: "1".into(),
-            env: vec![("DOCKER_CONFIG".into(), "/root/.docker".into())],
+            env: vec![("DOCKER_CONFIG".into(), "/etc/logins".into())],
             host: Some("unix:///run/d.sock".into()),
         }
     }
@@ -369,7 +369,7 @@ mod tests {
             (found.next().expect("a folder").1, found.next())
         };
         let trusted = case.plan("{}").expect("an order");
-        assert_eq!(config(trusted), ("/root/.docker".into(), None));
+        assert_eq!(config(trusted), ("/etc/logins".into(), None));
         case.untrusted = true;
         let order = case.plan("{}").expect("an order");
         let host = ("DOCKER_HOST".into(), "unix:///run/d.sock".into());
