@@ -8,6 +8,7 @@ mod archive;
 mod key;
 mod restore;
 mod save;
+mod unpack;
 
 use delta_core::Cause;
 use delta_wire::api::{CacheFound, CacheView, FindCache, cache_key};

@@ -15,7 +15,8 @@ use tokio::sync::mpsc;
 use super::super::files::Root;
 use super::super::transfer::{Trouble, hex, judged, size};
 use super::super::{Around, Failed};
-use super::archive::{ArchiveError, Content, HOME, unpack};
+use super::archive::{ArchiveError, Content, HOME};
+use super::unpack::unpack;
 use super::{Looked, Place, SHARED_HOME, find, places, trouble, wanted};
 use crate::workspace::Source;
 
