@@ -21,7 +21,7 @@ use super::extract::{Admin, Heard, Runner, User, drain, next_piece};
 use super::uploads::held_for;
 use super::{App, internal, not_stored};
 use crate::audit;
-use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, Saved, Saving, Scope};
+use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, NoRoom, Saved, Saving, Scope};
 use crate::fence::Right;
 use crate::holder::hex;
 use crate::identity::Principal;
@@ -147,7 +147,8 @@ async fn save_cache(
         let words = format!("a cache has at most {MAX_CACHE_BYTES} bytes");
         return Err(ApiError::new(ErrorCode::TooLarge, words));
     }
-    let part = match receive(&app, &mut body, size, &sha256).await {
+    let scope = Scope::own(&asker.run);
+    let part = match receive(&app, &mut body, &scope, size, &sha256).await {
         Ok(part) => part,
         Err(error) => {
             drain(&mut body).await;
@@ -161,7 +162,7 @@ async fn save_cache(
     let (saving, limits) = (
         Saving {
             key,
-            scope: Scope::own(&asker.run),
+            scope,
             size,
             sha256,
             saved_at: app.writer.now().0,
@@ -172,25 +173,31 @@ async fn save_cache(
     );
     let saved = app.files(move |objects| {
         let caches = objects.caches();
-        let saved = caches.save(part, saving)?;
-        if saved == Saved::Done {
-            caches.evict(limits, std::time::SystemTime::now())?;
-        }
-        Ok(saved == Saved::Done)
+        let saved = caches.save(part, saving)? == Saved::Done;
+        let evicted = match saved {
+            true => caches.evict(limits, std::time::SystemTime::now())?.0,
+            false => 0,
+        };
+        Ok((saved, evicted))
     });
-    let saved = saved.await?;
+    let (saved, evicted) = saved.await?;
     app.metrics().caches_saved.inc_by(u64::from(saved));
+    app.metrics().caches_evicted.inc_by(evicted as u64);
     Ok((StatusCode::OK, axum::Json(CacheSaved { saved })).into_response())
 }
 
 async fn receive(
     app: &App,
     body: &mut Body,
+    scope: &Scope,
     size: u64,
     sha256: &str,
 ) -> Result<CachePart, ApiError> {
     let bad = |error: std::io::Error| not_stored(&error);
-    let part = app.files(|objects| objects.caches().part()).await?;
+    let (scope, limits) = (scope.clone(), app.cache_limits);
+    let part = app.files(move |objects| objects.caches().part(&scope, size, limits));
+    let refused = |no: NoRoom| ApiError::new(ErrorCode::TooLarge, no.to_string());
+    let part = part.await?.map_err(refused)?;
     let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(bad)?);
     let (mut context, mut came) = (Context::new(&SHA256), 0);
     while let Some(data) = next_piece(body).await? {
