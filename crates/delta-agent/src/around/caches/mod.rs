@@ -2,10 +2,12 @@
 //! of a prefix; saved after work that succeeded, where there was no exact hit.
 //!
 //! A cache is a convenience: one that is not to be had, or is not what it should be, is a miss, and
-//! one that cannot be saved is a line in the log. Only a full disk ends the attempt, as that.
+//! one that cannot be saved is a line in the log. Only a full disk ends the attempt, as that, and
+//! one that is there by half and cannot be taken back, as `cache`.
 
 mod archive;
 mod key;
+mod moving;
 mod restore;
 mod save;
 mod unpack;
