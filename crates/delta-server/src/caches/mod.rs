@@ -34,6 +34,9 @@ pub struct CacheMeta {
     pub saved_at: i64,
     pub run_id: String,
     pub job: String,
+    /// How long the work took that made it, as its agent says: for information.
+    #[serde(default)]
+    pub work_millis: Option<u64>,
     /// The file of its bytes, beside this one.
     data: String,
 }
@@ -57,6 +60,7 @@ pub struct Saving {
     pub saved_at: i64,
     pub run_id: String,
     pub job: String,
+    pub work_millis: Option<u64>,
 }
 
 /// What became of a save.
@@ -166,6 +170,7 @@ impl Caches<'_> {
             saved_at: saving.saved_at,
             run_id: saving.run_id,
             job: saving.job,
+            work_millis: saving.work_millis,
             data: data.clone(),
         };
         let written = self.objects.write_once(&entry, &serde_json::to_vec(&meta)?);

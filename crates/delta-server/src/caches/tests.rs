@@ -16,6 +16,7 @@ fn scope(git_ref: &str) -> Scope {
     Scope {
         project: "default".into(),
         repository: "r".into(),
+        created_by: String::new(),
         trusted: true,
         git_ref: git_ref.into(),
     }
@@ -48,6 +49,7 @@ fn save(objects: &Objects, key: &str, scope: Scope, at: i64, bytes: &str) -> Sav
         saved_at: at,
         run_id: "run".into(),
         job: "job".into(),
+        work_millis: None,
     };
     objects.caches().save(part, saving).unwrap()
 }

@@ -119,6 +119,7 @@ async fn fetch_cache(
 /// Save a cache in the run's own scope, once per key.
 #[utoipa::path(put, path = "/api/v1/runner/jobs/{id}/caches", tag = "runner",
     params(("id" = String, Path), ("key" = String, Query), ("sha256" = String, Query),
+        ("work_millis" = Option<u64>, Query, description = "How long the steps took"),
         ("Delta-Lease" = String, Header), ("Content-Length" = u64, Header)),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
@@ -137,7 +138,7 @@ async fn save_cache(
         Ok(asker) => asker,
         Err(answer) => return Ok(answer),
     };
-    let (key, sha256) = said(query.as_deref())?;
+    let said = said(query.as_deref())?;
     let size = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|it| it.to_str().ok());
@@ -148,7 +149,7 @@ async fn save_cache(
         return Err(ApiError::new(ErrorCode::TooLarge, words));
     }
     let scope = Scope::own(&asker.run);
-    let part = match receive(&app, &mut body, &scope, size, &sha256).await {
+    let part = match receive(&app, &mut body, &scope, size, &said.sha256).await {
         Ok(part) => part,
         Err(error) => {
             drain(&mut body).await;
@@ -161,13 +162,14 @@ async fn save_cache(
     }
     let (saving, limits) = (
         Saving {
-            key,
+            key: said.key,
             scope,
             size,
-            sha256,
+            sha256: said.sha256,
             saved_at: app.writer.now().0,
             run_id: asker.run_id,
             job: asker.job,
+            work_millis: said.work_millis,
         },
         app.cache_limits,
     );
@@ -275,13 +277,26 @@ async fn asker(
     }))
 }
 
-fn said(query: Option<&str>) -> Result<(String, String), ApiError> {
-    let (mut key, mut sha256) = (None, None);
+/// What a save says of itself.
+struct Said {
+    key: String,
+    sha256: String,
+    work_millis: Option<u64>,
+}
+
+fn said(query: Option<&str>) -> Result<Said, ApiError> {
+    const KNOWN: &str = "is not known; known here: key, sha256, work_millis";
+    let (mut key, mut sha256, mut work_millis) = (None, None, None);
     for (name, value) in super::query_pairs(query)? {
         match name.as_str() {
             "key" => key = Some(value),
             "sha256" => sha256 = Some(value.to_lowercase()),
-            _ => return Err(Invalid::field(name, "is not known; known here: key, sha256").into()),
+            "work_millis" => {
+                let number = value.parse::<u64>();
+                let wrong = |_| Invalid::field("work_millis", "is a number of milliseconds");
+                work_millis = Some(number.map_err(wrong)?);
+            }
+            _ => return Err(Invalid::field(name, KNOWN).into()),
         }
     }
     let key = key.filter(|it| cache_key(it));
@@ -289,7 +304,11 @@ fn said(query: Option<&str>) -> Result<(String, String), ApiError> {
     let hexadecimal = |it: &String| it.len() == 64 && it.bytes().all(|it| it.is_ascii_hexdigit());
     let sha256 = sha256.filter(hexadecimal);
     let sha256 = sha256.ok_or_else(|| Invalid::field("sha256", "is 64 digits of hexadecimal"))?;
-    Ok((key, sha256))
+    Ok(Said {
+        key,
+        sha256,
+        work_millis,
+    })
 }
 
 fn view(cache: &Cache) -> CacheView {
@@ -301,6 +320,7 @@ fn view(cache: &Cache) -> CacheView {
         id: cache.id.clone(),
         key: meta.key.clone(),
         repository: filled(&meta.scope.repository),
+        created_by: filled(&meta.scope.created_by),
         git_ref: filled(&meta.scope.git_ref),
         trusted: meta.scope.trusted,
         size: meta.size,
@@ -309,5 +329,6 @@ fn view(cache: &Cache) -> CacheView {
         used_at: Millis(used),
         run_id: meta.run_id.clone(),
         job: meta.job.clone(),
+        work_millis: meta.work_millis,
     }
 }

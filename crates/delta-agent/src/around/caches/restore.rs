@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ use super::super::{Around, Failed};
 use super::archive::ArchiveError;
 use super::moving::{MoveError, put_in_place};
 use super::unpack::unpack;
-use super::{Looked, Place, SHARED_HOME, find, places, trouble, wanted};
+use super::{Hit, Looked, Place, SHARED_HOME, find, places, trouble, wanted};
 use crate::workspace::Source;
 
 /// Pieces of an archive that wait to be unpacked.
@@ -50,13 +50,14 @@ pub(in crate::around) async fn restore(around: &Around<'_>) -> Result<Vec<Looked
             looked.push(Looked {
                 key: String::new(),
                 exact: true,
+                hit: None,
             });
             continue;
         }
         let wanted = wanted(around, cache).await?;
         let key = wanted.key.clone();
-        let exact = one(around, index, cache, &places, wanted).await?;
-        looked.push(Looked { key, exact });
+        let (exact, hit) = one(around, index, cache, &places, wanted).await?;
+        looked.push(Looked { key, exact, hit });
     }
     Ok(looked)
 }
@@ -88,14 +89,14 @@ impl Lost {
     }
 }
 
-/// Restores one; true when it was the very key.
+/// Restores one; says whether it was the very key, and what it was.
 async fn one(
     around: &Around<'_>,
     index: usize,
     cache: &CacheSpec,
     places: &[Place],
     wanted: FindCache,
-) -> Result<bool, Failed> {
+) -> Result<(bool, Option<Hit>), Failed> {
     let (name, began) = (cache.kind.escape_debug().to_string(), Instant::now());
     let found = match find(around, &wanted).await {
         Ok(found) => found,
@@ -103,33 +104,37 @@ async fn one(
             around.log.mark(&format!(
                 "cache {name}: miss, for it was not found: {trouble}"
             ));
-            return Ok(false);
+            return Ok((false, None));
         }
     };
     let Some(found) = found else {
         around
             .log
             .mark(&format!("cache {name}: miss {}", wanted.key));
-        return Ok(false);
+        return Ok((false, None));
     };
     match bring(around, index, places, &found).await {
         Ok(()) => {
             let exact = found.key == wanted.key;
             let how = if exact { "hit" } else { "near hit" };
-            let (all, took) = (size(found.size), began.elapsed().as_secs_f64());
-            let from = &found.run_id;
+            let (all, restored_in) = (size(found.size), began.elapsed());
+            let (took, from) = (restored_in.as_secs_f64(), &found.run_id);
             around.log.mark(&format!(
                 "cache {name}: {how} {} ({all} in {took:.1}s), saved by {from}",
                 found.key
             ));
-            Ok(exact)
+            // The work of another job tells nothing of this one's.
+            let same = found.job == around.identity.job_name;
+            let work = found.work_millis.filter(|_| same);
+            let work = work.map(Duration::from_millis);
+            Ok((exact, Some(Hit { work, restored_in })))
         }
         Err(lost) => match lost.failed(&name) {
             Some(failed) => Err(failed),
             None => {
                 let line = format!("cache {name}: miss, for it could not be restored: {lost}");
                 around.log.mark(&line);
-                Ok(false)
+                Ok((false, None))
             }
         },
     }
