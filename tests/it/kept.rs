@@ -159,6 +159,7 @@ fn the_second_run_finds_the_cache_and_no_run_finds_a_forks() {
     let _agent = agent(&server, "box").spawn().unwrap();
     let spec = |word: &str| {
         json!({ "steps": [format!("cat deps/.bin/tool || echo nothing there\n\
+                [ -e deps/tool ] || sleep 3 # what the cache saves\n\
                 mkdir -p deps/.bin; echo {word} > deps/tool; ln -sf ../tool deps/.bin/tool")],
             "caches": [{ "type": "deps", "key": "deps-{os}-{hash:none.lock}", "paths": ["deps"],
                 "restore_keys": ["deps-"] }] })
@@ -193,6 +194,7 @@ fn the_second_run_finds_the_cache_and_no_run_finds_a_forks() {
         second.contains("\ngood\n") && !second.contains("saved deps"),
         "{second}"
     );
+    assert!(second.contains("caches: saved about "), "{second}");
     // A fork reads what the default branch saved, where it has none of its own.
     let mut other = run_of("untrusted", spec("other"));
     other["ref"] = json!("patch");
@@ -203,6 +205,8 @@ fn the_second_run_finds_the_cache_and_no_run_finds_a_forks() {
     );
     let listed = server.cli(&["caches"]);
     assert!(listed.stdout.contains("untrusted"), "{listed:?}");
+    assert!(listed.stdout.contains("up to 3."), "{listed:?}");
+    assert!(listed.stdout.contains("(runs of "), "{listed:?}");
     let removed = server.cli(&["caches", "rm", "deps-"]);
     assert_eq!(removed.code, Some(0), "{removed:?}");
     assert_eq!(person.get("/api/v1/caches")["caches"], json!([]));
@@ -395,4 +399,47 @@ fn a_full_disk_of_the_server_is_said_and_gives_its_space_back() {
     );
     let small = json!({ "steps": ["echo x > small"], "artifacts": ["small"] });
     succeeds(&person, &person.create(&run_of("trusted", small)));
+}
+
+// F43
+#[test]
+fn a_cache_that_does_not_fit_on_the_agents_disk_is_said_and_gives_its_space_back() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else can make a small disk.
+        return;
+    }
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let spec = json!({ "steps": ["mkdir -p deps; head -c 24000000 /dev/urandom > deps/big"],
+        "caches": [{ "type": "deps", "key": "big", "paths": ["deps"] }] });
+    let large = agent(&server, "large").spawn().unwrap();
+    let saved = log_of(
+        &person,
+        &succeeds(&person, &person.create(&run_of("trusted", spec))),
+    );
+    assert!(saved.contains("cache deps: saved big"), "{saved}");
+    large.kill9().unwrap();
+    let disk = SmallDisk::new(&server.folder().join("small"), 16);
+    let _small = agent(&server, "small")
+        .args(["--min-free-mb", "1"])
+        .spawn()
+        .unwrap();
+    let spec = json!({ "steps": ["ls deps"],
+        "caches": [{ "type": "deps", "key": "big", "paths": ["deps"] }] });
+    let body = json!({ "jobs": [{ "name": "work", "max_attempts": 1, "job_spec": spec }] });
+    let run = person.create(&body);
+    let over = person.until_over_within(Duration::from_secs(120), &run);
+    let attempt = person.attempt(&only_job(&person, &run));
+    assert_eq!(over["outcome"], "FAILED", "{attempt}");
+    assert_eq!(attempt["cause"], "disk_full", "{attempt}");
+    let shown = attempt.to_string();
+    assert!(
+        shown.contains("cache deps: this machine's disk is full"),
+        "{shown}"
+    );
+    until(
+        "the space is given back",
+        || disk.used(),
+        |used| *used < 4_000_000,
+    );
 }

@@ -79,6 +79,7 @@ impl Timings {
         CacheLimits {
             project_bytes: bytes.unwrap_or(usual.project_bytes),
             unused: unused.unwrap_or(usual.unused),
+            ..usual
         }
     }
 

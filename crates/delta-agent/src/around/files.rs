@@ -11,8 +11,8 @@ use std::path::Path;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2,
-    readlinkat, renameat, statat, symlinkat, unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, fstat, mkdirat, openat,
+    openat2, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use tokio_util::sync::CancellationToken;
@@ -212,22 +212,41 @@ impl Root {
         Ok(symlinkat(target, &self.make_folder(folder)?.folder, name)?)
     }
 
-    /// Moves what is at a path to the same path of another root: folders are merged, everything
-    /// else is replaced.
-    pub fn move_to(&self, path: &str, other: &Root) -> io::Result<()> {
-        let mut open = vec![path.to_owned()];
-        while let Some(path) = open.pop() {
-            let there = other.kind(&path);
-            if let (Kind::Folder, Ok(Kind::Folder)) = (self.kind(&path)?, &there) {
-                let names = self.names(&path)?.into_iter();
-                open.extend(names.map(|name| format!("{path}/{name}")));
-                continue;
-            }
-            let (folder, name) = path.rsplit_once('/').unwrap_or(("", &path));
-            let (from, to) = (self.folder(folder)?, other.make_folder(folder)?);
-            renameat(&from.folder, name, &to.folder, name)?;
+    /// Makes one folder inside; those above it are there.
+    pub fn make_one(&self, path: &str) -> io::Result<()> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        plain(name)?;
+        let mode = Mode::from_raw_mode(0o755);
+        Ok(mkdirat(&self.folder(folder)?.folder, name, mode)?)
+    }
+
+    /// Removes a folder inside, which must be empty.
+    pub fn remove_folder(&self, path: &str) -> io::Result<()> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        plain(name)?;
+        let folder = self.folder(folder)?;
+        Ok(unlinkat(&folder.folder, name, AtFlags::REMOVEDIR)?)
+    }
+
+    /// Moves what is at a path, itself, to a path of another root. Nothing may be there.
+    pub fn move_to(&self, path: &str, other: &Root, to: &str) -> io::Result<()> {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let (there, called) = to.rsplit_once('/').unwrap_or(("", to));
+        plain(name)?;
+        plain(called)?;
+        let (from, into) = (self.folder(folder)?, other.folder(there)?);
+        let once = RenameFlags::NOREPLACE;
+        match renameat_with(&from.folder, name, &into.folder, called, once) {
+            // Not every file system can.
+            Err(Errno::INVAL | Errno::NOSYS) => match other.kind(to) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    Ok(renameat(&from.folder, name, &into.folder, called)?)
+                }
+                Err(error) => Err(error),
+                Ok(_) => Err(Errno::EXIST.into()),
+            },
+            moved => Ok(moved?),
         }
-        Ok(())
     }
 
     /// Every regular file that one of the patterns means, at most so many.

@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use reqwest::Url;
+
 /// Longer than any clone URL, shorter than an argument may be.
 const MAX_URL: usize = 2048;
 /// Longer than any ref that a file system could hold.
@@ -62,6 +64,8 @@ pub(crate) enum Refused {
     Protocol(String),
     #[error("no repository is cloned from a link-local address, or one in an old spelling")]
     LinkLocal,
+    #[error("another machine's files are not on this one")]
+    Here,
     #[error("the ref is no name that git allows")]
     Ref,
     #[error("the commit is no hash of 40 or 64 hexadecimal digits")]
@@ -87,9 +91,45 @@ impl Address {
         }
     }
 
+    /// Whether it is on this machine.
+    pub fn is_here(&self) -> bool {
+        is_this_machine(&self.host)
+    }
+
     /// What a credential for it is good for: this server and no other.
     pub fn server(&self) -> String {
         format!("{}://{}", self.protocol.name(), self.host)
+    }
+}
+
+/// Where a repository's server may send us for a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Away {
+    pub protocols: Protocols,
+    /// It is on this machine itself.
+    pub from_here: bool,
+}
+
+/// The rules for repositories, and that a server elsewhere does not send us to this machine. The
+/// path is that server's own, as is a signature in it.
+pub(crate) fn check_away(url: &Url, away: Away) -> Result<(), Refused> {
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Refused::Password);
+    }
+    let host = url.host_str().ok_or(Refused::Incomplete)?;
+    let (name, _) = name_and_port(host)?;
+    if is_link_local(name) {
+        return Err(Refused::LinkLocal);
+    }
+    let here = is_this_machine(host);
+    if here && !away.from_here {
+        return Err(Refused::Here);
+    }
+    match url.scheme() {
+        "https" => Ok(()),
+        "http" if here || away.protocols.http => Ok(()),
+        "http" => Err(Refused::Protocol("http to other machines".to_owned())),
+        other => Err(Refused::Protocol(format!("`{other}`"))),
     }
 }
 
@@ -178,7 +218,7 @@ fn host(place: &str, protocol: Protocol) -> Result<&str, Refused> {
     }
 }
 
-fn name_and_port(host: &str) -> Result<(&str, Option<&str>), Refused> {
+pub(super) fn name_and_port(host: &str) -> Result<(&str, Option<&str>), Refused> {
     if let Some(rest) = host.strip_prefix('[') {
         let (name, port) = rest.split_once(']').ok_or(Refused::Incomplete)?;
         name.parse::<Ipv6Addr>().map_err(|_| Refused::Incomplete)?;
@@ -229,7 +269,8 @@ fn is_number(part: &str) -> bool {
 
 fn is_this_machine(host: &str) -> bool {
     let name = name_and_port(host).map(|(name, _)| name);
-    name.is_ok_and(|name| name == "localhost" || ip(name).is_some_and(|ip| ip.is_loopback()))
+    let named = |name: &str| name.trim_end_matches('.') == "localhost";
+    name.is_ok_and(|name| named(name) || ip(name).is_some_and(|ip| ip.is_loopback()))
 }
 
 /// The rules of `git check-ref-format`, and that no program takes it for an option.
@@ -314,6 +355,50 @@ mod tests {
         for url in ["srv/a.git", "file://host/a", "./a", "ext::sh"] {
             assert!(Address::parse(url, all).is_err(), "{url}");
         }
+    }
+
+    // T17
+    #[test]
+    fn a_server_sends_us_to_nowhere_that_a_run_may_not_name() {
+        let check = |text: &str, from_here: bool, http: bool| {
+            let protocols = Protocols { http, file: true };
+            let url = Url::parse(text).expect(text);
+            check_away(
+                &url,
+                Away {
+                    protocols,
+                    from_here,
+                },
+            )
+        };
+        let signed = "https://store.example/a/b?sig=a%2Fb&x=1;2*$'(3)#z";
+        assert_eq!(check(signed, false, false), Ok(()));
+        for (url, from_here, http) in [
+            ("http://store.example/a", false, true),
+            ("http://127.0.0.1:8080/a", true, false),
+            ("https://[2001:db8::1]:8443/a", false, false),
+        ] {
+            assert_eq!(check(url, from_here, http), Ok(()), "{url}");
+        }
+        for url in [
+            "http://store.example/a",
+            "ftp://store.example/a",
+            "file:///etc/passwd",
+            "https://me:secret@store.example/a",
+            "https://169.254.169.254/latest",
+            "https://0xa9fea9fe/latest",
+            "https://2852039166/latest",
+            "https://[::ffff:169.254.169.254]/latest",
+            "https://[fe80::1]/a",
+            "https://127.0.0.1/a",
+            "http://localhost/a",
+            "http://LOCALHOST./a",
+            "https://[::1]/a",
+            "https://0.0.0.0/a",
+        ] {
+            assert!(check(url, false, false).is_err(), "{url}");
+        }
+        assert!(check("http://169.254.169.254/a", true, true).is_err());
     }
 
     // T14

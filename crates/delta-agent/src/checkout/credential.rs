@@ -87,6 +87,16 @@ impl Credential {
         }
     }
 
+    /// The user and the token, where it is one.
+    pub fn basic(&self) -> Option<(&str, &Secret)> {
+        match self {
+            Credential::Token { username, token } => {
+                Some((username.as_deref().unwrap_or(USUAL_USER), token))
+            }
+            Credential::SshKey { .. } => None,
+        }
+    }
+
     /// Lays it out for git. `folder` is private and gets what is no secret.
     pub fn lend(&self, address: &Address, folder: &Path) -> Result<Loan, NoUse> {
         match (self, address.protocol) {

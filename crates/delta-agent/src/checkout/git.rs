@@ -22,8 +22,12 @@ use crate::around::Log;
 /// arguments, never text of the script.
 const LEND: &str = r#"exec "$0" "$@" 3<&0 0</dev/null"#;
 
-/// Bytes that a call may print: names of submodules, at most.
-const MAX_OUTPUT: usize = 4 * 1024 * 1024;
+/// Runs ssh as git would, with the credential at descriptor 3 of its parent, which therefore waits.
+const OVER_SSH: &str =
+    r#"exec 3<&0 0</dev/null; sh -c "$GIT_SSH_COMMAND \"\$@\"" ssh "$@"; exit $?"#;
+
+/// Bytes that a call may print: names of submodules, and pointers of large files.
+pub(super) const MAX_OUTPUT: usize = 4 * 1024 * 1024;
 
 /// What of the agent's environment git sees: how to get out of here, and whom to believe there.
 const PASSED: [&str; 10] = [
@@ -94,6 +98,8 @@ pub(crate) struct Call<'a> {
     /// As `GIT_ALLOW_PROTOCOL` takes them; none for a call that stays here.
     protocols: String,
     loan: Option<&'a Loan>,
+    /// What starts it where there is a loan.
+    script: &'static str,
     shown: bool,
     /// Above which folder no repository is looked for.
     folder: &'a Path,
@@ -118,6 +124,19 @@ impl<'a> Call<'a> {
             arguments: place.into_iter().chain(arguments).collect(),
             protocols: String::new(),
             loan: None,
+            script: LEND,
+            shown: false,
+            folder,
+        }
+    }
+
+    /// Not git but the ssh that it would use, with the key that is lent.
+    pub fn over_ssh(folder: &'a Path, arguments: Vec<String>, loan: &'a Loan) -> Call<'a> {
+        Call {
+            arguments: arguments.into_iter().map(OsString::from).collect(),
+            protocols: String::new(),
+            loan: Some(loan),
+            script: OVER_SSH,
             shown: false,
             folder,
         }
@@ -171,7 +190,7 @@ impl Git<'_> {
             }
             Some(loan) => {
                 let mut command = Command::new("/bin/sh");
-                command.args(["-c", LEND]).arg(self.program);
+                command.args(["-c", call.script]).arg(self.program);
                 command.stdin(loan.file.try_clone()?);
                 command
             }

@@ -35,6 +35,10 @@ pub(crate) enum Trouble {
     TooDeep(usize),
     #[error("the repository has more than {0} submodules")]
     TooMany(usize),
+    #[error("no large file could be fetched: {0}")]
+    Lfs(String),
+    #[error("the server of large files sends us to `{host}`, and that is refused: {problem}")]
+    LfsAway { host: String, problem: Refused },
     #[error("git checked out {found} instead of {wanted}")]
     AnotherCommit { wanted: String, found: String },
     #[error("{0}")]
@@ -105,6 +109,7 @@ impl Trouble {
             Trouble::Refused(_)
             | Trouble::NoKey
             | Trouble::Submodule { .. }
+            | Trouble::LfsAway { .. }
             | Trouble::TooDeep(_)
             | Trouble::TooMany(_)
             | Trouble::Credential { .. } => (Cause::SpecError, self.to_string()),

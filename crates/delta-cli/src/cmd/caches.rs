@@ -1,5 +1,7 @@
 //! `delta-ci caches`: which caches are kept, for whom, and removing them.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use delta_wire::api::{CacheList, CacheView};
 
@@ -7,6 +9,7 @@ use crate::clean;
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::moment;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
 use crate::words;
@@ -64,18 +67,26 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
         terminal.say("no caches");
         return Ok(Exit::Ok);
     }
-    let header = ["SIZE", "USED", "TRUST", "REF", "REPOSITORY", "KEY"];
+    let header = ["SIZE", "USED", "SAVES", "TRUST", "REF", "REPOSITORY", "KEY"];
     let row = |it: &CacheView| {
         let text = |text: &Option<String>, none: &str| clean::text(text.as_deref().unwrap_or(none));
+        // Who has no repository has a name.
+        let of = match (&it.repository, &it.created_by) {
+            (None, Some(who)) => format!("(runs of {})", clean::text(who)),
+            (repository, _) => text(repository, "-"),
+        };
+        let saves = it.work_millis.map(Duration::from_millis);
+        let saves = saves.map(|it| format!("up to {}", moment::short(it)));
         vec![
             Cell::from(words::bytes(it.size)),
             Cell::from(it.used_at.to_string()),
+            Cell::from(saves.unwrap_or_else(|| "-".to_owned())),
             match it.trusted {
                 true => Cell::from("trusted"),
                 false => Cell::toned("untrusted", Tone::Warn),
             },
             Cell::from(text(&it.git_ref, "(default)")),
-            Cell::from(text(&it.repository, "-")),
+            Cell::from(of),
             Cell::from(clean::text(&it.key)),
         ]
     };

@@ -6,41 +6,23 @@
 //! listed is whole, and a key never changes its meaning. When it was last used is the time of that
 //! file. Who may write and read is checked before this is asked.
 
+mod quota;
 mod scope;
 
 use std::fs::{File, FileTimes};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
+pub use quota::{CacheLimits, NoRoom};
 pub use scope::Scope;
 
 use crate::objects::Objects;
 
 /// Bytes of one cache: a large `target` folder, compressed.
 pub const MAX_CACHE_BYTES: u64 = 5 * 1024 * 1024 * 1024;
-/// Bytes without an entry are left alone for so long: their server may be about to write it.
-const ORPHAN: Duration = Duration::from_secs(3600);
-
-/// How much is kept, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheLimits {
-    /// Bytes of one project; beyond it the least recently used go.
-    pub project_bytes: u64,
-    /// Not used for so long, it goes.
-    pub unused: Duration,
-}
-
-impl CacheLimits {
-    /// A few projects of a few branches, for as long as a branch usually lives.
-    pub const USUAL: CacheLimits = CacheLimits {
-        project_bytes: 20 * 1024 * 1024 * 1024,
-        unused: Duration::from_secs(30 * 24 * 3600),
-    };
-}
-
 /// What is known of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheMeta {
@@ -52,6 +34,9 @@ pub struct CacheMeta {
     pub saved_at: i64,
     pub run_id: String,
     pub job: String,
+    /// How long the work took that made it, as its agent says: for information.
+    #[serde(default)]
+    pub work_millis: Option<u64>,
     /// The file of its bytes, beside this one.
     data: String,
 }
@@ -75,6 +60,7 @@ pub struct Saving {
     pub saved_at: i64,
     pub run_id: String,
     pub job: String,
+    pub work_millis: Option<u64>,
 }
 
 /// What became of a save.
@@ -161,12 +147,6 @@ impl Caches<'_> {
         }
     }
 
-    /// A file to receive bytes into.
-    pub fn part(&self) -> io::Result<CachePart> {
-        let (file, path) = self.objects.fresh_part("cache")?;
-        Ok(CachePart { file, path })
-    }
-
     /// The part is whole and right: make it the cache, unless the key is taken. When this returns
     /// it is on disk.
     pub fn save(&self, part: CachePart, saving: Saving) -> io::Result<Saved> {
@@ -190,6 +170,7 @@ impl Caches<'_> {
             saved_at: saving.saved_at,
             run_id: saving.run_id,
             job: saving.job,
+            work_millis: saving.work_millis,
             data: data.clone(),
         };
         let written = self.objects.write_once(&entry, &serde_json::to_vec(&meta)?);
@@ -221,51 +202,6 @@ impl Caches<'_> {
             Some(cache) => self.delete(&cache).map(|()| true),
             None => Ok(false),
         }
-    }
-
-    /// Removes what was not used for long, what is beyond the limit of its project, and bytes that
-    /// nobody knows. Returns how many, and their bytes.
-    pub fn evict(&self, limits: CacheLimits, now: SystemTime) -> io::Result<(usize, u64)> {
-        let mut all = self.all()?;
-        // The least recently used first.
-        all.sort_by_key(|it| it.used_at);
-        let mut totals = std::collections::BTreeMap::<String, u64>::new();
-        for cache in &all {
-            *totals.entry(cache.meta.scope.project.clone()).or_default() += cache.meta.size;
-        }
-        let (mut count, mut bytes) = (0, 0);
-        for cache in &all {
-            let total = totals.entry(cache.meta.scope.project.clone()).or_default();
-            let unused = now.duration_since(cache.used_at).unwrap_or_default();
-            if *total > limits.project_bytes || unused > limits.unused {
-                self.delete(cache)?;
-                *total -= cache.meta.size;
-                count += 1;
-                bytes += cache.meta.size;
-            }
-        }
-        self.delete_orphans(now)?;
-        Ok((count, bytes))
-    }
-
-    fn delete_orphans(&self, now: SystemTime) -> io::Result<()> {
-        for scope in names(&self.root)? {
-            let folder = self.root.join(&scope);
-            let known = self.of_scope(&scope)?;
-            for name in names(&folder)?
-                .into_iter()
-                .filter(|it| it.ends_with(".data"))
-            {
-                let path = folder.join(&name);
-                let written = path.metadata().and_then(|it| it.modified());
-                let old =
-                    written.is_ok_and(|it| now.duration_since(it).unwrap_or_default() > ORPHAN);
-                if old && !known.iter().any(|it| it.meta.data == name) {
-                    let _ = std::fs::remove_file(path);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// The entry first: what is listed is there.
@@ -325,110 +261,4 @@ fn names(folder: &Path) -> io::Result<Vec<String>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    fn pair() -> (tempfile::TempDir, Objects, Objects) {
-        let folder = tempfile::tempdir().unwrap();
-        let open = || Objects::open(folder.path().join("objects")).unwrap();
-        let (one, two) = (open(), open());
-        (folder, one, two)
-    }
-
-    fn scope(git_ref: &str) -> Scope {
-        Scope {
-            project: "default".into(),
-            repository: "r".into(),
-            trusted: true,
-            git_ref: git_ref.into(),
-        }
-    }
-
-    fn save(objects: &Objects, key: &str, scope: Scope, at: i64, bytes: &str) -> Saved {
-        let mut part = objects.caches().part().unwrap();
-        part.file.write_all(bytes.as_bytes()).unwrap();
-        let saving = Saving {
-            key: key.into(),
-            scope,
-            size: bytes.len() as u64,
-            sha256: "hash".into(),
-            saved_at: at,
-            run_id: "run".into(),
-            job: "job".into(),
-        };
-        objects.caches().save(part, saving).unwrap()
-    }
-
-    fn found(objects: &Objects, scopes: &[Scope], key: &str, prefixes: &[&str]) -> Option<String> {
-        let prefixes: Vec<String> = prefixes.iter().map(|it| it.to_string()).collect();
-        let caches = objects.caches();
-        let found = caches.find(scopes, key, &prefixes).unwrap()?;
-        Some(std::fs::read_to_string(caches.bytes_of(&found)).unwrap())
-    }
-
-    #[test]
-    fn a_key_is_written_once_and_seen_by_every_server() {
-        let (_folder, one, two) = pair();
-        assert_eq!(save(&one, "k", scope(""), 1, "first"), Saved::Done);
-        assert_eq!(save(&two, "k", scope(""), 2, "second"), Saved::There);
-        assert_eq!(
-            found(&two, &[scope("")], "k", &[]).as_deref(),
-            Some("first")
-        );
-        let parts = names(&one.folder_of("parts")).unwrap();
-        assert_eq!(parts, [""; 0], "nothing is left of the second");
-        let kept = names(&one.folder_of("caches").join(scope("").name())).unwrap();
-        assert_eq!(kept.len(), 2, "{kept:?}");
-    }
-
-    #[test]
-    fn the_exact_key_comes_first_then_the_newest_of_the_first_prefix() {
-        let (_folder, one, _two) = pair();
-        save(&one, "deps-a-1", scope(""), 1, "parent a1");
-        save(&one, "deps-a-2", scope(""), 2, "parent a2");
-        save(&one, "deps-b-1", scope("f"), 3, "own b1");
-        let both = [scope("f"), scope("")];
-        let find = |key, prefixes: &[&str]| found(&one, &both, key, prefixes);
-        assert_eq!(find("deps-a-1", &["deps-"]).as_deref(), Some("parent a1"));
-        assert_eq!(
-            find("x", &["deps-a-", "deps-"]).as_deref(),
-            Some("parent a2")
-        );
-        assert_eq!(find("x", &["deps-"]).as_deref(), Some("own b1"));
-        assert_eq!(find("x", &["none"]), None);
-        assert_eq!(found(&one, &[scope("")], "deps-b-1", &[]), None);
-        let all = one.caches().all().unwrap();
-        let own = all.iter().find(|it| it.meta.key == "deps-b-1").unwrap();
-        assert!(one.caches().get(&[scope("f")], &own.id).unwrap().is_some());
-        assert!(one.caches().get(&[scope("")], &own.id).unwrap().is_none());
-        assert!(one.caches().get(&both, "../../x").unwrap().is_none());
-    }
-
-    #[test]
-    fn what_is_old_or_too_much_goes_and_the_least_used_first() {
-        let (_folder, one, _two) = pair();
-        for (n, key) in ["a", "b", "c"].into_iter().enumerate() {
-            save(&one, key, scope(""), n as i64, "12345");
-            let cache = one.caches().find(&[scope("")], key, &[]).unwrap().unwrap();
-            let at = SystemTime::now() - Duration::from_secs(100 - n as u64);
-            let file = File::open(&cache.path).unwrap();
-            file.set_times(FileTimes::new().set_modified(at)).unwrap();
-        }
-        let caches = one.caches();
-        caches.used(&caches.find(&[scope("")], "a", &[]).unwrap().unwrap());
-        let limits = CacheLimits {
-            project_bytes: 10,
-            unused: Duration::from_secs(1000),
-        };
-        let now = SystemTime::now();
-        assert_eq!(caches.evict(limits, now).unwrap(), (1, 5));
-        assert_eq!(found(&one, &[scope("")], "b", &[]), None);
-        assert!(found(&one, &[scope("")], "a", &[]).is_some());
-        let later = now + Duration::from_secs(2000);
-        assert_eq!(caches.evict(limits, later).unwrap(), (2, 10));
-        let left = names(&one.folder_of("caches").join(scope("").name())).unwrap();
-        assert_eq!(left, [""; 0], "and their bytes, too");
-    }
-}
+mod tests;

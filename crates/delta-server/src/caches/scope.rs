@@ -2,7 +2,8 @@
 //! agent: a run writes to its own scope only, and reads that one, then its parent's.
 //!
 //! The parent of everything is the trusted default branch. So a fork reads what the default branch
-//! saved and nobody ever reads what a fork saved but runs of the same ref of it.
+//! saved and nobody ever reads what a fork saved but runs of the same ref of it. Runs without a
+//! repository have those in common that the same person or program asked for.
 
 use delta_core::run::RunHeader;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,10 @@ const DEFAULT_BRANCHES: [&str; 2] = ["main", "master"];
 pub struct Scope {
     pub project: String,
     pub repository: String,
+    /// Who asked for the run, where it has no repository: there is nothing else that two such runs
+    /// have in common. Empty where it has one.
+    #[serde(default)]
+    pub created_by: String,
     pub trusted: bool,
     /// Empty: the default branch, or no branch at all.
     pub git_ref: String,
@@ -29,9 +34,15 @@ impl Scope {
         let text = run.git_ref.as_deref().unwrap_or_default();
         let branch = text.strip_prefix("refs/heads/").unwrap_or(text);
         let default = run.trusted && DEFAULT_BRANCHES.contains(&branch);
+        let repository = run.repository.as_deref().unwrap_or_default();
+        let created_by = match repository {
+            "" => run.created_by.to_string(),
+            _ => String::new(),
+        };
         Scope {
             project: run.project.to_string(),
-            repository: run.repository.as_deref().unwrap_or_default().to_owned(),
+            repository: repository.to_owned(),
+            created_by,
             trusted: run.trusted,
             git_ref: if default { "" } else { branch }.to_owned(),
         }
@@ -53,7 +64,12 @@ impl Scope {
 
     /// The name of its folder: no text of a run's becomes a path.
     pub fn name(&self) -> String {
-        let parts = [&self.project, &self.repository, &self.git_ref];
+        let parts = [
+            &self.project,
+            &self.repository,
+            &self.created_by,
+            &self.git_ref,
+        ];
         let mut text = format!("{};", self.trusted);
         for part in parts {
             // Lengths keep two different lists from being one text.
@@ -123,7 +139,31 @@ mod tests {
             parent
         );
         let mut elsewhere = run(Some("main"), true);
+        elsewhere.created_by = "somebody else".into();
+        assert_eq!(Scope::own(&elsewhere).name(), parent, "one repository");
         elsewhere.repository = Some("https://git.example/other".into());
         assert_ne!(Scope::own(&elsewhere).name(), parent);
+    }
+
+    // T7
+    #[test]
+    fn runs_without_a_repository_share_with_those_of_the_same_creator_only() {
+        let by = |who: &str, trusted: bool| RunHeader {
+            repository: None,
+            created_by: who.into(),
+            ..run(None, trusted)
+        };
+        let (mine, theirs) = (by("me", true), by("them", true));
+        assert_eq!(Scope::own(&mine), Scope::own(&by("me", true)));
+        for scope in Scope::readable(&theirs) {
+            assert!(!Scope::readable(&mine).contains(&scope), "{scope:?}");
+        }
+        // Trust separates here, too, and only in one direction.
+        let untrusted = by("me", false);
+        assert!(!Scope::readable(&mine).contains(&Scope::own(&untrusted)));
+        assert!(Scope::readable(&untrusted).contains(&Scope::own(&mine)));
+        let mut named = by("me", true);
+        named.repository = Some("https://git.example/r".into());
+        assert_ne!(Scope::own(&named).name(), Scope::own(&mine).name());
     }
 }

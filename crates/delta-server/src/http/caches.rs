@@ -21,7 +21,7 @@ use super::extract::{Admin, Heard, Runner, User, drain, next_piece};
 use super::uploads::held_for;
 use super::{App, internal, not_stored};
 use crate::audit;
-use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, Saved, Saving, Scope};
+use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, NoRoom, Saved, Saving, Scope};
 use crate::fence::Right;
 use crate::holder::hex;
 use crate::identity::Principal;
@@ -119,6 +119,7 @@ async fn fetch_cache(
 /// Save a cache in the run's own scope, once per key.
 #[utoipa::path(put, path = "/api/v1/runner/jobs/{id}/caches", tag = "runner",
     params(("id" = String, Path), ("key" = String, Query), ("sha256" = String, Query),
+        ("work_millis" = Option<u64>, Query, description = "How long the steps took"),
         ("Delta-Lease" = String, Header), ("Content-Length" = u64, Header)),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
@@ -137,7 +138,7 @@ async fn save_cache(
         Ok(asker) => asker,
         Err(answer) => return Ok(answer),
     };
-    let (key, sha256) = said(query.as_deref())?;
+    let said = said(query.as_deref())?;
     let size = headers
         .get(header::CONTENT_LENGTH)
         .and_then(|it| it.to_str().ok());
@@ -147,7 +148,8 @@ async fn save_cache(
         let words = format!("a cache has at most {MAX_CACHE_BYTES} bytes");
         return Err(ApiError::new(ErrorCode::TooLarge, words));
     }
-    let part = match receive(&app, &mut body, size, &sha256).await {
+    let scope = Scope::own(&asker.run);
+    let part = match receive(&app, &mut body, &scope, size, &said.sha256).await {
         Ok(part) => part,
         Err(error) => {
             drain(&mut body).await;
@@ -160,37 +162,44 @@ async fn save_cache(
     }
     let (saving, limits) = (
         Saving {
-            key,
-            scope: Scope::own(&asker.run),
+            key: said.key,
+            scope,
             size,
-            sha256,
+            sha256: said.sha256,
             saved_at: app.writer.now().0,
             run_id: asker.run_id,
             job: asker.job,
+            work_millis: said.work_millis,
         },
         app.cache_limits,
     );
     let saved = app.files(move |objects| {
         let caches = objects.caches();
-        let saved = caches.save(part, saving)?;
-        if saved == Saved::Done {
-            caches.evict(limits, std::time::SystemTime::now())?;
-        }
-        Ok(saved == Saved::Done)
+        let saved = caches.save(part, saving)? == Saved::Done;
+        let evicted = match saved {
+            true => caches.evict(limits, std::time::SystemTime::now())?.0,
+            false => 0,
+        };
+        Ok((saved, evicted))
     });
-    let saved = saved.await?;
+    let (saved, evicted) = saved.await?;
     app.metrics().caches_saved.inc_by(u64::from(saved));
+    app.metrics().caches_evicted.inc_by(evicted as u64);
     Ok((StatusCode::OK, axum::Json(CacheSaved { saved })).into_response())
 }
 
 async fn receive(
     app: &App,
     body: &mut Body,
+    scope: &Scope,
     size: u64,
     sha256: &str,
 ) -> Result<CachePart, ApiError> {
     let bad = |error: std::io::Error| not_stored(&error);
-    let part = app.files(|objects| objects.caches().part()).await?;
+    let (scope, limits) = (scope.clone(), app.cache_limits);
+    let part = app.files(move |objects| objects.caches().part(&scope, size, limits));
+    let refused = |no: NoRoom| ApiError::new(ErrorCode::TooLarge, no.to_string());
+    let part = part.await?.map_err(refused)?;
     let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(bad)?);
     let (mut context, mut came) = (Context::new(&SHA256), 0);
     while let Some(data) = next_piece(body).await? {
@@ -268,13 +277,26 @@ async fn asker(
     }))
 }
 
-fn said(query: Option<&str>) -> Result<(String, String), ApiError> {
-    let (mut key, mut sha256) = (None, None);
+/// What a save says of itself.
+struct Said {
+    key: String,
+    sha256: String,
+    work_millis: Option<u64>,
+}
+
+fn said(query: Option<&str>) -> Result<Said, ApiError> {
+    const KNOWN: &str = "is not known; known here: key, sha256, work_millis";
+    let (mut key, mut sha256, mut work_millis) = (None, None, None);
     for (name, value) in super::query_pairs(query)? {
         match name.as_str() {
             "key" => key = Some(value),
             "sha256" => sha256 = Some(value.to_lowercase()),
-            _ => return Err(Invalid::field(name, "is not known; known here: key, sha256").into()),
+            "work_millis" => {
+                let number = value.parse::<u64>();
+                let wrong = |_| Invalid::field("work_millis", "is a number of milliseconds");
+                work_millis = Some(number.map_err(wrong)?);
+            }
+            _ => return Err(Invalid::field(name, KNOWN).into()),
         }
     }
     let key = key.filter(|it| cache_key(it));
@@ -282,7 +304,11 @@ fn said(query: Option<&str>) -> Result<(String, String), ApiError> {
     let hexadecimal = |it: &String| it.len() == 64 && it.bytes().all(|it| it.is_ascii_hexdigit());
     let sha256 = sha256.filter(hexadecimal);
     let sha256 = sha256.ok_or_else(|| Invalid::field("sha256", "is 64 digits of hexadecimal"))?;
-    Ok((key, sha256))
+    Ok(Said {
+        key,
+        sha256,
+        work_millis,
+    })
 }
 
 fn view(cache: &Cache) -> CacheView {
@@ -294,6 +320,7 @@ fn view(cache: &Cache) -> CacheView {
         id: cache.id.clone(),
         key: meta.key.clone(),
         repository: filled(&meta.scope.repository),
+        created_by: filled(&meta.scope.created_by),
         git_ref: filled(&meta.scope.git_ref),
         trusted: meta.scope.trusted,
         size: meta.size,
@@ -302,5 +329,6 @@ fn view(cache: &Cache) -> CacheView {
         used_at: Millis(used),
         run_id: meta.run_id.clone(),
         job: meta.job.clone(),
+        work_millis: meta.work_millis,
     }
 }

@@ -66,9 +66,11 @@ async fn fetch(bench: &Bench, work: &AssignWork, id: &str) -> Answer {
 }
 
 async fn save(bench: &Bench, work: &AssignWork, key: &str, hash: &str, bytes: &str) -> Answer {
-    let request = bench
-        .client
-        .put(url(bench, work, &format!("?key={key}&sha256={hash}")));
+    let request = bench.client.put(url(
+        bench,
+        work,
+        &format!("?key={key}&sha256={hash}&work_millis=1200"),
+    ));
     let request = request.bearer_auth(&bench.runner);
     let request = request
         .header("Delta-Lease", &work.lease)
@@ -150,6 +152,7 @@ async fn a_cache_is_written_once_whole_and_by_a_lease_that_lives() {
     let found = find(&bench, &work, "k", &[]).await;
     assert_eq!((&found["size"], &found["key"]), (&json!(5), &json!("k")));
     assert_eq!(found["run_id"], json!(work.job_run_id));
+    assert_eq!(found["work_millis"], 1200);
     done(&mut agent, &work).await;
     save(&bench, &work, "late", &hash(b"x"), "x")
         .await

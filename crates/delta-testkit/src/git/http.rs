@@ -31,9 +31,12 @@ struct Shared {
     /// Without a user and a password, everybody may.
     login: Mutex<Option<String>>,
     redirect: Mutex<Option<String>>,
+    /// Where it says that large files are.
+    large_files: Mutex<Option<String>>,
     /// Speaks the first protocol, which gives away by hash only what a ref points at.
     old: AtomicBool,
     requests: Mutex<Vec<String>>,
+    logins: Mutex<Vec<String>>,
     over: AtomicBool,
 }
 
@@ -45,8 +48,10 @@ impl GitHttp {
             root: root.into(),
             login: Mutex::default(),
             redirect: Mutex::default(),
+            large_files: Mutex::default(),
             old: AtomicBool::new(false),
             requests: Mutex::default(),
+            logins: Mutex::default(),
             over: AtomicBool::new(false),
         });
         let of_thread = Arc::clone(&shared);
@@ -80,6 +85,11 @@ impl GitHttp {
         *lock(&self.shared.redirect) = Some(base.to_owned());
     }
 
+    /// From now on large files are said to be there.
+    pub fn keep_large_files_at(&self, base: &str) {
+        *lock(&self.shared.large_files) = Some(base.to_owned());
+    }
+
     /// From now on it speaks the first version of git's protocol.
     pub fn speak_old(&self) {
         self.shared.old.store(true, Ordering::SeqCst);
@@ -90,9 +100,15 @@ impl GitHttp {
         lock(&self.shared.requests).clone()
     }
 
+    /// What each of them showed as its right; empty for nothing.
+    pub fn logins(&self) -> Vec<String> {
+        lock(&self.shared.logins).clone()
+    }
+
     /// Begins a new list of requests.
     pub fn forget_requests(&self) {
         lock(&self.shared.requests).clear();
+        lock(&self.shared.logins).clear();
     }
 }
 
@@ -145,6 +161,7 @@ fn serve(stream: &TcpStream, shared: &Shared) -> Result<()> {
     let (status, headers, body) = answer(&request, shared, stream.local_addr()?)?;
     let line = format!("{} {} {status}", request.method, request.path);
     lock(&shared.requests).push(line);
+    lock(&shared.logins).push(request.header("authorization").to_owned());
     let mut stream = stream;
     let length = body.len();
     write!(stream, "HTTP/1.1 {status} x\r\nConnection: close\r\n")?;
@@ -166,9 +183,11 @@ fn answer(request: &Request, shared: &Shared, addr: SocketAddr) -> Result<Answer
         let ask = "WWW-Authenticate: Basic realm=\"git\"\r\n".to_owned();
         return Ok((401, ask, Vec::new()));
     }
+    let elsewhere = lock(&shared.large_files).clone();
     let files = lfs::Files {
         root: &shared.root,
         addr,
+        elsewhere: elsewhere.as_deref(),
     };
     if let Some(answer) = files.answer(&request.method, &request.path, &request.body) {
         return Ok(answer);

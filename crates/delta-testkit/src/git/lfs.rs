@@ -8,6 +8,8 @@ use std::path::Path;
 pub(super) struct Files<'a> {
     pub root: &'a Path,
     pub addr: SocketAddr,
+    /// Where it says that they are, if not here.
+    pub elsewhere: Option<&'a str>,
 }
 
 impl Files<'_> {
@@ -39,7 +41,8 @@ impl Files<'_> {
 
     fn object(&self, hash: &str) -> String {
         let size = std::fs::metadata(self.root.join("lfs").join(hash)).map_or(0, |it| it.len());
-        let place = format!("http://{}/lfs/{hash}", self.addr);
+        let here = format!("http://{}", self.addr);
+        let place = format!("{}/lfs/{hash}", self.elsewhere.unwrap_or(&here));
         let actions = format!(r#"{{"download": {{"href": "{place}"}}}}"#);
         format!(r#"{{"oid": "{hash}", "size": {size}, "actions": {actions}}}"#)
     }

@@ -51,6 +51,11 @@ pub struct Sshd {
 impl Sshd {
     /// Lets in whoever has the private half of this key.
     pub fn start(allowed: &Key) -> Result<Sshd> {
+        Sshd::start_with(allowed, None)
+    }
+
+    /// And has the programs of this folder, too.
+    pub fn start_with(allowed: &Key, programs: Option<&Path>) -> Result<Sshd> {
         let program = find_on_path("sshd")
             .or_else(|| Some(PathBuf::from("/usr/sbin/sshd")).filter(|it| it.is_file()))
             .context("sshd is not there; install the package openssh-server")?;
@@ -63,6 +68,8 @@ impl Sshd {
         let (host, users) = (folder.path().join("host"), folder.path().join("users"));
         make_key(&host)?;
         fs::write(&users, &allowed.public)?;
+        let programs = programs.map(|it| format!("{}:", it.display()));
+        let path = format!("PATH={}/usr/bin:/bin", programs.unwrap_or_default());
         let port = free_port()?;
         let process = Spawn::new(program)
             .args(["-D", "-e", "-f", "/dev/null", "-p", &port.to_string()])
@@ -71,6 +78,7 @@ impl Sshd {
             .args(["-o", &format!("AuthorizedKeysFile={}", users.display())])
             .args(["-o", "PasswordAuthentication=no", "-o", "StrictModes=no"])
             .args(["-o", "PidFile=none", "-o", "UsePAM=no"])
+            .args(["-o", &format!("SetEnv={path}")])
             .spawn()?;
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
         eventually(START, "sshd listens", || TcpStream::connect(addr).map(drop));

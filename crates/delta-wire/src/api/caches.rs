@@ -63,6 +63,9 @@ pub struct CacheView {
     pub key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
+    /// Whose runs without a repository read it; absent where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
     /// Absent: the default branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git_ref: Option<String>,
@@ -75,6 +78,9 @@ pub struct CacheView {
     /// The run that saved it, and its job.
     pub run_id: String,
     pub job: String,
+    /// How long the steps took of the attempt that saved it: the most that a hit can save.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work_millis: Option<u64>,
 }
 
 /// Every cache that is kept.

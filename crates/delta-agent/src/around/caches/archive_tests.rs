@@ -1,10 +1,11 @@
 //! Archives as they are meant, and a corpus of those that are not (T10, T11).
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Cursor;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use super::super::unpack::unpack;
 use super::*;
 
 fn me() -> Owner {
@@ -37,6 +38,7 @@ fn what_is_packed_is_what_is_unpacked_and_the_same_packs_the_same() {
     fs::write(root.join("deps/tool"), "#!/bin/sh").expect("a file");
     fs::set_permissions(root.join("deps/tool"), Permissions::from_mode(0o4755)).expect("a mode");
     symlink("../tool", root.join("deps/.bin/tool")).expect("a link");
+    symlink("n".repeat(180), root.join("deps/far")).expect("a link");
     symlink("/etc/passwd", root.join("deps/away")).expect("a link");
     symlink("../../up", root.join("deps/up")).expect("a link");
     fs::write(root.join("beside"), "not asked for").expect("a file");
@@ -55,6 +57,7 @@ fn what_is_packed_is_what_is_unpacked_and_the_same_packs_the_same() {
         fs::read_to_string(deps.join(".bin/tool")).expect("a link"),
         "#!/bin/sh"
     );
+    assert_eq!(fs::read(deps.join("far")).expect("a link"), b"long");
     let mode = fs::metadata(deps.join("tool"))
         .expect("a file")
         .permissions()
@@ -91,6 +94,11 @@ type Corpus = Vec<(&'static str, Vec<Vec<u8>>)>;
 
 fn extended(text: &[u8]) -> Vec<u8> {
     crafted(EntryType::XHeader, b"pax", b"", text)
+}
+
+/// An entry that is the long name of the next.
+fn named(kind: EntryType, name: &[u8]) -> Vec<u8> {
+    crafted(kind, b"././@LongLink", b"", name)
 }
 
 fn plain() -> Vec<u8> {
@@ -181,10 +189,55 @@ fn strange_things() -> Corpus {
     ]
 }
 
+/// Names in entries of their own, as nobody packs them who means well.
+fn strange_names() -> Corpus {
+    use EntryType::{GNULongLink, GNULongName, Symlink, XGlobalHeader};
+    let link = || crafted(Symlink, b"workspace/l", b"a", b"");
+    let name = |name: &[u8]| named(GNULongName, name);
+    vec![
+        ("long name up", vec![name(b"workspace/../../x"), plain()]),
+        (
+            "long name with a NUL",
+            vec![name(b"workspace/a\0b\0"), plain()],
+        ),
+        (
+            "two long names",
+            vec![name(b"workspace/b"), name(b"workspace/c"), plain()],
+        ),
+        ("a name of nothing", vec![plain(), name(b"workspace/b\0")]),
+        ("no name", vec![name(b""), plain()]),
+        ("a name too long", vec![name(&[b'n'; 9000]), plain()]),
+        (
+            "a path too long",
+            vec![
+                name(&[b"workspace/".as_slice(), &[b'n'; 5000]].concat()),
+                plain(),
+            ],
+        ),
+        (
+            "long link up",
+            vec![named(GNULongLink, b"../../x\0"), link()],
+        ),
+        (
+            "a link too long",
+            vec![named(GNULongLink, &[b'n'; 9000]), link()],
+        ),
+        (
+            "global pax",
+            vec![
+                crafted(XGlobalHeader, b"pax", b"", b"11 path=/x\n"),
+                plain(),
+            ],
+        ),
+        ("large pax", vec![extended(&[b'1'; 70_000]), plain()]),
+    ]
+}
+
 // T10
 #[test]
 fn no_crafted_archive_leaves_its_folder_or_makes_anything_strange() {
     let all = strange_paths().into_iter().chain(strange_things());
+    let all = all.chain(strange_names());
     for (what, entries) in all {
         let place = tempfile::tempdir().expect("a folder");
         let into = place.path().join("into");
@@ -222,6 +275,55 @@ fn a_bomb_is_given_up_and_costs_no_more_than_its_bound() {
     let bytes = sealed(&[lie]);
     let lie = open(&bytes, bytes.len() as u64, place.path());
     assert!(lie.is_err(), "{lie:?}");
+}
+
+/// The most memory this process has had at once, in kilobytes.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("a status");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let count = line.and_then(|line| line.split_whitespace().nth(1));
+    count.and_then(|it| it.parse().ok()).expect("a number")
+}
+
+// T11
+#[test]
+fn a_name_is_measured_before_it_is_read() {
+    const NAME_BYTES: u64 = 768 * 1024 * 1024;
+    for kind in [
+        EntryType::GNULongName,
+        EntryType::GNULongLink,
+        EntryType::XHeader,
+    ] {
+        let mut header = Header::from_byte_slice(&named(kind, b"")[..512]).clone();
+        header.set_size(NAME_BYTES);
+        header.set_cksum();
+        let name = header.as_bytes().chain(io::repeat(b'n').take(NAME_BYTES));
+        let bytes = zstd::encode_all(name, 1).expect("packed");
+        let (place, before) = (tempfile::tempdir().expect("a folder"), peak());
+        let refused = open(&bytes, bytes.len() as u64, place.path());
+        assert!(
+            matches!(refused, Err(ArchiveError::Strange(_))),
+            "{kind:?}: {refused:?}"
+        );
+        let grown = peak() - before;
+        assert!(grown < 256 * 1024, "{kind:?}: {grown} kB more memory");
+    }
+}
+
+// T11
+#[test]
+fn links_are_held_in_no_more_memory_than_their_bound() {
+    let place = tempfile::tempdir().expect("a folder");
+    let target = vec![b'n'; 4000];
+    let mut tar = Vec::new();
+    for n in 0..18_000 {
+        tar.extend(named(EntryType::GNULongLink, &target));
+        let path = format!("workspace/{n}");
+        tar.extend(crafted(EntryType::Symlink, path.as_bytes(), b"", b""));
+    }
+    let bytes = sealed(&[tar]);
+    let many = open(&bytes, bytes.len() as u64, place.path());
+    assert!(matches!(many, Err(ArchiveError::TooLarge)), "{many:?}");
 }
 
 #[test]

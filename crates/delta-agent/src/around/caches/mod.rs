@@ -2,12 +2,18 @@
 //! of a prefix; saved after work that succeeded, where there was no exact hit.
 //!
 //! A cache is a convenience: one that is not to be had, or is not what it should be, is a miss, and
-//! one that cannot be saved is a line in the log. Only a full disk ends the attempt, as that.
+//! one that cannot be saved is a line in the log. Only a full disk ends the attempt, as that, and
+//! one that is there by half and cannot be taken back, as `cache`.
 
 mod archive;
 mod key;
+mod moving;
 mod restore;
 mod save;
+mod time;
+mod unpack;
+
+use std::time::Duration;
 
 use delta_core::Cause;
 use delta_wire::api::{CacheFound, CacheView, FindCache, cache_key};
@@ -30,6 +36,18 @@ const MAX_ANSWER: usize = 64 * 1024;
 pub(crate) struct Looked {
     pub key: String,
     pub exact: bool,
+    /// What was restored for it, exactly or not.
+    #[serde(default)]
+    pub hit: Option<Hit>,
+}
+
+/// A cache that was restored, as far as it tells how much time that saved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Hit {
+    /// How long the same job's work took when it was saved.
+    pub work: Option<Duration>,
+    /// How long it took to find, fetch and unpack it.
+    pub restored_in: Duration,
 }
 
 /// Where a path of a cache lies.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
@@ -11,12 +11,15 @@ use delta_wire::api::{CacheView, FindCache};
 use delta_wire::job_spec::CacheSpec;
 use reqwest::{Method, Response};
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::super::files::Root;
 use super::super::transfer::{Trouble, hex, judged, size};
 use super::super::{Around, Failed};
-use super::archive::{ArchiveError, Content, HOME, unpack};
-use super::{Looked, Place, SHARED_HOME, find, places, trouble, wanted};
+use super::archive::ArchiveError;
+use super::moving::{MoveError, put_in_place};
+use super::unpack::unpack;
+use super::{Hit, Looked, Place, SHARED_HOME, find, places, trouble, wanted};
 use crate::workspace::Source;
 
 /// Pieces of an archive that wait to be unpacked.
@@ -47,73 +50,118 @@ pub(in crate::around) async fn restore(around: &Around<'_>) -> Result<Vec<Looked
             looked.push(Looked {
                 key: String::new(),
                 exact: true,
+                hit: None,
             });
             continue;
         }
         let wanted = wanted(around, cache).await?;
         let key = wanted.key.clone();
-        let exact = one(around, index, cache, &places, wanted).await?;
-        looked.push(Looked { key, exact });
+        let (exact, hit) = one(around, index, cache, &places, wanted).await?;
+        looked.push(Looked { key, exact, hit });
     }
     Ok(looked)
 }
 
-/// Restores one; true when it was the very key.
+/// Why a cache was found and is not there.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    /// The workspace is as it was.
+    #[error("{0}")]
+    Miss(#[from] Trouble),
+    /// It is not, and nobody knows how.
+    #[error("{0}")]
+    Half(String),
+}
+
+impl Lost {
+    /// What ends the attempt; anything else is a miss.
+    fn failed(&self, name: &str) -> Option<Failed> {
+        let (cause, why) = match self {
+            Lost::Miss(Trouble::DiskFull) => (Cause::DiskFull, "this machine's disk is full"),
+            // Work on half a cache is nobody's, and would be saved as a whole one.
+            Lost::Half(why) => (Cause::CacheFetch, why.as_str()),
+            Lost::Miss(_) => return None,
+        };
+        Some(Failed {
+            cause,
+            summary: format!("cache {name}: {why}"),
+        })
+    }
+}
+
+/// Restores one; says whether it was the very key, and what it was.
 async fn one(
     around: &Around<'_>,
     index: usize,
     cache: &CacheSpec,
     places: &[Place],
     wanted: FindCache,
-) -> Result<bool, Failed> {
-    let (name, began) = (cache.kind.escape_debug(), Instant::now());
-    let full = || Failed {
-        cause: Cause::DiskFull,
-        summary: format!("cache {name}: this machine's disk is full"),
-    };
+) -> Result<(bool, Option<Hit>), Failed> {
+    let (name, began) = (cache.kind.escape_debug().to_string(), Instant::now());
     let found = match find(around, &wanted).await {
         Ok(found) => found,
         Err(trouble) => {
             around.log.mark(&format!(
                 "cache {name}: miss, for it was not found: {trouble}"
             ));
-            return Ok(false);
+            return Ok((false, None));
         }
     };
     let Some(found) = found else {
         around
             .log
             .mark(&format!("cache {name}: miss {}", wanted.key));
-        return Ok(false);
+        return Ok((false, None));
     };
-    match fetch(around, index, places, &found).await {
-        Ok(_) => {
+    match bring(around, index, places, &found).await {
+        Ok(()) => {
             let exact = found.key == wanted.key;
             let how = if exact { "hit" } else { "near hit" };
-            let (all, took) = (size(found.size), began.elapsed().as_secs_f64());
-            let from = &found.run_id;
+            let (all, restored_in) = (size(found.size), began.elapsed());
+            let (took, from) = (restored_in.as_secs_f64(), &found.run_id);
             around.log.mark(&format!(
                 "cache {name}: {how} {} ({all} in {took:.1}s), saved by {from}",
                 found.key
             ));
-            Ok(exact)
+            // The work of another job tells nothing of this one's.
+            let same = found.job == around.identity.job_name;
+            let work = found.work_millis.filter(|_| same);
+            let work = work.map(Duration::from_millis);
+            Ok((exact, Some(Hit { work, restored_in })))
         }
-        Err(Trouble::DiskFull) => Err(full()),
-        Err(trouble) => {
-            let line = format!("cache {name}: miss, for it could not be restored: {trouble}");
-            around.log.mark(&line);
-            Ok(false)
-        }
+        Err(lost) => match lost.failed(&name) {
+            Some(failed) => Err(failed),
+            None => {
+                let line = format!("cache {name}: miss, for it could not be restored: {lost}");
+                around.log.mark(&line);
+                Ok((false, None))
+            }
+        },
     }
 }
 
-/// Unpacks beside its place while it comes, and moves it there when all of it was right.
-async fn fetch(
+/// Fetches it, and moves it to its place when all of it was right.
+async fn bring(
     around: &Around<'_>,
     index: usize,
     places: &[Place],
     found: &CacheView,
-) -> Result<Content, Trouble> {
+) -> Result<(), Lost> {
+    let staging = fetch(around, index, found).await?;
+    let (folder, places) = (around.folder.clone(), places.to_vec());
+    let moved = tokio::task::spawn_blocking(move || {
+        put_in_place(&staging.0, &folder.workspace, &folder.home, &places)
+    });
+    match moved.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(MoveError::TakenBack(error))) => Err(Trouble::from(error).into()),
+        Ok(Err(error @ MoveError::Half { .. })) => Err(Lost::Half(error.to_string())),
+        Err(error) => Err(Lost::Half(error.to_string())),
+    }
+}
+
+/// Unpacks beside its place while it comes.
+async fn fetch(around: &Around<'_>, index: usize, found: &CacheView) -> Result<Staging, Trouble> {
     let plain = |c: char| c.is_ascii_hexdigit() || c == '-';
     if !found.id.chars().all(plain) {
         return Err(Trouble::Refused(
@@ -126,44 +174,35 @@ async fn fetch(
     let request = client.make(Method::GET, &path, around.lease)?;
     let answer = judged(request.send().await?).await?;
     let (pieces, coming) = mpsc::channel(PIECES_AHEAD);
-    let (folder, stopped) = (around.folder.clone(), around.stopped.clone());
+    let (tmp, stopped) = (around.folder.tmp.clone(), around.stopped.clone());
     let packed = found.size;
     let unpacking = tokio::task::spawn_blocking(move || {
-        let staging = Staging::make(folder.tmp.join(format!("cache-{index}")))?;
-        let root = Root::open(&staging.0)?;
         let from = Coming {
             pieces: coming,
             piece: Bytes::new(),
         };
-        let content = unpack(from, packed, &root, &stopped)?;
-        Ok::<_, ArchiveError>((staging, content))
+        unpacked(from, packed, tmp.join(format!("cache-{index}")), &stopped)
     });
     let came = pass_on(answer, pieces, found).await;
     let unpacked = unpacking
         .await
         .map_err(|error| Trouble::Refused(error.to_string()))?;
-    let (staging, content) = unpacked.map_err(trouble)?;
+    let staging = unpacked.map_err(trouble)?;
     // Not one byte of it counts before all of it is right.
     came?;
-    let (folder, places) = (around.folder.clone(), places.to_vec());
-    let moved = tokio::task::spawn_blocking(move || {
-        let from = Root::open(&staging.0)?;
-        for (part, path) in &places {
-            let to = match *part {
-                HOME => Root::open(&folder.home)?,
-                _ => Root::open(&folder.workspace)?,
-            };
-            match from.folder(part).and_then(|from| from.move_to(path, &to)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                moved => moved?,
-            }
-        }
-        Ok::<_, io::Error>(())
-    });
-    moved
-        .await
-        .map_err(|error| Trouble::Refused(error.to_string()))??;
-    Ok(content)
+    Ok(staging)
+}
+
+/// A fresh folder with all of an archive, or nothing.
+fn unpacked(
+    from: impl Read,
+    packed: u64,
+    path: PathBuf,
+    stopped: &CancellationToken,
+) -> Result<Staging, ArchiveError> {
+    let staging = Staging::make(path)?;
+    unpack(from, packed, &Root::open(&staging.0)?, stopped)?;
+    Ok(staging)
 }
 
 /// Hands an answer's bytes on, and says whether they were those that were saved.
@@ -228,6 +267,117 @@ impl Drop for Staging {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
             tracing::warn!(%error, "an unpacked cache was left behind");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Cursor;
+    use std::path::Path;
+
+    use super::super::super::files::Owner;
+    use super::super::archive::{Packer, WORKSPACE};
+    use super::*;
+
+    /// An archive of one folder with so many bytes that do not shrink.
+    fn noise(bytes: usize) -> Vec<u8> {
+        let place = tempfile::tempdir().expect("a folder");
+        let mut noise = vec![0; bytes];
+        getrandom::fill(&mut noise).expect("noise");
+        fs::create_dir(place.path().join("deps")).expect("a folder");
+        fs::write(place.path().join("deps/first"), "small").expect("a file");
+        fs::write(place.path().join("deps/large"), noise).expect("a file");
+        let (root, stopped) = (Root::open(place.path()), CancellationToken::new());
+        let owner = Owner(rustix::process::geteuid().as_raw());
+        let mut packer = Packer::new(Vec::new(), owner, &stopped).expect("a packer");
+        let root = root.expect("a root");
+        packer.add(WORKSPACE, &root, "deps").expect("packed");
+        packer.finish().expect("an archive").0
+    }
+
+    /// A small disk, where we may have one.
+    struct SmallDisk<'a>(&'a Path);
+
+    impl SmallDisk<'_> {
+        fn mount(place: &Path) -> SmallDisk<'_> {
+            let mounted = std::process::Command::new("mount")
+                .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
+                .arg(place)
+                .status();
+            assert!(mounted.expect("mount").success());
+            SmallDisk(place)
+        }
+
+        fn free(&self) -> u64 {
+            rustix::fs::statvfs(self.0).expect("a disk").f_bfree
+        }
+    }
+
+    impl Drop for SmallDisk<'_> {
+        fn drop(&mut self) {
+            let ended = std::process::Command::new("umount")
+                .arg("-l")
+                .arg(self.0)
+                .status();
+            assert!(ended.is_ok_and(|it| it.success()) || std::thread::panicking());
+        }
+    }
+
+    // F43
+    #[test]
+    fn a_disk_that_is_full_in_mid_unpack_is_said_and_gets_its_space_back() {
+        if !rustix::process::geteuid().is_root() {
+            // Nobody else can make a small disk.
+            return;
+        }
+        let place = tempfile::tempdir().expect("a folder");
+        let disk = SmallDisk::mount(place.path());
+        let (tmp, workspace) = (place.path().join("tmp"), place.path().join("workspace"));
+        for folder in [&tmp, &workspace] {
+            fs::create_dir(folder).expect("a folder");
+        }
+        let (free, stopped) = (disk.free(), CancellationToken::new());
+        let restore = |bytes: &[u8]| {
+            let from = Cursor::new(bytes);
+            let staging = unpacked(from, bytes.len() as u64, tmp.join("cache-0"), &stopped)?;
+            let places = [(WORKSPACE, "deps".to_owned())];
+            let home = place.path().join("no home");
+            put_in_place(&staging.0, &workspace, &home, &places).expect("moved");
+            Ok::<_, ArchiveError>(())
+        };
+        let full = restore(&noise(4 << 20)).expect_err("there is no room");
+        let lost = Lost::from(trouble(full));
+        let failed = lost.failed("deps").expect("an end");
+        assert_eq!(failed.cause, Cause::DiskFull, "{failed:?}");
+        assert_eq!(failed.summary, "cache deps: this machine's disk is full");
+        for folder in [&tmp, &workspace] {
+            assert_eq!(fs::read_dir(folder).expect("a folder").count(), 0);
+        }
+        assert_eq!(disk.free(), free, "the space is given back");
+        restore(&noise(1 << 20)).expect("what fits is restored");
+        assert!(workspace.join("deps/large").is_file());
+        assert_eq!(fs::read_dir(&tmp).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn half_a_cache_ends_the_attempt_and_none_at_all_does_not() {
+        let half = MoveError::Half {
+            moved: io::Error::other("first"),
+            undo: io::Error::other("second"),
+        };
+        let failed = Lost::Half(half.to_string()).failed("deps");
+        let failed = failed.expect("an end");
+        assert_eq!(failed.cause, Cause::CacheFetch);
+        assert!(failed.summary.starts_with("cache deps: "), "{failed:?}");
+        assert!(failed.summary.contains("second"), "{failed:?}");
+        for trouble in [
+            Trouble::NotFound,
+            Trouble::Again("unreachable".to_owned()),
+            Trouble::Refused("strange".to_owned()),
+        ] {
+            assert_eq!(Lost::from(trouble).failed("deps"), None);
         }
     }
 }

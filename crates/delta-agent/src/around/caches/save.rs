@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use delta_wire::api::{CacheSaved, FindCache};
@@ -13,10 +13,14 @@ use super::super::Around;
 use super::super::files::Root;
 use super::super::transfer::{Patience, Sending, Trouble, hex, size};
 use super::archive::{ArchiveError, Content, HOME, Packer};
-use super::{Looked, Place, find, owner, places, read, trouble};
+use super::{Looked, Place, find, owner, places, read, time, trouble};
 
 /// Saves those that were not found exactly.
 pub(in crate::around) async fn save(around: &Around<'_>, looked: &[Looked]) {
+    let work = around.records.iter().map(|it| it.took).sum();
+    if let Some(line) = time::saved(looked, work) {
+        around.log.mark(&line);
+    }
     for (cache, looked) in around.spec.caches.iter().zip(looked) {
         let (name, key, began) = (cache.kind.escape_debug(), &looked.key, Instant::now());
         if looked.exact {
@@ -25,7 +29,7 @@ pub(in crate::around) async fn save(around: &Around<'_>, looked: &[Looked]) {
         let Ok((places, _)) = places(around, cache) else {
             continue;
         };
-        let line = match save_one(around, &places, key, &format!("cache {name}")).await {
+        let line = match save_one(around, &places, key, work, &format!("cache {name}")).await {
             Ok(Done::Saved(bytes, left_out)) => {
                 let took = began.elapsed().as_secs_f64();
                 let left = match left_out {
@@ -55,6 +59,7 @@ async fn save_one(
     around: &Around<'_>,
     places: &[Place],
     key: &str,
+    work: Duration,
     what: &str,
 ) -> Result<Done, Trouble> {
     let exact = FindCache {
@@ -69,10 +74,11 @@ async fn save_one(
         return Ok(Done::Empty);
     }
     let (job, hash) = (&around.identity.job_id, &packed.sha256);
-    let key = encoded(key);
+    let (key, work) = (encoded(key), work.as_millis());
+    let query = format!("key={key}&sha256={hash}&work_millis={work}");
     let sending = Sending {
         around,
-        url: &format!("/api/v1/runner/jobs/{job}/caches?key={key}&sha256={hash}"),
+        url: &format!("/api/v1/runner/jobs/{job}/caches?{query}"),
         headers: &[],
         file: &packed.file,
         size: packed.size,

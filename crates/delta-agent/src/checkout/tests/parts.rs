@@ -125,6 +125,114 @@ async fn large_files_come_from_the_repositorys_own_server() {
     assert!(pointer.starts_with("version https://git-lfs"), "{pointer}");
 }
 
+// T17
+#[tokio::test]
+async fn the_server_of_large_files_sends_us_to_nowhere_that_a_run_may_not_name() {
+    let hub = Hub::start();
+    let commit = large_file(&hub);
+    let bench = Bench::new(&hub.url()).at(&commit);
+    for (elsewhere, host) in [
+        ("http://169.254.169.254/latest", "169.254.169.254"),
+        ("https://2852039166/latest", "169.254.169.254"),
+        ("http://store.example", "store.example"),
+        ("ftp://store.example", "store.example"),
+    ] {
+        hub.http.keep_large_files_at(elsewhere);
+        let out = bench.checkout().await;
+        let failed = out.failed();
+        assert_eq!(failed.cause, Cause::SpecError, "{elsewhere}: {failed:?}");
+        let words = format!("sends us to `{host}`, and that is refused");
+        assert!(failed.summary.contains(&words), "{failed:?}");
+    }
+}
+
+// T17
+#[tokio::test]
+async fn large_files_come_from_another_host_without_the_credential() {
+    let (hub, store) = (Hub::start(), Hub::start());
+    let commit = large_file(&hub);
+    fs::rename(hub.root.path().join("lfs"), store.root.path().join("lfs")).expect("moved");
+    let elsewhere = format!("http://{}", store.http.addr());
+    hub.http.keep_large_files_at(&elsewhere);
+    hub.http.require("bot", CANARY);
+    let bench = Bench::new(&hub.url())
+        .at(&commit)
+        .with(&format!("bot\n{CANARY}"));
+    let out = bench.checkout().await.expect();
+    let large = out.file("data/large.bin");
+    assert_eq!(large.as_deref(), Some("a large file\n"), "{}", out.log);
+    assert_eq!(
+        store.http.requests().len(),
+        1,
+        "{:?}",
+        store.http.requests()
+    );
+    assert_eq!(store.http.logins(), [""], "the token stays at its server");
+    assert_eq!(out.git(&["status", "--porcelain"]), "");
+    // Who is sent on is checked again.
+    store.http.redirect_to("http://169.254.169.254");
+    let out = bench.checkout().await;
+    let failed = out.failed();
+    assert!(failed.summary.contains("link-local"), "{failed:?}");
+    // What comes is what its pointer says, or nothing.
+    let other = Hub::start();
+    fs::create_dir(other.root.path().join("lfs")).expect("a folder");
+    for entry in fs::read_dir(store.root.path().join("lfs")).expect("a folder") {
+        let name = entry.expect("an entry").file_name();
+        fs::write(other.root.path().join("lfs").join(name), "a trojan one\n").expect("a file");
+    }
+    let elsewhere = format!("http://{}", other.http.addr());
+    hub.http.keep_large_files_at(&elsewhere);
+    let out = bench.checkout().await;
+    assert_eq!(out.failed().cause, Cause::Clone, "{out:?}");
+    assert!(out.failed().summary.contains("what came is not"), "{out:?}");
+}
+
+/// What a server of git has beside it for large files over ssh.
+fn granting(folder: &Path, href: &str, login: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let answer = serde_json::json!({ "href": href, "header": { "Authorization": login } });
+    let text = format!(
+        "#!/bin/sh\necho \"$@\" > {}\necho '{answer}'\n",
+        folder.join("asked").display()
+    );
+    let program = folder.join("git-lfs-authenticate");
+    fs::write(&program, text).expect("a program");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+// T17
+#[tokio::test]
+async fn over_ssh_the_server_says_where_large_files_are_and_that_is_checked_too() {
+    use base64::Engine;
+    use delta_testkit::git::{Key, Sshd};
+    let (hub, programs) = (Hub::start(), tempfile::tempdir().expect("a folder"));
+    let commit = large_file(&hub);
+    let key = Key::make().expect("a key");
+    let sshd = Sshd::start_with(&key, Some(programs.path())).expect("an sshd");
+    let url = sshd.url(hub.app.path()).expect("an address");
+    let bench = Bench::new(&url).at(&commit);
+    let bench = bench.with(&format!("{}{}", key.private, sshd.known_hosts()));
+    hub.http.require("bot", CANARY);
+    let login = base64::engine::general_purpose::STANDARD.encode(format!("bot:{CANARY}"));
+    let login = format!("Basic {login}");
+    granting(programs.path(), &format!("{}/info/lfs", hub.url()), &login);
+    let out = bench.checkout().await.expect();
+    let large = out.file("data/large.bin");
+    assert_eq!(large.as_deref(), Some("a large file\n"), "{}", out.log);
+    let asked = fs::read_to_string(programs.path().join("asked")).expect("a question");
+    assert_eq!(asked, format!("{} download\n", hub.app.path().display()));
+    hostile::assert_nowhere(bench.folder.path(), &login);
+    granting(programs.path(), "http://169.254.169.254/lfs", &login);
+    let out = bench.checkout().await;
+    assert_eq!(out.failed().cause, Cause::SpecError, "{out:?}");
+    assert!(
+        out.failed()
+            .summary
+            .contains("sends us to `169.254.169.254`")
+    );
+}
+
 #[tokio::test]
 async fn a_machine_without_git_lfs_says_so_and_leaves_the_pointers() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,0 +1,414 @@
+//! Large files on their way here: the server is asked where they are, and each place it names is
+//! checked before anybody goes there, as is each it is sent on to (T17). A file is what its pointer
+//! says, or nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use reqwest::redirect::Policy;
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+
+use super::super::address::{Address, Away, check_away};
+use super::super::credential::Credential;
+use super::super::{Checkout, Trouble};
+use super::Pointer;
+use super::ssh::Granted;
+use crate::backoff::{Backoff, entropy};
+use crate::tls::TlsFiles;
+
+/// Files that one question is about: what servers take.
+const ASKED_AT_ONCE: usize = 100;
+/// Bytes of an answer: a hundred signed addresses are a tenth of it.
+const MAX_ANSWER: usize = 4 * 1024 * 1024;
+/// Characters of a server's own words in a summary.
+const MAX_QUOTE: usize = 200;
+/// How often a file is sent for that did not come: networks fail for seconds.
+const TRIES: u32 = 4;
+const RETRY_BASE: Duration = Duration::from_millis(500);
+const RETRY_CAP: Duration = Duration::from_secs(10);
+/// How long a connection may take to be made, and may be silent, as with git itself.
+const CONNECT_TIME: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_secs(60);
+/// How often one is sent on: to a store, and once within it.
+const MAX_HOPS: usize = 4;
+/// What a server may not say in our name.
+const OWN_HEADERS: [&str; 5] = [
+    "host",
+    "connection",
+    "content-length",
+    "transfer-encoding",
+    "upgrade",
+];
+const NO_ADDRESS: &str = "their server has no address";
+const KIND: &str = "application/vnd.git-lfs+json";
+
+#[derive(Serialize)]
+struct Question<'a> {
+    operation: &'a str,
+    transfers: [&'a str; 1],
+    objects: Vec<Wanted<'a>>,
+}
+
+#[derive(Serialize)]
+struct Wanted<'a> {
+    oid: &'a str,
+    size: u64,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    objects: Vec<Object>,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    oid: String,
+    actions: Option<Actions>,
+    error: Option<Problem>,
+}
+
+#[derive(Deserialize)]
+struct Actions {
+    download: Option<Download>,
+}
+
+#[derive(Deserialize)]
+struct Download {
+    href: String,
+    #[serde(default)]
+    header: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct Problem {
+    #[serde(default)]
+    message: String,
+}
+
+/// One file, and where it is.
+struct Task {
+    pointer: Pointer,
+    url: Url,
+    header: BTreeMap<String, String>,
+}
+
+/// Whether it may be better in a while.
+enum Miss {
+    Again(Trouble),
+    Never(Trouble),
+}
+
+impl From<reqwest::Error> for Miss {
+    fn from(error: reqwest::Error) -> Miss {
+        // An address that is refused on the way is in there; no URL is, which may be signed.
+        let mut words = error.to_string();
+        let mut source = std::error::Error::source(&error);
+        if error.is_redirect() {
+            while let Some(inner) = source {
+                words = inner.to_string();
+                source = inner.source();
+            }
+            return Miss::Never(Trouble::Lfs(quoted(&words)));
+        }
+        words = error.without_url().to_string();
+        Miss::Again(Trouble::Lfs(quoted(&words)))
+    }
+}
+
+/// Fetches them into the repository's own store of them, over HTTP or as was granted over ssh.
+pub(super) async fn fetch(
+    checkout: &Checkout<'_>,
+    address: &Address,
+    granted: Option<Granted>,
+    pointers: &[Pointer],
+) -> Result<(), Trouble> {
+    let away = Away {
+        protocols: checkout.settings.protocols,
+        from_here: address.is_here(),
+    };
+    let (batch, right) = match granted {
+        Some(granted) => {
+            let mut url = place(&granted.href, away)?;
+            let path = format!("{}/objects/batch", url.path().trim_end_matches('/'));
+            url.set_path(&path);
+            (url, Right::Header(granted.header))
+        }
+        None => {
+            let mut url = Url::parse(&address.url).map_err(|_| wrong(NO_ADDRESS))?;
+            // A user's name goes with its token, or not at all.
+            let _ = url.set_username("");
+            let path = url.path().trim_end_matches('/');
+            let path = path.strip_suffix(".git").unwrap_or(path);
+            let path = format!("{path}.git/info/lfs/objects/batch");
+            url.set_path(&path);
+            (url, Right::Credential(checkout.credential))
+        }
+    };
+    let transfer = Transfer {
+        away,
+        batch,
+        right,
+        store: checkout.workspace.join(".git/lfs/objects"),
+    };
+    for some in pointers.chunks(ASKED_AT_ONCE) {
+        transfer.fetch(some).await?;
+    }
+    let bytes: u64 = pointers.iter().map(|it| it.size).sum();
+    let text = format!("{} large files, {bytes} bytes", pointers.len());
+    checkout.log.mark(&text);
+    Ok(())
+}
+
+/// A place that a server names, if one may go there.
+fn place(href: &str, away: Away) -> Result<Url, Trouble> {
+    let url = Url::parse(href).map_err(|_| wrong(NO_ADDRESS))?;
+    check_away(&url, away).map_err(|problem| Trouble::LfsAway {
+        host: quoted(url.host_str().unwrap_or_default()),
+        problem,
+    })?;
+    Ok(url)
+}
+
+/// What the server that is asked sees of us, and no other.
+enum Right<'a> {
+    Credential(Option<&'a Credential>),
+    Header(BTreeMap<String, String>),
+}
+
+impl Right<'_> {
+    fn show(&self, request: RequestBuilder) -> RequestBuilder {
+        match self {
+            Right::Header(header) => with(request, header),
+            Right::Credential(credential) => match credential.and_then(Credential::basic) {
+                Some((user, token)) => request.basic_auth(user, Some(token.expose())),
+                None => request,
+            },
+        }
+    }
+}
+
+/// What a server wants to see, but for what is ours to say.
+fn with(mut request: RequestBuilder, header: &BTreeMap<String, String>) -> RequestBuilder {
+    for (name, value) in header {
+        if !OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
+            request = request.header(name, value);
+        }
+    }
+    request
+}
+
+struct Transfer<'a> {
+    /// Where the server is asked.
+    batch: Url,
+    away: Away,
+    right: Right<'a>,
+    store: PathBuf,
+}
+
+impl Transfer<'_> {
+    async fn fetch(&self, pointers: &[Pointer]) -> Result<(), Trouble> {
+        let asking = client(Policy::none())?;
+        let mut tries = Tries::new();
+        let answer = loop {
+            match self.ask(&asking, pointers).await {
+                Ok(answer) => break answer,
+                Err(miss) => tries.after(miss).await?,
+            }
+        };
+        let tasks = self.tasks(answer, pointers)?;
+        let away = self.away;
+        let follow = Policy::custom(move |attempt| {
+            if attempt.previous().len() > MAX_HOPS {
+                return attempt.error("it is sent on and on");
+            }
+            match check_away(attempt.url(), away) {
+                Ok(()) => attempt.follow(),
+                Err(problem) => attempt.error(problem),
+            }
+        });
+        let (client, open) = (client(follow)?, Mutex::new(tasks));
+        let lane = || self.lane(&client, &open);
+        // Small files take as long as the way to them: four at once.
+        tokio::try_join!(lane(), lane(), lane(), lane())?;
+        Ok(())
+    }
+
+    async fn lane(&self, client: &Client, open: &Mutex<Vec<Task>>) -> Result<(), Trouble> {
+        loop {
+            let next = open.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some(task) = next else {
+                return Ok(());
+            };
+            let mut tries = Tries::new();
+            while let Err(miss) = self.download(client, &task).await {
+                tries.after(miss).await?;
+            }
+        }
+    }
+
+    async fn ask(&self, client: &Client, pointers: &[Pointer]) -> Result<Answer, Miss> {
+        let wanted = pointers.iter().map(|it| Wanted {
+            oid: &it.oid,
+            size: it.size,
+        });
+        let question = Question {
+            operation: "download",
+            transfers: ["basic"],
+            objects: wanted.collect(),
+        };
+        let body = serde_json::to_vec(&question);
+        let body = body.map_err(|error| Miss::Never(wrong(&error.to_string())))?;
+        let request = client.post(self.batch.clone()).body(body);
+        let request = request.header("accept", KIND).header("content-type", KIND);
+        let mut answer = judged(self.right.show(request).send().await?)?;
+        let mut text = Vec::new();
+        while let Some(piece) = answer.chunk().await? {
+            text.extend_from_slice(&piece);
+            if text.len() > MAX_ANSWER {
+                return Err(Miss::Never(wrong("their server's answer is too long")));
+            }
+        }
+        let read = serde_json::from_slice(&text);
+        read.map_err(|_| Miss::Never(wrong("their server's answer cannot be read")))
+    }
+
+    /// Where each file is; every address is checked before the first is used.
+    fn tasks(&self, answer: Answer, pointers: &[Pointer]) -> Result<Vec<Task>, Trouble> {
+        let mut objects: BTreeMap<String, Object> = BTreeMap::new();
+        for object in answer.objects {
+            objects.insert(object.oid.clone(), object);
+        }
+        let mut tasks = Vec::new();
+        for pointer in pointers {
+            let object = objects.remove(&pointer.oid);
+            let (actions, error) = object.map_or((None, None), |it| (it.actions, it.error));
+            let Some(download) = actions.and_then(|it| it.download) else {
+                let words = error.map_or_else(String::new, |it| it.message);
+                let text = format!("their server has no {}: {words}", pointer.oid);
+                return Err(Trouble::Lfs(quoted(&text)));
+            };
+            let url = place(&download.href, self.away)?;
+            tasks.push(Task {
+                pointer: pointer.clone(),
+                url,
+                header: download.header,
+            });
+        }
+        Ok(tasks)
+    }
+
+    async fn download(&self, client: &Client, task: &Task) -> Result<(), Miss> {
+        let mut request = with(client.get(task.url.clone()), &task.header);
+        let named = |it: &String| it.eq_ignore_ascii_case("authorization");
+        // Ours is for the server that was asked and no other.
+        if !task.header.keys().any(named) && task.url.origin() == self.batch.origin() {
+            request = self.right.show(request);
+        }
+        let answer = judged(request.send().await?)?;
+        let oid = &task.pointer.oid;
+        let folder = self.store.join(&oid[..2]).join(&oid[2..4]);
+        let part = folder.join(format!("{oid}.part"));
+        let received = receive(answer, &task.pointer, &folder, &part).await;
+        if received.is_err() {
+            let _ = tokio::fs::remove_file(&part).await;
+        }
+        received
+    }
+}
+
+async fn receive(
+    mut answer: Response,
+    pointer: &Pointer,
+    folder: &Path,
+    part: &Path,
+) -> Result<(), Miss> {
+    let io = |source| Miss::Never(Trouble::io("a large file cannot be written")(source));
+    tokio::fs::create_dir_all(folder).await.map_err(io)?;
+    let mut file = tokio::fs::File::create(part).await.map_err(io)?;
+    let (mut hash, mut came) = (Context::new(&SHA256), 0);
+    while let Some(piece) = answer.chunk().await? {
+        came += piece.len() as u64;
+        if came > pointer.size {
+            break;
+        }
+        hash.update(&piece);
+        file.write_all(&piece).await.map_err(io)?;
+    }
+    file.flush().await.map_err(io)?;
+    let hash = hash.finish();
+    let hash: String = hash.as_ref().iter().map(|it| format!("{it:02x}")).collect();
+    if came != pointer.size || hash != pointer.oid {
+        let text = format!("what came is not {}", pointer.oid);
+        return Err(Miss::Again(Trouble::Lfs(text)));
+    }
+    let whole = folder.join(&pointer.oid);
+    tokio::fs::rename(part, whole).await.map_err(io)
+}
+
+fn judged(answer: Response) -> Result<Response, Miss> {
+    let status = answer.status();
+    let text = format!("their server answered {status}");
+    match status {
+        status if status.is_success() => Ok(answer),
+        StatusCode::TOO_MANY_REQUESTS => Err(Miss::Again(Trouble::Lfs(text))),
+        status if status.is_server_error() => Err(Miss::Again(Trouble::Lfs(text))),
+        _ => Err(Miss::Never(Trouble::Lfs(text))),
+    }
+}
+
+/// How often something is tried.
+struct Tries {
+    left: u32,
+    backoff: Backoff,
+}
+
+impl Tries {
+    fn new() -> Tries {
+        Tries {
+            left: TRIES,
+            backoff: Backoff::new(RETRY_BASE, RETRY_CAP),
+        }
+    }
+
+    /// Waits before the next try, or gives back why there is none.
+    async fn after(&mut self, miss: Miss) -> Result<(), Trouble> {
+        self.left -= 1;
+        match miss {
+            Miss::Again(_) if self.left > 0 => {
+                tokio::time::sleep(self.backoff.next(None, entropy())).await;
+                Ok(())
+            }
+            Miss::Again(trouble) | Miss::Never(trouble) => Err(trouble),
+        }
+    }
+}
+
+fn client(redirect: Policy) -> Result<Client, Trouble> {
+    let tls = TlsFiles::default().config(&[b"http/1.1"]);
+    let tls = tls.map_err(|error| wrong(&error.to_string()))?;
+    let client = Client::builder()
+        .redirect(redirect)
+        .connect_timeout(CONNECT_TIME)
+        .read_timeout(SILENCE)
+        .tls_backend_preconfigured(tls)
+        .build();
+    client.map_err(|error| wrong(&error.without_url().to_string()))
+}
+
+fn wrong(why: &str) -> Trouble {
+    Trouble::Lfs(why.to_owned())
+}
+
+/// A stranger's words, within bounds.
+fn quoted(words: &str) -> String {
+    words
+        .chars()
+        .take(MAX_QUOTE)
+        .flat_map(char::escape_debug)
+        .collect()
+}
