@@ -6,7 +6,7 @@ use anyhow::Result;
 use crate::steps::{cargo, succeed};
 
 /// As the readers call their formats.
-const FORMATS: [&str; 5] = ["junit", "jest", "playwright", "tap", "json"];
+const FORMATS: [&str; 6] = ["junit", "trx", "jest", "playwright", "tap", "json"];
 
 /// How long each reader is tried.
 const SECONDS: &str = "60";

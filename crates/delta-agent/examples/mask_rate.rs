@@ -119,6 +119,7 @@ fn work(place: &Path, bytes: u64) -> Work {
             goes_on: false,
             name: None,
             timeout: None,
+            report: None,
         }],
         env: Vec::new(),
         workspace: place.join("workspace"),

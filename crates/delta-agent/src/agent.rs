@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::around::Origin;
+use crate::around::results;
 use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateFolder};
 use crate::checkout::{CheckoutSettings, Repositories};
 use crate::container::{self, ContainerSettings, Runtime};
@@ -81,6 +82,8 @@ pub struct AgentSettings {
     pub stop_grace: Duration,
     /// Between TERM and KILL for what a finished job left running.
     pub leftover_grace: Duration,
+    /// How long a server that is there may take no result of a test once the work is over.
+    pub results_patience: Duration,
 }
 
 impl AgentSettings {
@@ -109,6 +112,7 @@ impl AgentSettings {
             containers: ContainerSettings::default(),
             stop_grace: Duration::from_secs(10),
             leftover_grace: Duration::from_secs(2),
+            results_patience: results::PATIENCE,
         }
     }
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::SlotContext;
-use crate::around::{self, Around, Carried, Failed, Kept, Log, Prepared, Results};
+use crate::around::{self, Around, Carried, Failed, Kept, Log, Prepared, Results, results};
 use crate::attempt::{
     self, Adopted, Attempt, Begin, Draft, Finished, Remains, Sizes, StepRecord, Watcher,
 };
@@ -88,6 +88,8 @@ struct Last<'a> {
     spec: Option<&'a JobSpec>,
     steps: &'a [Step],
     carried: Carried,
+    /// An earlier agent began it.
+    taken_over: bool,
     /// What must not be seen in the log; not known where an earlier agent fetched the secrets.
     patterns: Option<Arc<Patterns>>,
     folder: AttemptFolder,
@@ -185,6 +187,7 @@ impl Assignment {
                     spec: Some(&spec),
                     steps: &steps,
                     carried,
+                    taken_over: false,
                     patterns,
                     folder,
                     shipping,
@@ -312,6 +315,7 @@ impl Assignment {
             spec: spec.as_ref(),
             steps: &steps,
             carried: self.carried.clone(),
+            taken_over: true,
             patterns: None,
             folder: self.context.work_folder.existing(number),
             shipping,
@@ -398,14 +402,17 @@ impl Assignment {
     async fn follow(&mut self, mut attempt: Attempt, last: Last<'_>) -> WorkEnd {
         let (context, lease) = (&self.context, &self.granted.lease_id);
         let results = last.spec.and_then(|spec| {
-            Results::begin(
+            Results::begin(results::Place {
                 context,
                 lease,
-                self.line.clone(),
+                line: self.line.clone(),
                 spec,
-                &last.folder,
-                last.patterns.clone(),
-            )
+                workspace: &last.folder.workspace,
+                aside: attempt.reports(),
+                stale: last.carried.reports.clone(),
+                patterns: last.patterns.clone(),
+                taken_over: last.taken_over,
+            })
         });
         let finished = self.obey_until_ended(&mut attempt).await;
         let steps = finished.steps.iter().map(|it| report::step(it, last.steps));

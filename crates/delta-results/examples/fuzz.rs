@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use delta_results::Format;
-use mutate::{Rng, check, corpus, mutated};
+use mutate::{READERS, Rng, check, corpus, mutated};
 
 /// An input that takes longer than this is a finding, too: it is at most some hundred kilobytes.
 const SLOW: Duration = Duration::from_secs(5);
@@ -22,12 +22,14 @@ fn main() -> ExitCode {
         let at = words.iter().position(|word| word == name)?;
         words.get(at + 1)?.parse::<u64>().ok()
     };
-    let Some(format) = words.iter().find_map(|word| Format::from_name(word)) else {
-        eprintln!("usage: fuzz [--seconds N] [--seed N] junit|jest|playwright|tap|json");
+    let wanted = words.iter().find(|word| READERS.contains(&word.as_str()));
+    let wanted = wanted.and_then(|word| Some((word, Format::from_name(word)?)));
+    let Some((reader, format)) = wanted else {
+        eprintln!("usage: fuzz [--seconds N] [--seed N] {}", READERS.join("|"));
         return ExitCode::from(2);
     };
     let until = Instant::now() + Duration::from_secs(after("--seconds").unwrap_or(60));
-    let corpus = corpus(format);
+    let corpus = corpus(reader);
     let (first, only) = (after("--seed").unwrap_or(1), after("--seed").is_some());
     let mut seed = first;
     while Instant::now() < until {
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         let began = Instant::now();
         let checked = std::panic::catch_unwind(|| check(format, &bytes, &mut Rng(seed.max(1))));
         if checked.is_err() || began.elapsed() > SLOW {
-            eprintln!("{}: a finding with --seed {seed}", format.name());
+            eprintln!("{reader}: a finding with --seed {seed}");
             return ExitCode::FAILURE;
         }
         if only {
@@ -44,6 +46,6 @@ fn main() -> ExitCode {
         }
         seed += 1;
     }
-    println!("{}: {} inputs, no finding", format.name(), seed - first);
+    println!("{reader}: {} inputs, no finding", seed - first);
     ExitCode::SUCCESS
 }

@@ -109,6 +109,10 @@ pub enum Problem {
     Io(#[from] std::io::Error),
 }
 
+/// Takes out of a text what nobody may see, before it is cut. It is told whether the text's end is
+/// missing, and with it perhaps the end of what must go.
+pub type Redact<'a> = dyn Fn(&mut String, bool) + 'a;
+
 /// What was read, and whether that was all.
 #[derive(Debug)]
 pub struct Report {
@@ -125,7 +129,19 @@ pub fn read(
     limits: &Limits,
     sink: &mut dyn FnMut(Case),
 ) -> Report {
-    let mut cases = stream::Cases::new(limits, root, sink);
+    read_redacted(format, input, root, limits, &|_, _| (), sink)
+}
+
+/// The same, without what nobody may see.
+pub fn read_redacted(
+    format: Format,
+    input: impl BufRead,
+    root: &str,
+    limits: &Limits,
+    redact: &Redact<'_>,
+    sink: &mut dyn FnMut(Case),
+) -> Report {
+    let mut cases = stream::Cases::new(limits, root, redact, sink);
     let mut input = Input::new(input, limits.bytes);
     let read = match format {
         Format::Junit => junit::read(&mut input, &mut cases),

@@ -30,20 +30,23 @@ impl Default for Limits {
     }
 }
 
-/// Cuts a text at a character, and says that it did.
-pub fn clip(text: &mut String, limit: usize) {
+/// Cuts a text at a character, where it is too long or its end is missing already, and says so.
+pub fn clip(text: &mut String, limit: usize, missing: bool) {
     const MARK: &str = " [cut]";
-    if text.len() <= limit {
+    if text.len() <= limit && !missing {
         return;
     }
-    let mut end = limit.saturating_sub(MARK.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
+    shorten(text, limit.saturating_sub(MARK.len()));
     text.push_str(MARK);
     // A report may have made us reserve far more than is kept.
     text.shrink_to_fit();
+}
+
+/// Cuts a text at a character, silently.
+pub fn shorten(text: &mut String, limit: usize) {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+    }
 }
 
 #[cfg(test)]
@@ -53,10 +56,12 @@ mod tests {
     #[test]
     fn a_text_is_cut_at_a_character() {
         let mut text = "ä".repeat(10);
-        clip(&mut text, 13);
+        clip(&mut text, 13, false);
         assert_eq!(text, "äää [cut]");
         let mut short = "as it is".to_string();
-        clip(&mut short, 8);
+        clip(&mut short, 8, false);
         assert_eq!(short, "as it is");
+        clip(&mut short, 20, true);
+        assert_eq!(short, "as it is [cut]");
     }
 }

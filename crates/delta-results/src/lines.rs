@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::input::Input;
 use crate::json::{self, Own, own};
-use crate::limits::clip;
+use crate::limits::shorten;
 use crate::stream::Cases;
 use crate::{Case, Counts, Problem, Status};
 
@@ -230,7 +230,8 @@ impl Running {
         };
         if printed.len() <= limit {
             printed.push_str(text);
-            clip(printed, limit + 64);
+            // Beyond the bound it stays, by a little, so that whoever cuts it says so.
+            shorten(printed, limit + 64);
         }
     }
 

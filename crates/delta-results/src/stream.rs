@@ -1,13 +1,14 @@
-//! Where cases leave a parser: counted, cut to size, and handed over.
+//! Where cases leave a parser: counted, cleared of secrets, cut to size, and handed over.
 
 use std::collections::BTreeMap;
 
 use crate::limits::clip;
-use crate::{Case, Counts, Limits, Problem, Totals};
+use crate::{Case, Counts, Limits, Problem, Redact, Totals};
 
 pub struct Cases<'s> {
     pub limits: &'s Limits,
     root: &'s str,
+    redact: &'s Redact<'s>,
     sink: &'s mut dyn FnMut(Case),
     totals: Totals,
 }
@@ -34,10 +35,16 @@ fn plain(text: &mut String) {
 }
 
 impl<'s> Cases<'s> {
-    pub fn new(limits: &'s Limits, root: &'s str, sink: &'s mut dyn FnMut(Case)) -> Cases<'s> {
+    pub fn new(
+        limits: &'s Limits,
+        root: &'s str,
+        redact: &'s Redact<'s>,
+        sink: &'s mut dyn FnMut(Case),
+    ) -> Cases<'s> {
         Cases {
             limits,
             root: root.trim_end_matches('/'),
+            redact,
             sink,
             totals: Totals::default(),
         }
@@ -74,30 +81,31 @@ impl<'s> Cases<'s> {
 
     fn fit(&self, case: &mut Case) {
         let limits = self.limits;
-        clip(&mut case.suite, limits.name);
-        clip(&mut case.name, limits.name);
+        self.fit_text(&mut case.suite, limits.name);
+        self.fit_text(&mut case.name, limits.name);
         for (text, limit) in [
             (&mut case.message, limits.message),
             (&mut case.trace, limits.trace),
         ] {
             if let Some(text) = text {
-                plain(text);
-                clip(text, limit);
+                self.fit_text(text, limit);
             }
         }
-        let fits = case.metadata.len() <= limits.metadata
-            && case
-                .metadata
-                .iter()
-                .all(|(name, value)| name.len() <= limits.name && value.len() <= limits.name);
-        if !fits {
-            let kept = std::mem::take(&mut case.metadata).into_iter();
-            let kept = kept.take(limits.metadata).map(|(mut name, mut value)| {
-                clip(&mut name, limits.name);
-                clip(&mut value, limits.name);
-                (name, value)
-            });
-            case.metadata = kept.collect::<BTreeMap<_, _>>();
-        }
+        let kept = std::mem::take(&mut case.metadata).into_iter();
+        let kept = kept.take(limits.metadata).map(|(mut name, mut value)| {
+            self.fit_text(&mut name, limits.name);
+            self.fit_text(&mut value, limits.name);
+            (name, value)
+        });
+        case.metadata = kept.collect::<BTreeMap<_, _>>();
+    }
+
+    /// Secrets go before anything is cut: half of one would not be known for what it is. What is
+    /// longer than it may be has perhaps lost its end already.
+    fn fit_text(&self, text: &mut String, limit: usize) {
+        let missing = text.len() > limit;
+        plain(text);
+        (self.redact)(text, missing);
+        clip(text, limit, missing);
     }
 }

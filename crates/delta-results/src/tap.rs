@@ -9,8 +9,9 @@ use crate::input::Input;
 use crate::stream::Cases;
 use crate::{Case, Problem, Status};
 
-/// A line longer than this is cut: a point's description is short, and the rest is diagnostics.
-const LINE: usize = 64 << 10;
+/// A line longer than this is cut: a point's description is short, and the rest is diagnostics. It is
+/// more than a trace may have, so that a text with a cut line is known by its length.
+const LINE: usize = 72 << 10;
 /// Subtests are indented by four spaces each.
 const INDENT: usize = 4;
 
@@ -106,8 +107,7 @@ impl Reader<'_, '_> {
         {
             let trace = last.case.trace.get_or_insert_default();
             if trace.len() <= self.cases.limits.trace {
-                trace.push_str(said.trim_start());
-                trace.push('\n');
+                push_line(trace, said.trim_start(), self.cases.limits.trace);
             }
         }
         Ok(())
@@ -180,8 +180,7 @@ impl Reader<'_, '_> {
         };
         if body != "..." {
             if yaml.len() <= self.cases.limits.trace {
-                yaml.push_str(text);
-                yaml.push('\n');
+                push_line(yaml, text, self.cases.limits.trace);
             }
             return Ok(());
         }
@@ -296,4 +295,12 @@ fn directive(rest: &str) -> (&str, Option<(&'static str, &str)>) {
 
 fn unescaped(text: &str) -> String {
     text.replace("\\#", "#").replace("\\\\", "\\")
+}
+
+/// Nothing follows a line that may have been cut: its end is where the text is cut, too.
+fn push_line(text: &mut String, line: &str, limit: usize) {
+    text.push_str(line);
+    if text.len() <= limit {
+        text.push('\n');
+    }
 }

@@ -30,6 +30,16 @@ pub enum Unusable {
     Missing(&'static str),
 }
 
+/// What tells results of one lease apart.
+pub type Key = [u8; 16];
+
+/// Which result is none any more, where that is what is said; without a key all of the lease.
+pub fn withdrawn(said: &TestResult) -> Option<Option<Key>> {
+    let one = !said.test_id.is_empty();
+    said.withdrawn
+        .then(|| one.then(|| result_key(&said.test_id, said.n)))
+}
+
 /// What is kept of a result.
 pub fn row(said: TestResult, at: Millis) -> Result<ResultRow, Unusable> {
     let status = match said.status() {
@@ -113,6 +123,8 @@ pub struct Ledger {
     rows: u64,
     bytes: u64,
     dropped: u64,
+    /// What the lease said of them before.
+    claimed: Option<ResultCounts>,
 }
 
 impl Ledger {
@@ -143,7 +155,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes what the lease said of its results.
+    /// Takes back results; all of them where it is not said which.
+    pub fn withdraw(
+        &mut self,
+        reader: &dyn Reader,
+        lease: LeaseKey,
+        keys: Option<&[Key]>,
+    ) -> Result<(), StoreError> {
+        reader.withdraw_results(lease, keys)?;
+        self.known = false;
+        Ok(())
+    }
+
+    /// Notes what the lease said of its results; one that says nothing now takes nothing back.
     pub fn settle(
         &mut self,
         reader: &dyn Reader,
@@ -154,7 +178,8 @@ impl Ledger {
         if counts.is_none() && self.dropped == 0 {
             return Ok(());
         }
-        let dropped = self.dropped;
+        let (counts, dropped) = (counts.or(self.claimed), self.dropped);
+        self.claimed = counts;
         reader.put_result_claim(lease, &ResultClaim { counts, dropped })
     }
 
@@ -162,8 +187,9 @@ impl Ledger {
         if !self.known {
             let there = reader.lease_results(lease)?;
             (self.rows, self.bytes) = (there.counts.total(), there.bytes);
-            let before = there.claim.map_or(0, |claim| claim.dropped);
-            self.dropped = self.dropped.max(before);
+            let before = there.claim.unwrap_or_default();
+            self.dropped = self.dropped.max(before.dropped);
+            self.claimed = before.counts;
             self.known = true;
         }
         Ok(())
@@ -182,6 +208,8 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use delta_store::results::Results as _;
+
     use super::*;
 
     fn said() -> TestResult {
@@ -238,5 +266,28 @@ mod tests {
         let twice = TestResult { n: 1, ..said() };
         let keys = [said(), twice].map(|it| row(it, Millis(1)).unwrap().key);
         assert_ne!(keys[0], keys[1]);
+    }
+
+    // EP-15: whoever says nothing of what all results come to takes nothing back.
+    #[test]
+    fn a_claim_stands_until_another_is_made() {
+        let reader = delta_store::memory::MemoryStore::new().reader();
+        let lease = delta_core::RunId(1).job(1).attempt(1).lease(1);
+        let claimed = ResultClaim {
+            counts: Some(ResultCounts {
+                passed: 9,
+                ..Default::default()
+            }),
+            dropped: 3,
+        };
+        reader.put_result_claim(lease, &claimed).unwrap();
+        let mut ledger = Ledger::default();
+        ledger.settle(&reader, lease, None).unwrap();
+        let kept = |reader: &dyn Reader| reader.lease_results(lease).unwrap().claim;
+        assert_eq!(kept(&reader), Some(claimed));
+        let other = ResultCounts::default();
+        ledger.settle(&reader, lease, Some(other)).unwrap();
+        ledger.settle(&reader, lease, None).unwrap();
+        assert_eq!(kept(&reader).unwrap().counts, Some(other));
     }
 }

@@ -195,6 +195,14 @@ pub trait Results {
     /// harm; of several with one key the last counts. The caller has seen that the lease is good.
     fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError>;
 
+    /// Takes back results of a lease, all of them when it is not said which. What is not there does
+    /// no harm.
+    fn withdraw_results(
+        &self,
+        lease: LeaseKey,
+        keys: Option<&[[u8; 16]]>,
+    ) -> Result<(), StoreError>;
+
     /// Notes what a lease said of its results; the last word counts.
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError>;
 

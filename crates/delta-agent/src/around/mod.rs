@@ -12,7 +12,7 @@ mod files;
 mod glob;
 mod inputs;
 mod log;
-mod results;
+pub(crate) mod results;
 pub(crate) mod secrets;
 mod transfer;
 
@@ -79,6 +79,9 @@ pub(crate) struct Carried {
     /// The caches as they were looked for, in the order of the spec.
     #[serde(default)]
     pub caches: Vec<caches::Looked>,
+    /// Reports of tests that lay there already.
+    #[serde(default)]
+    pub reports: results::Stale,
 }
 
 /// What came of the parts after the work.
@@ -146,6 +149,7 @@ pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
     checkout::prepare(around).await?;
     inputs::fetch(around).await?;
     prepared.carried.caches = caches::restore(around).await?;
+    prepared.carried.reports = results::Stale::note(around).await;
     Ok(prepared)
 }
 

@@ -28,6 +28,7 @@ pub use self::link::{Happened, Watcher};
 use self::link::{Link, Orders};
 pub use self::state::StateFolder;
 pub(crate) use self::state::fresh_key;
+use crate::around::results::aside;
 use crate::clock;
 use crate::executor::{Ended, Step, StopOrder, Work, environment};
 use crate::secret::Handed;
@@ -378,6 +379,11 @@ impl Attempt {
             sizes,
             link: AbortOnDropHandle::new(tokio::spawn(link.follow(stream))),
         }
+    }
+
+    /// The folder with the reports that its tests left.
+    pub(crate) fn reports(&self) -> PathBuf {
+        self.folder.join(aside::FOLDER)
     }
 
     /// The file with what the job printed, byte for byte.

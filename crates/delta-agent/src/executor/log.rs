@@ -229,6 +229,7 @@ mod tests {
             goes_on: false,
             name: None,
             timeout: None,
+            report: None,
         }
     }
 

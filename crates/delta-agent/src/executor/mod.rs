@@ -77,6 +77,10 @@ pub struct Step {
     pub name: Option<String>,
     /// Past this it is ended, and the attempt with it.
     pub timeout: Option<Duration>,
+    /// Where it leaves its report, as a pattern inside the workspace: set aside before the next one
+    /// begins.
+    #[serde(default)]
+    pub report: Option<String>,
 }
 
 impl Step {
@@ -113,6 +117,7 @@ impl From<StepSpec> for Step {
             goes_on: false,
             name: spec.name,
             timeout,
+            report: None,
         }
     }
 }
@@ -129,6 +134,10 @@ impl From<&TestSpec> for Step {
             goes_on: true,
             name: Some(test.label().to_owned()),
             timeout: None,
+            report: test
+                .result_config
+                .as_ref()
+                .and_then(|it| it.result_file.clone()),
         }
     }
 }

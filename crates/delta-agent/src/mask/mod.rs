@@ -86,6 +86,12 @@ impl Masker {
         String::from_utf8_lossy(&masked).into_owned()
     }
 
+    /// Masks a text whose end is missing: what may be the beginning of a secret there goes, too.
+    pub fn beginning(patterns: &Arc<Patterns>, text: &str) -> String {
+        let mut masker = Masker::new(Some(Arc::clone(patterns)));
+        String::from_utf8_lossy(masker.push(text.as_bytes())).into_owned()
+    }
+
     /// Masks bytes that nothing precedes or follows.
     pub fn whole(patterns: &Arc<Patterns>, bytes: &[u8]) -> Vec<u8> {
         let mut masker = Masker::new(Some(Arc::clone(patterns)));

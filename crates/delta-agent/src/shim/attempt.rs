@@ -33,6 +33,7 @@ use super::spawner::Spawner;
 use super::steps::{StepEnd, Verdict};
 use super::timer::Timer;
 use super::tree;
+use crate::around::results::aside;
 use crate::clock;
 use crate::executor::{Outcome, Spool, StopReason, exited, out_of_memory, stopped_at};
 use crate::mask::Patterns;
@@ -68,7 +69,9 @@ pub(super) struct Shim {
     /// When the running step is silent for too long; moved on by every byte.
     pub silent_at: Option<Millis>,
     oom: OomWatch,
-    folder: PathBuf,
+    pub folder: PathBuf,
+    /// Bytes of reports that may still be set aside.
+    pub report_bytes: u64,
     pub group: Joining,
     /// Where the steps run, when that is a container.
     pub container: Option<Container>,
@@ -159,6 +162,7 @@ impl Shim {
             silent_at: None,
             oom,
             folder: folder.to_owned(),
+            report_bytes: aside::MAX_BYTES,
             group,
             container: work.container,
             said: Vec::new(),

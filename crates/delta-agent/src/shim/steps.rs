@@ -5,9 +5,10 @@
 //! end, because a grandchild may hold it open for ever: what a dead process wrote is already in the
 //! pipe, so reading until it is empty is enough.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use super::attempt::{Shim, folder_inside};
 use super::order::{Event, StepRecord};
 use super::spawner::Program;
 use super::tree;
+use crate::around::results::aside;
 use crate::clock;
 use crate::executor::{Step, StopReason, spawn_cause};
 
@@ -99,10 +101,17 @@ impl Shim {
         let (started_at, began) = (clock::wall_time(), Instant::now());
         self.step_deadline = step.timeout.map(|timeout| clock::now() + span(timeout));
         self.silent_at = self.silent_from_now();
+        let report = step.report.clone().map(|pattern| {
+            let before = aside::look(Path::new(&self.order.workspace), &pattern);
+            (pattern, before)
+        });
         let end = self.begin(index, step).await;
         (self.step_deadline, self.silent_at) = (None, None);
         self.drain();
         self.release();
+        if let Some((pattern, before)) = report {
+            self.set_report_aside(index, &pattern, &before);
+        }
         let status = match &end {
             StepEnd::Exited(status) | StepEnd::OutOfMemory { status, .. } => Some(*status),
             _ => None,
@@ -118,6 +127,24 @@ impl Shim {
         self.steps.push(record.clone());
         self.control.send(&Event::StepEnded(record));
         end
+    }
+
+    /// The next test may write over it.
+    fn set_report_aside(
+        &mut self,
+        index: usize,
+        pattern: &str,
+        before: &HashMap<String, aside::About>,
+    ) {
+        let into = self.folder.join(aside::FOLDER).join(index.to_string());
+        let (workspace, left) = (Path::new(&self.order.workspace), &mut self.report_bytes);
+        let said = aside::keep(workspace, pattern, before, &into, left);
+        for words in &said {
+            self.spool.mark(words);
+        }
+        if !said.is_empty() {
+            self.marked();
+        }
     }
 
     /// Starts a step, wherever it runs, and waits for it.

@@ -146,6 +146,7 @@ impl Bench {
                     goes_on: false,
                     name: None,
                     timeout: None,
+                    report: None,
                 })
                 .collect(),
             env: Vec::new(),

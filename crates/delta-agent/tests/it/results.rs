@@ -1,8 +1,9 @@
 //! Reports of tests: read along, read at the end, sent and counted; and tests that are the work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use delta_agent::workspace::Source;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 use delta_wire::agent::proto::{RunStatus, TestResult, TestStatus};
@@ -22,9 +23,23 @@ fn results(state: &State) -> Vec<TestResult> {
     results.collect()
 }
 
-/// What each test came to, by its name; a repeat replaces.
+/// What a server has in the end, by what it is known by: a repeat replaces, and what is taken back is
+/// gone.
+fn kept(state: &State) -> BTreeMap<(String, u32), TestResult> {
+    let mut kept = BTreeMap::new();
+    for it in results(state) {
+        match (it.withdrawn, it.test_id.is_empty()) {
+            (false, _) => drop(kept.insert((it.test_id.clone(), it.n), it)),
+            (true, false) => drop(kept.remove(&(it.test_id, it.n))),
+            (true, true) => kept.clear(),
+        }
+    }
+    kept
+}
+
+/// What each test came to, by its name.
 fn outcomes(state: &State) -> BTreeMap<String, TestStatus> {
-    let results = results(state).into_iter();
+    let results = kept(state).into_values();
     results.map(|it| (it.name.clone(), it.status())).collect()
 }
 
@@ -135,10 +150,60 @@ async fn a_report_that_grows_is_read_along_also_when_it_is_written_anew() {
         .await;
     assert_eq!(server.count("RunComplete"), 0, "the job goes on");
     std::fs::write(&go, "").expect("a file");
-    server.wait_results(1).await;
+    let ended = server.wait_results(1).await;
+    // EP-15: what is read last counts, and what was read of the report before is taken back.
     let names: Vec<String> = outcomes(&server.state()).into_keys().collect();
-    assert_eq!(&names[..3], ["five", "four", "one"]);
-    assert!(names.contains(&"three".to_owned()), "{names:?}");
+    assert_eq!(names, ["five", "four", "three"]);
+    assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(3));
+    agent.shut_down().await;
+}
+
+// What a report says that the job has not written is nothing that happened in this attempt.
+#[tokio::test]
+async fn a_report_that_was_there_before_the_first_step_is_not_counted() {
+    let tree = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, text: &str| std::fs::write(tree.path().join(name), text);
+    put("old.xml", JUNIT).expect("a file");
+    put("old.tap", "ok 1 - old\n").expect("a file");
+    put("grown.tap", "ok 1 - first\n").expect("a file");
+    let script = "sleep 0.6; echo 'ok 2 - second' >> grown.tap";
+    let wanted = json!([
+        { "format": "junit", "path": "old.xml" },
+        { "format": "tap", "path": "*.tap" },
+    ]);
+    let server = FakeServer::start(&[spec(script, wanted)]).await;
+    let source = Source::Copy(tree.path().to_owned());
+    let agent = Agent::start_with(&server, |settings| settings.source = source);
+    let ended = server.wait_results(1).await;
+    let sent = results(&server.state()).into_iter().map(|it| it.name);
+    let sent: BTreeSet<String> = sent.collect();
+    assert_eq!(sent, BTreeSet::from(["first", "second"].map(str::to_owned)));
+    assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(2));
+    let log = server.log();
+    for report in ["old.xml", "old.tap"] {
+        let words = format!("report {report}: it was there before the first step");
+        assert!(log.contains(&words), "{log}");
+    }
+    agent.shut_down().await;
+}
+
+// EP-15, A57: a success whose results nobody has is none, and it is not the job's fault.
+#[tokio::test]
+async fn results_that_the_server_does_not_take_are_no_success() {
+    let wanted = json!({ "format": "tap", "path": "r.tap" });
+    let server = FakeServer::start(&[spec("echo 'ok 1 - one' > r.tap", wanted)]).await;
+    server.change(|state| state.hold.extend(["TestResult"]));
+    let agent = Agent::start_with(&server, |settings| {
+        settings.results_patience = Duration::from_millis(300);
+    });
+    let ended = server.wait_results(1).await;
+    assert_ne!(ended[0].status(), RunStatus::Success);
+    assert_eq!(ended[0].cause, "agent_error");
+    let words = "1 results of tests could not be stored";
+    assert_eq!(ended[0].message, words);
+    assert!(server.log().contains(words), "{}", server.log());
+    // What there was is said, so that what is missing can be seen.
+    assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(1));
     agent.shut_down().await;
 }
 
@@ -158,11 +223,13 @@ async fn the_next_agent_sends_them_again_under_the_same_names() {
     std::fs::write(&go, "").expect("a file");
     let ended = server.wait_results(1).await;
     assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(2));
-    let keys = results(&server.state())
-        .into_iter()
-        .map(|it| (it.test_id, it.n));
-    let keys: std::collections::BTreeSet<_> = keys.collect();
+    let sent = results(&server.state());
+    let keys = sent.iter().filter(|it| !it.withdrawn);
+    let keys: BTreeSet<_> = keys.map(|it| (it.test_id.clone(), it.n)).collect();
     assert_eq!(keys.len(), 2, "one test, twice: {keys:?}");
+    // It does not know what the first has sent: what it finds at the end is what there is.
+    assert!(sent.iter().any(|it| it.withdrawn && it.test_id.is_empty()));
+    assert_eq!(kept(&server.state()).len(), 2);
     agent.shut_down().await;
 }
 
@@ -274,5 +341,41 @@ async fn a_test_whose_report_has_a_failure_fails_the_attempt() {
     assert_ne!(ended[0].status(), RunStatus::Success);
     assert_eq!(ended[0].cause, "user_exit");
     assert_eq!(ended[0].message, "1 of 1 tests failed");
+    agent.shut_down().await;
+}
+
+// EP-21: each has results of its own, whatever lies there from the one before.
+#[tokio::test]
+async fn tests_that_share_a_report_are_not_counted_for_each_other() {
+    let with = |id: &str, script: &str, file: &str| {
+        let mut test = test(id, "sh", &["-c", script]);
+        test["result_config"] = json!({ "result_file": file, "result_format": "TAP" });
+        test
+    };
+    let spec = json!({ "tests": [
+        with("first", "echo 'ok 1 - a' > r.tap", "r.tap"),
+        with("second", "printf 'ok 1 - b\nnot ok 2 - c\n' > r.tap", "r.tap"),
+        with("third", "true", "*.tap"),
+        with("fourth", "echo 'ok 1 - d' > s.tap", "*.tap"),
+    ]});
+    let server = FakeServer::start(&[spec]).await;
+    let agent = Agent::start(&server);
+    let ended = server.wait_results(1).await;
+    let kept = kept(&server.state()).into_values();
+    let of = |it: &TestResult| it.test_id.split('/').next().map(str::to_owned);
+    let kept: BTreeMap<String, (Option<String>, TestStatus)> = kept
+        .map(|it| (it.name.clone(), (of(&it), it.status())))
+        .collect();
+    let wanted: [(&str, &str, TestStatus); 5] = [
+        ("a", "first", TestStatus::Pass),
+        ("b", "second", TestStatus::Pass),
+        ("c", "second", TestStatus::Fail),
+        ("d", "fourth", TestStatus::Pass),
+        ("third", "third", TestStatus::Error),
+    ];
+    let wanted = wanted.map(|(name, of, status)| (name.to_owned(), (Some(of.to_owned()), status)));
+    assert_eq!(kept, BTreeMap::from(wanted));
+    let summary = ended[0].summary.expect("a summary");
+    assert_eq!((summary.total_tests, summary.errors), (5, 1));
     agent.shut_down().await;
 }

@@ -48,7 +48,7 @@ fn shown(case: &Case) -> String {
 #[test]
 fn reports_of_real_tools_read_as_they_were_written() {
     let files = corpus();
-    assert!(files.len() >= 10, "{files:?}");
+    assert!(files.len() >= 12, "{files:?}");
     for file in files {
         let (found, report) = cases(format(&file), &std::fs::read(&file).unwrap());
         let mut text: String = found.iter().map(|case| shown(case) + "\n").collect();
@@ -62,6 +62,24 @@ fn reports_of_real_tools_read_as_they_were_written() {
         assert_eq!(text, expected, "{}", name(&file));
         assert!(report.problem.is_none(), "{}", name(&file));
     }
+}
+
+/// What nextest itself said of the run: a test that passed at its second try has passed, and one that
+/// was ignored is there.
+#[test]
+fn a_report_of_cargo_nextest_comes_to_what_it_printed() {
+    let files = corpus();
+    let file = files.iter().find(|it| name(it) == "nextest.junit").unwrap();
+    let (found, report) = cases(format(file), &std::fs::read(file).unwrap());
+    let seen = report.totals.seen;
+    assert_eq!((seen.passed, seen.failed, seen.skipped), (3, 2, 1));
+    assert!(!report.totals.is_contradicted(), "{:?}", report.totals);
+    let flaky = found.iter().find(|it| it.name == "passes_at_last").unwrap();
+    assert_eq!(
+        (flaky.suite.as_str(), flaky.status.name()),
+        ("sums::whole", "pass")
+    );
+    assert_eq!(flaky.metadata["earlier_failures"], "1");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use tonic::Status;
 use super::execution;
 use super::hear::{Proven, Refused};
 use super::session::Session;
-use crate::results::{self, Ledger, Unusable};
+use crate::results::{self, Key, Ledger, Unusable};
 
 /// Bytes and orders that wait for the store, per session: some seconds of a fast suite.
 const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
@@ -35,6 +35,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 enum Order {
     Put(LeaseKey, Box<ResultRow>),
+    /// It is none any more; without a key all of the lease.
+    Withdraw(LeaseKey, Option<Key>),
     /// The lease is about to be completed, and this is what it says of its results.
     Settle(LeaseKey, Option<ResultCounts>),
 }
@@ -87,6 +89,10 @@ impl Session {
         }
         if !held.accepted || held.ended.is_some() || now >= held.until {
             return Err(Refused::Stale);
+        }
+        if let Some(key) = results::withdrawn(&said) {
+            self.result_order(Order::Withdraw(proven.lease, key));
+            return Ok(());
         }
         let row =
             results::row(said, now).map_err(|Unusable::Missing(field)| Refused::Missing(field))?;
@@ -143,7 +149,26 @@ impl Order {
     fn bytes(&self) -> usize {
         match self {
             Order::Put(_, row) => usize::try_from(row.size()).unwrap_or(usize::MAX),
-            Order::Settle(..) => 0,
+            Order::Withdraw(..) | Order::Settle(..) => 0,
+        }
+    }
+}
+
+/// What is written together: neighbours of one lease.
+enum Group {
+    Put(Vec<ResultRow>),
+    Withdraw(Option<Vec<Key>>),
+}
+
+impl Group {
+    /// How many orders it is of, and their bytes.
+    fn size(&self) -> (usize, usize) {
+        match self {
+            Group::Put(rows) => {
+                let bytes = rows.iter().map(ResultRow::size).sum::<u64>();
+                (rows.len(), usize::try_from(bytes).unwrap_or(usize::MAX))
+            }
+            Group::Withdraw(keys) => (keys.as_ref().map_or(1, Vec::len), 0),
         }
     }
 }
@@ -185,36 +210,44 @@ impl Task {
 
     /// Nothing when nobody listens any more, or nothing can be written.
     async fn carry_out(&mut self, orders: Vec<Order>) -> Option<()> {
-        let mut group: Vec<ResultRow> = Vec::new();
-        let mut of: Option<LeaseKey> = None;
+        let mut group: Option<(LeaseKey, Group)> = None;
         for order in orders {
-            match order {
-                Order::Put(lease, row) => {
-                    if let Some(before) = of.filter(|before| *before != lease) {
-                        self.put(before, std::mem::take(&mut group)).await?;
-                    }
-                    of = Some(lease);
-                    group.push(*row);
+            match (order, &mut group) {
+                (Order::Put(lease, row), Some((of, Group::Put(rows)))) if *of == lease => {
+                    rows.push(*row);
                 }
-                Order::Settle(lease, counts) => {
-                    if let Some(before) = of.take() {
-                        self.put(before, std::mem::take(&mut group)).await?;
+                (Order::Withdraw(lease, Some(key)), Some((of, Group::Withdraw(Some(keys)))))
+                    if *of == lease =>
+                {
+                    keys.push(key)
+                }
+                (order, _) => {
+                    if let Some((lease, group)) = group.take() {
+                        self.write(lease, group).await?;
                     }
-                    self.settle(lease, counts).await?;
+                    match order {
+                        Order::Put(lease, row) => group = Some((lease, Group::Put(vec![*row]))),
+                        Order::Withdraw(lease, key) => {
+                            let keys = key.map(|key| vec![key]);
+                            group = Some((lease, Group::Withdraw(keys)));
+                        }
+                        Order::Settle(lease, counts) => self.settle(lease, counts).await?,
+                    }
                 }
             }
         }
-        match of {
-            Some(lease) => self.put(lease, group).await,
+        match group {
+            Some((lease, group)) => self.write(lease, group).await,
             None => Some(()),
         }
     }
 
-    async fn put(&mut self, lease: LeaseKey, rows: Vec<ResultRow>) -> Option<()> {
+    async fn write(&mut self, lease: LeaseKey, group: Group) -> Option<()> {
         let (ledger, received) = *self.ledgers.entry(lease).or_default();
-        let (orders, bytes) = (rows.len(), rows.iter().map(ResultRow::size).sum::<u64>());
-        let done = self.store(ledger, move |ledger, reader| {
-            ledger.put(reader, lease, &rows)
+        let (orders, bytes) = group.size();
+        let done = self.store(ledger, move |ledger, reader| match &group {
+            Group::Put(rows) => ledger.put(reader, lease, rows),
+            Group::Withdraw(keys) => ledger.withdraw(reader, lease, keys.as_deref()),
         });
         let done = done.await;
         let received = received + orders as u64;
@@ -226,7 +259,7 @@ impl Task {
             full: ledger.is_full(),
             settled: false,
             orders,
-            bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+            bytes,
             lost: done.is_err(),
         };
         self.answer(taken).await

@@ -134,12 +134,20 @@ async fn find_tests(
         before,
     };
     let limit = find.limit;
-    let found = app.read(move |reader| reader.test_history(&query, limit));
-    let found = found.await?;
+    let found = app.read(move |reader| {
+        // Whatever page is asked for: a page that ends before a pass would call it broken.
+        let latest = TestQuery {
+            before: None,
+            ..query.clone()
+        };
+        let standings = standings(&reader.test_history(&latest, LOOKED_AT)?);
+        Ok((standings, reader.test_history(&query, limit)?))
+    });
+    let (standings, found) = found.await?;
     let next = found.last().filter(|_| found.len() == limit);
     Ok(axum::Json(TestHistory {
         name: find.name,
-        standings: standings(&found),
+        standings,
         next_cursor: next.map(|last| last.id.to_string()),
         results: found.iter().map(past_view).collect(),
     }))
@@ -243,14 +251,14 @@ fn is_flaky<'a>(results: impl Iterator<Item = &'a PastResult> + Clone) -> bool {
     passed.any(|it| it.status == ResultStatus::Pass) && failed.any(|it| it.status.is_unhappy())
 }
 
-/// It failed more than once, and never passed.
+/// It failed, be it once, and never passed.
 fn is_broken<'a>(results: impl Iterator<Item = &'a PastResult> + Clone) -> bool {
     let mut passed = results.clone();
-    let failed = results.filter(|it| it.status.is_unhappy()).count();
-    failed > 1 && !passed.any(|it| it.status == ResultStatus::Pass)
+    let mut failed = results;
+    failed.any(|it| it.status.is_unhappy()) && !passed.any(|it| it.status == ResultStatus::Pass)
 }
 
-/// What the results of a page say of each test of that name.
+/// What the latest results say of each test of that name.
 fn standings(found: &[PastResult]) -> Vec<TestStanding> {
     let mut groups: BTreeMap<(&str, Option<&str>), Vec<&PastResult>> = BTreeMap::new();
     for it in found {

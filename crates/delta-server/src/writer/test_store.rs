@@ -224,6 +224,14 @@ impl Results for TestReader {
         self.there()?.put_results(lease, rows)
     }
 
+    fn withdraw_results(
+        &self,
+        lease: LeaseKey,
+        keys: Option<&[[u8; 16]]>,
+    ) -> Result<(), StoreError> {
+        self.there()?.withdraw_results(lease, keys)
+    }
+
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
         self.there()?.put_result_claim(lease, claim)
     }

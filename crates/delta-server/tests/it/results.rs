@@ -144,6 +144,35 @@ async fn a_summary_that_is_right_is_not_flagged() {
 }
 
 #[tokio::test]
+async fn results_that_are_taken_back_are_gone_and_the_summary_is_right() {
+    // EP-15, EP-16
+    let bench = Bench::patient().await;
+    let (mut agent, work, run) = at_work(&bench).await;
+    let sent = |name: &str| agent.tested(&work, result(name, TestStatus::Pass));
+    let withdrawn = |test_id: &str| {
+        let test_id = test_id.to_owned();
+        let result = TestResult {
+            test_id,
+            withdrawn: true,
+            ..Default::default()
+        };
+        agent.tested(&work, result)
+    };
+    let words = [sent("a"), sent("b"), withdrawn("a"), sent("c"), sent("a")];
+    let words = words.into_iter().chain([withdrawn("b"), withdrawn("c")]);
+    let words: Vec<Said> = words.collect();
+    let (all, after) = (withdrawn(""), sent("d"));
+    agent.say(words).await;
+    agent.results_acked(7).await;
+    assert_eq!(names(&tests_of(&bench, &run, "").await), ["a"]);
+    agent.say([all, after, agent.summed_up(&work, 1, 0)]).await;
+    assert!(agent.complete_acked().await);
+    let list = tests_of(&bench, &run, "").await;
+    assert_eq!(names(&list), ["d"]);
+    assert_eq!(list["totals"][0]["claimed"], Value::Null);
+}
+
+#[tokio::test]
 async fn after_a_reconnect_results_go_on_without_gap_or_double() {
     let bench = Bench::patient().await;
     let (mut agent, work, run) = at_work(&bench).await;
@@ -234,13 +263,10 @@ async fn a_test_is_flaky_on_one_commit_and_broken_when_it_only_fails() {
     let all_fail = [("flaky", "FAIL"), ("broken", "FAIL"), ("changed", "FAIL")];
     let first = tested_on(&bench, &one, &all_fail).await;
     let list = tests_of(&bench, &first, "").await;
-    assert!(
-        list["tests"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .all(|it| it["verdict"].is_null())
-    );
+    // Seen failing once, and never passing.
+    let verdicts = list["tests"].as_array().unwrap().iter();
+    assert!(verdicts.clone().count() == 3);
+    assert!(verdicts.clone().all(|it| it["verdict"] == "broken"));
     let some = [("flaky", "PASS"), ("broken", "ERROR")];
     tested_on(&bench, &one, &some).await;
     tested_on(&bench, &two, &[("changed", "PASS")]).await;
@@ -264,6 +290,18 @@ async fn a_test_is_flaky_on_one_commit_and_broken_when_it_only_fails() {
     );
     assert_eq!(history["standings"][0]["verdict"], "flaky");
     assert_eq!(history["standings"][0]["flaky_on"], json!([one]));
+    let broken = bench.get("/api/v1/tests?name=broken").await.expect(200);
+    assert_eq!(broken["standings"][0]["verdict"], "broken");
+    // A page does not decide what a test is: here it shows the failure alone.
+    let pages = "/api/v1/tests?name=changed&limit=1";
+    let newest = bench.get(pages).await.expect(200);
+    let next = text(&newest["next_cursor"]);
+    let oldest = bench
+        .get(&format!("{pages}&cursor={next}"))
+        .await
+        .expect(200);
+    assert_eq!(oldest["results"][0]["status"], "fail");
+    assert_eq!(oldest["standings"][0]["verdict"], Value::Null);
     let elsewhere = "/api/v1/tests?name=flaky&repository=https://example.org/other.git";
     assert_eq!(bench.get(elsewhere).await.expect(200)["results"], json!([]));
 }

@@ -66,6 +66,18 @@ impl Results for MemoryReader {
         Ok(())
     }
 
+    fn withdraw_results(
+        &self,
+        lease: LeaseKey,
+        keys: Option<&[[u8; 16]]>,
+    ) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        let meant = |key: &[u8; 16]| keys.is_none_or(|keys| keys.contains(key));
+        let rows = &mut tables.results.rows;
+        rows.retain(|(of, key), _| *of != lease || !meant(key));
+        Ok(())
+    }
+
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
         self.tables().results.claims.insert(lease, *claim);
         Ok(())

@@ -42,6 +42,19 @@ impl Results for PgReader {
         self.rows(Sql::PutResults, &params).map(drop)
     }
 
+    fn withdraw_results(
+        &self,
+        lease: LeaseKey,
+        keys: Option<&[[u8; 16]]>,
+    ) -> Result<(), StoreError> {
+        let keys: Option<Vec<&[u8]>> =
+            keys.map(|keys| keys.iter().map(<[u8; 16]>::as_slice).collect());
+        let key = Key::of(lease);
+        let mut params = key.params();
+        params.push(&keys);
+        self.rows(Sql::WithdrawResults, &params).map(drop)
+    }
+
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
         let said = |of: fn(&ResultCounts) -> u64| claim.counts.map(|it| of(&it).cast_signed());
         let key = Key::of(lease);

@@ -30,7 +30,8 @@ statements! {
     ReadRun, ReadRunJobs, ReadJobRun, ReadJob, ReadJobAttempts, ReadJobLeases, ListRuns, Events,
     Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
     RevokeCredential, ExchangeEnrolment, NoteReuse, Agent, AgentPage, NewAgent, AgentsSeen,
-    DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, PutResultClaim, LeaseResults,
+    DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, WithdrawResults,
+    PutResultClaim, LeaseResults,
     LeaseClaim, RunResults, RunClaims, ResultPage, TestHistory, Secrets, Secret, SecretsFor,
     NewSecret, ReplaceSecret, RemoveSecret, Ping, Stats,
 }

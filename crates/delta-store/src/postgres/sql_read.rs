@@ -51,6 +51,7 @@ pub(super) fn text(sql: Sql) -> String {
         | Sql::ReplaceSecret
         | Sql::RemoveSecret => super::secrets::text(sql).into(),
         Sql::PutResults
+        | Sql::WithdrawResults
         | Sql::PutResultClaim
         | Sql::LeaseResults
         | Sql::LeaseClaim

@@ -23,6 +23,9 @@ const PUT: &str = "INSERT INTO results (run_id, job, attempt, lease_epoch, proje
          trace = excluded.trace, metadata = excluded.metadata, size = excluded.size, \
          at = excluded.at";
 
+const WITHDRAW: &str = "DELETE FROM results WHERE run_id = ?1 AND job = ?2 AND attempt = ?3 \
+     AND lease_epoch = ?4 AND (?5 IS NULL OR result_key = ?5)";
+
 /// The latest lease of its attempt.
 macro_rules! shown {
     () => {
@@ -121,6 +124,29 @@ impl Results for SqliteReader {
                     row.at.0,
                 ];
                 put.execute(values).map_err(store_error)?;
+            }
+        }
+        batch.commit().map_err(store_error)
+    }
+
+    fn withdraw_results(
+        &self,
+        lease: LeaseKey,
+        keys: Option<&[[u8; 16]]>,
+    ) -> Result<(), StoreError> {
+        let mut writer = self.writer();
+        let batch = writer.transaction().map_err(store_error)?;
+        {
+            let mut withdraw = batch.prepare_cached(WITHDRAW).map_err(store_error)?;
+            let run = column::run_bytes(lease.attempt.run());
+            let (job, attempt) = (lease.attempt.job.n, lease.attempt.index);
+            let mut each = |key: Option<&[u8; 16]>| {
+                let values = params![run, job, attempt, column::signed(lease.epoch), key];
+                withdraw.execute(values).map(drop).map_err(store_error)
+            };
+            match keys {
+                None => each(None)?,
+                Some(keys) => keys.iter().try_for_each(|key| each(Some(key)))?,
             }
         }
         batch.commit().map_err(store_error)

@@ -28,8 +28,8 @@ spelled! {
 
 spelled! {
     /// What is known of a test beyond one result. `flaky`: it passed and failed on the same commit,
-    /// or in the same run. `broken`: of all results that were looked at none passed, and more
-    /// than one failed.
+    /// or in the same run. `broken`: it failed, and passed in none of the results that were looked
+    /// at.
     TestVerdict {
         Flaky = "flaky",
         Broken = "broken",
@@ -127,17 +127,16 @@ pub struct PastTest {
     pub at: Millis,
 }
 
-/// What is known of one test of the page: its suite in its repository.
+/// What the latest 200 results say of one test: its suite in its repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TestStanding {
     pub suite: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
-    /// Of the results of this page.
     pub counts: TestCounts,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<TestVerdict>,
-    /// Commits on which it passed and failed.
+    /// Commits on which it passed and failed; runs where there is no commit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaky_on: Vec<String>,
 }

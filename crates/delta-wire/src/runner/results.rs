@@ -54,6 +54,7 @@ fn result(node: Node<'_>) -> Result<proto::TestResult, Invalid> {
         n: f.may("n", |it| it.whole(0, i64::from(u32::MAX)))?
             .and_then(|n| u32::try_from(n).ok())
             .unwrap_or(0),
+        withdrawn: false,
     };
     f.close();
     Ok(result)

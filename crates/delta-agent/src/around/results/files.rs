@@ -4,8 +4,10 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::around::files::{FileError, Owner, Root};
@@ -19,7 +21,7 @@ const NOBODY: Owner = Owner(u32::MAX);
 
 /// Files that a pattern means, as paths inside the workspace, in order.
 pub fn find(root: &Path, pattern: &str) -> io::Result<Vec<String>> {
-    if !pattern.contains(['*', '?', '[', '{']) {
+    if is_one_path(pattern) {
         return Ok(vec![plain(pattern)]);
     }
     let glob = Glob::parse(pattern).ok_or(io::ErrorKind::InvalidInput)?;
@@ -37,7 +39,22 @@ pub fn open(root: &Path, path: &str) -> io::Result<File> {
     }
 }
 
-fn plain(path: &str) -> String {
+/// What changes whenever a file is written anew: the file itself, its size and its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About(u64, u64, u64, i64, i64);
+
+pub fn about(file: &File) -> Option<About> {
+    let it = file.metadata().ok()?;
+    let (size, time) = (it.len(), (it.mtime(), it.mtime_nsec()));
+    Some(About(it.dev(), it.ino(), size, time.0, time.1))
+}
+
+/// Whether a pattern means one path alone.
+pub fn is_one_path(pattern: &str) -> bool {
+    !pattern.contains(['*', '?', '[', '{'])
+}
+
+pub fn plain(path: &str) -> String {
     let parts = path.split('/').filter(|part| !matches!(*part, "" | "."));
     parts.collect::<Vec<_>>().join("/")
 }

@@ -4,16 +4,20 @@
 //! While the work goes on, reports that grow line by line are read along, so that what was seen is
 //! kept whatever happens to this machine. When it is over every report is read from its beginning,
 //! and that counts; a case that was sent already is known by its report, its name and its number.
-//! A report that cannot be read to its end is said in the log and changes no outcome by itself.
+//! A report that cannot be read to its end is said in the log and changes no outcome by itself. One
+//! that lay there before the first step, and stayed as it was, is none of this attempt's.
 
+pub(crate) mod aside;
+mod book;
 mod files;
 mod read;
 mod send;
+mod stale;
 mod tail;
 
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use delta_core::Cause;
 use delta_results::{Format, Status};
@@ -22,123 +26,62 @@ use delta_wire::agent::proto::{RunSummary, TestResult, TestStatus};
 use delta_wire::job_spec::{ResultsFormat, TestSpec};
 use delta_wire::runner::LeaseToken;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
+use self::book::{Book, Id};
 use self::read::Source;
 use self::send::Sender;
+pub(crate) use self::stale::Stale;
 use self::tail::Stage;
 use super::{Around, Failed, Kept};
 use crate::agent::SlotContext;
 use crate::attempt::StepRecord;
-use crate::mask::{Masker, Patterns};
-use crate::workspace::AttemptFolder;
+use crate::mask::Patterns;
 
-/// Results of one attempt: as many as the server keeps of a lease.
-const MAX_RESULTS: usize = 200_000;
 /// Results that wait between a reader and the line.
 const QUEUE: usize = 256;
+/// How long a server that is there may take no result once the work is over. A store that is away
+/// is back by then, or the attempt is better done again.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One report, or several by one pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct ReportSpec {
     format: Format,
     pattern: String,
-    /// The test of the job spec that writes it.
-    test: Option<String>,
+    /// The test of the job spec that writes it, by its place there.
+    test: Option<u32>,
+}
+
+/// Where results come from and go to.
+pub(crate) struct Place<'a> {
+    pub context: &'a SlotContext,
+    pub lease: &'a LeaseToken,
+    pub line: watch::Receiver<Option<u64>>,
+    pub spec: &'a JobSpec,
+    pub workspace: &'a Path,
+    /// Where the shim sets reports of tests aside.
+    pub aside: PathBuf,
+    /// What lay there before the first step.
+    pub stale: Stale,
+    pub patterns: Option<Arc<Patterns>>,
+    /// Another agent began it, and may have sent results.
+    pub taken_over: bool,
 }
 
 /// What is sent and counted while an attempt goes on.
 pub(crate) struct Results {
     reports: Vec<ReportSpec>,
     workspace: PathBuf,
+    aside: PathBuf,
+    stale: Arc<Stale>,
+    taken_over: bool,
     stage: Arc<Stage>,
     book: Arc<Book>,
     sending: Option<AbortOnDropHandle<usize>>,
-}
-
-/// What was found so far.
-pub(super) struct Book {
-    /// By test and number: what it came to, and a hash of all of it.
-    seen: Mutex<HashMap<u128, (Status, u64)>>,
-    duration_ms: Mutex<u64>,
-    queue: Mutex<Option<mpsc::Sender<TestResult>>>,
-    /// What must not leave this machine (T6).
-    patterns: Mutex<Option<Arc<Patterns>>>,
-}
-
-impl Book {
-    /// Counts a result and sends it, unless it was sent as it is. False when nothing more is taken.
-    pub(super) fn enter(&self, key: u128, status: Status, mut result: TestResult) -> bool {
-        self.redact(&mut result);
-        let content = read::content(&result);
-        {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            if seen.get(&key).is_some_and(|(_, sent)| *sent == content) {
-                return true;
-            }
-            if seen.len() >= MAX_RESULTS && !seen.contains_key(&key) {
-                return false;
-            }
-            if seen.insert(key, (status, content)).is_none() {
-                let mut sum = self
-                    .duration_ms
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
-                *sum = sum.saturating_add(u64::try_from(result.duration_ms).unwrap_or(0));
-            }
-        }
-        let queue = self
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        queue.is_some_and(|queue| queue.blocking_send(result).is_ok())
-    }
-
-    fn mask(&self, patterns: Option<Arc<Patterns>>) {
-        *self.patterns.lock().unwrap_or_else(PoisonError::into_inner) = patterns;
-    }
-
-    /// Everything in it that a job wrote.
-    fn redact(&self, result: &mut TestResult) {
-        let patterns = self.patterns.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(patterns) = patterns.as_ref() else {
-            return;
-        };
-        let texts = [
-            &mut result.name,
-            &mut result.suite,
-            &mut result.error_message,
-            &mut result.stack_trace,
-        ];
-        for text in texts.into_iter().chain(result.metadata.values_mut()) {
-            *text = Masker::text(patterns, text);
-        }
-    }
-
-    fn close(&self) {
-        *self.queue.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    fn summary(&self) -> RunSummary {
-        let mut summary = RunSummary::default();
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        for (status, _) in seen.values() {
-            summary.total_tests += 1;
-            match status {
-                Status::Pass => summary.passed += 1,
-                Status::Fail => summary.failed += 1,
-                Status::Skip => summary.skipped += 1,
-                Status::Error => summary.errors += 1,
-            }
-        }
-        let sum = *self
-            .duration_ms
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        summary.duration_ms = i64::try_from(sum).unwrap_or(i64::MAX);
-        summary
-    }
+    /// Dropped when no more results are waited for without bound.
+    working: Option<DropGuard>,
 }
 
 /// Reports that a job spec names.
@@ -148,12 +91,12 @@ fn reports(spec: &JobSpec) -> Vec<ReportSpec> {
         pattern: it.path.clone(),
         test: None,
     });
-    let of_tests = spec.tests.iter().filter_map(|test| {
+    let of_tests = spec.tests.iter().zip(0..).filter_map(|(test, place)| {
         let config = test.result_config.as_ref()?;
         Some(ReportSpec {
             format: format(config.result_format),
             pattern: config.result_file.clone()?,
-            test: Some(test.test_id.clone()),
+            test: Some(place),
         })
     });
     own.chain(of_tests).collect()
@@ -171,58 +114,73 @@ fn format(format: ResultsFormat) -> Format {
 
 impl Results {
     /// Begins to read along; nothing where the job says nothing of tests.
-    pub fn begin(
-        context: &SlotContext,
-        lease: &LeaseToken,
-        line: watch::Receiver<Option<u64>>,
-        spec: &JobSpec,
-        folder: &AttemptFolder,
-        patterns: Option<Arc<Patterns>>,
-    ) -> Option<Results> {
+    pub fn begin(place: Place<'_>) -> Option<Results> {
+        let (spec, context) = (place.spec, place.context);
         let reports = reports(spec);
         if reports.is_empty() && spec.tests.is_empty() {
             return None;
         }
+        let over = CancellationToken::new();
         let sender = Sender {
             link: context.link.clone(),
             execution: context.execution.clone(),
-            lease: lease.clone(),
-            line,
+            lease: place.lease.clone(),
+            line: place.line,
             acks: context.link.result_acks(&context.execution),
+            over: over.clone(),
+            patience: context.settings.results_patience,
         };
         let (queue, results) = mpsc::channel(QUEUE);
         // An agent that took the attempt over knows its secrets only when the work has ended.
-        let may_read = patterns.is_some() || spec.secret_names().is_empty();
-        let book = Arc::new(Book {
-            seen: Mutex::default(),
-            duration_ms: Mutex::default(),
-            queue: Mutex::new(Some(queue)),
-            patterns: Mutex::new(patterns),
-        });
+        let may_read = place.patterns.is_some() || spec.secret_names().is_empty();
+        let tests = spec.tests.iter().map(|it| it.test_id.clone()).collect();
         let begun = Results {
             reports,
-            workspace: folder.workspace.clone(),
+            workspace: place.workspace.to_owned(),
+            aside: place.aside,
+            stale: Arc::new(place.stale),
+            taken_over: place.taken_over,
             stage: Arc::default(),
-            book,
+            book: Arc::new(Book::new(queue, tests, place.patterns)),
             sending: Some(AbortOnDropHandle::new(tokio::spawn(sender.send(results)))),
+            working: Some(over.drop_guard()),
         };
         if may_read {
-            read::along(&begun.reports, &begun.workspace, &begun.stage, &begun.book);
+            begun.read_along();
         }
         Some(begun)
+    }
+
+    fn read_along(&self) {
+        let all = &self.reports;
+        let along = all.iter().filter(|it| it.grows() && !it.is_shared(all));
+        let along = read::Along {
+            reports: along.cloned().collect(),
+            root: self.workspace.clone(),
+            stale: self.stale.clone(),
+            stage: self.stage.clone(),
+            book: self.book.clone(),
+        };
+        along.begin();
     }
 
     /// Reads everything anew, sees it off, and says what it came to.
     pub async fn finish(mut self, around: &Around<'_>) -> Kept {
         self.stage.end();
+        self.working = None;
         self.book.mask(around.log.patterns());
-        // What they read is older than what is read now.
-        let stage = self.stage.clone();
-        let _ = tokio::task::spawn_blocking(move || stage.wait_for_readers()).await;
+        let (stage, taken_over) = (self.stage.clone(), self.taken_over);
+        self.off_the_loop(move |book| {
+            // What they read is older than what is read now.
+            stage.wait_for_readers();
+            book.begin_last_round(taken_over);
+        })
+        .await;
         let mut problems = Vec::new();
         for report in self.reports.clone() {
             problems.extend(self.read_all(report).await);
         }
+        self.off_the_loop(Book::withdraw_the_rest).await;
         let (records, spec) = (around.records, around.spec);
         for (index, test) in spec.tests.iter().enumerate() {
             if let Some(record) = records.iter().find(|it| it.index == index) {
@@ -233,31 +191,58 @@ impl Results {
         for problem in &problems {
             around.log.mark(problem);
         }
-        if let Some(sending) = self.sending.take() {
-            match sending.await {
-                Ok(0) | Err(_) => {}
-                Ok(left) => around
-                    .log
-                    .mark(&format!("{left} results could not be sent")),
-            }
-        }
+        let missing = self.missing().await;
         let summary = self.book.summary();
         if summary.total_tests > 0 {
             around.log.mark(&sentence(&summary));
         }
         Kept {
             summary: (summary.total_tests > 0).then_some(summary),
-            failed: failed(spec, &summary),
+            failed: failed(spec, &summary).or(missing),
             ..Kept::default()
         }
     }
 
+    /// Does something with the book that may wait for the line.
+    async fn off_the_loop(&self, work: impl FnOnce(&Book) + Send + 'static) {
+        let book = self.book.clone();
+        if let Err(problem) = tokio::task::spawn_blocking(move || work(&book)).await {
+            tracing::error!(error = %problem, "results were not dealt with");
+        }
+    }
+
+    /// Waits until the server has all of them. An attempt whose results it has not taken is no
+    /// success: what is shown of it would be less than what there was, and nobody could tell.
+    async fn missing(&mut self) -> Option<Failed> {
+        let left = match self.sending.take()?.await {
+            Ok(left) => left + self.book.unsent(),
+            Err(_) => usize::MAX,
+        };
+        let summary = match left {
+            0 => return None,
+            usize::MAX => "results of tests could not be stored".to_owned(),
+            left => format!("{left} results of tests could not be stored"),
+        };
+        Some(Failed {
+            cause: Cause::AgentError,
+            summary,
+        })
+    }
+
     /// Every report of a pattern, and what is to be said of them.
     async fn read_all(&self, report: ReportSpec) -> Vec<String> {
-        let (workspace, book) = (self.workspace.clone(), self.book.clone());
+        let (workspace, book, stale) = (
+            self.workspace.clone(),
+            self.book.clone(),
+            self.stale.clone(),
+        );
+        // What a test has written is where the shim has put it.
+        let place = report.test.map(|test| self.aside.join(test.to_string()));
         let reading = tokio::task::spawn_blocking(move || {
-            let found = match files::find(&workspace, &report.pattern) {
+            let place = place.as_deref().unwrap_or(&workspace);
+            let found = match files::find(place, &report.pattern) {
                 Ok(found) => found,
+                Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => Vec::new(),
                 Err(problem) => return vec![format!("reports {}: {problem}", report.pattern)],
             };
             let mut problems = Vec::new();
@@ -265,9 +250,10 @@ impl Results {
                 let source = Source {
                     report: &report,
                     root: &workspace,
+                    place,
                     path,
                 };
-                problems.extend(source.read_whole(&book));
+                problems.extend(source.read_whole(&book, &stale));
             }
             if found.is_empty() {
                 problems.push(format!("no report of tests is at {}", report.pattern));
@@ -284,12 +270,14 @@ impl Results {
     async fn by_exit_code(&self, test: &TestSpec, record: &StepRecord) {
         let config = test.result_config.as_ref();
         let reported = config.is_some_and(|config| config.result_file.is_some());
-        if reported && self.has_results_of(&test.test_id) {
+        let Ok(place) = u32::try_from(record.index) else {
+            return;
+        };
+        if reported && self.book.has_results_of(place) {
             return;
         }
         let (status, message) = verdict(record, reported);
         let result = TestResult {
-            test_id: test.test_id.clone(),
             name: test.label().to_owned(),
             suite: test.suite.clone().unwrap_or_default(),
             status: wire_status(status).into(),
@@ -297,19 +285,35 @@ impl Results {
             error_message: message,
             ..Default::default()
         };
-        let (book, key) = (self.book.clone(), read::key(&test.test_id, 0));
-        // It may wait for the line.
-        let _ = tokio::task::spawn_blocking(move || book.enter(key, status, result)).await;
+        let id = Id {
+            test: Some(place),
+            case: None,
+            n: 0,
+        };
+        self.off_the_loop(move |book| {
+            let report = book.report(id.test, "");
+            book.enter(id, report, status, result);
+        })
+        .await;
+    }
+}
+
+impl ReportSpec {
+    /// It is written line by line, so that it can be read along.
+    fn grows(&self) -> bool {
+        matches!(self.format, Format::Tap | Format::Json | Format::Junit)
     }
 
-    fn has_results_of(&self, test: &str) -> bool {
-        let seen = self
-            .book
-            .seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let mark = read::test_mark(test);
-        seen.keys().any(|key| read::is_of_test(*key, mark))
+    /// Another test may write the same file: whose it is can be told when one of them has ended.
+    fn is_shared(&self, all: &[ReportSpec]) -> bool {
+        let of_another = |it: &&ReportSpec| it.test.is_some() && it.test != self.test;
+        let others = all.iter().filter(of_another);
+        let apart = |it: &ReportSpec| {
+            files::is_one_path(&it.pattern)
+                && files::is_one_path(&self.pattern)
+                && files::plain(&it.pattern) != files::plain(&self.pattern)
+        };
+        self.test.is_some() && !others.into_iter().all(apart)
     }
 }
 

@@ -3,18 +3,20 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::BufReader;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use delta_results::{Case, Format, Limits};
+use delta_results::{Case, Limits};
 use delta_wire::agent::proto::TestResult;
 use prost::Message as _;
 
+use super::book::{Book, Entered, Id};
+use super::stale::Stale;
 use super::tail::{Stage, Tail};
-use super::{Book, ReportSpec, files, wire_status};
+use super::{ReportSpec, files, wire_status};
+use crate::mask::Masker;
 
 /// Reports that are read along at once; the others are read when the work is over.
 const READ_ALONG: usize = 8;
@@ -22,58 +24,81 @@ const READ_ALONG: usize = 8;
 /// Where a report is.
 pub struct Source<'a> {
     pub report: &'a ReportSpec,
+    /// The workspace, which is cut off paths in it.
     pub root: &'a Path,
+    /// The folder it lies in: the workspace, or where it was set aside.
+    pub place: &'a Path,
     pub path: &'a str,
 }
 
 impl Source<'_> {
-    /// Reads it from its beginning to its end; what is to be said of it.
-    pub fn read_whole(&self, book: &Book) -> Vec<String> {
+    /// Reads it from its beginning to its end, for the last time; what is to be said of it.
+    pub fn read_whole(&self, book: &Book, stale: &Stale) -> Vec<String> {
         let said = |words: &str| format!("report {}: {words}", self.path);
-        let file = match files::open(self.root, self.path) {
+        let file = match files::open(self.place, self.path) {
             Ok(file) => file,
             Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => {
                 return vec![format!("no report of tests is at {}", self.path)];
             }
             Err(problem) => return vec![said(&problem.to_string())],
         };
-        let (report, full) = self.read(BufReader::new(file), book);
+        if stale.has(self.path, &file) {
+            return vec![said(
+                "it was there before the first step, and is not counted",
+            )];
+        }
+        book.decides(book.report(self.report.test, self.path));
+        let (report, worst) = self.read(BufReader::new(file), book);
         let mut words = Vec::new();
         words.extend(report.problem.as_ref().map(|it| said(&it.to_string())));
         if report.problem.is_none() && report.totals.is_contradicted() {
             words.push(said("its cases are not what it says they come to"));
         }
-        if full {
+        if worst == Entered::Full {
             words.push(said("there are more results than are kept"));
         }
         words
     }
 
     /// Reads what there is; whether results were left out.
-    fn read(&self, input: impl std::io::BufRead, book: &Book) -> (delta_results::Report, bool) {
-        let mut numbers: HashMap<u128, u32> = HashMap::new();
-        let mut full = false;
+    fn read(&self, input: impl std::io::BufRead, book: &Book) -> (delta_results::Report, Entered) {
+        let number = book.report(self.report.test, self.path);
+        let mut numbers: HashMap<[u8; 16], u32> = HashMap::new();
+        let mut worst = Entered::Taken;
         let mut sink = |case: Case| {
-            let id = self.id(&case);
-            let count = numbers.entry(id).or_default();
-            let n = *count;
+            let hash = self.hash(&case);
+            let count = numbers.entry(hash).or_default();
+            let id = Id {
+                test: self.report.test,
+                case: Some(hash),
+                n: *count,
+            };
             *count += 1;
-            let (status, result) = (case.status, self.result(case, id, n));
-            full |= !book.enter(self.numbered(id, n), status, result);
+            let (status, result) = (case.status, self.result(case, id.n));
+            match book.enter(id, number, status, result) {
+                Entered::Taken => {}
+                other => worst = other,
+            }
+        };
+        let patterns = book.patterns();
+        let redact = |text: &mut String, end_is_missing: bool| {
+            let Some(patterns) = &patterns else {
+                return;
+            };
+            *text = match end_is_missing {
+                true => Masker::beginning(patterns, text),
+                false => Masker::text(patterns, text),
+            };
         };
         let root = self.root.to_string_lossy();
-        let read = delta_results::read(
-            self.report.format,
-            input,
-            &root,
-            &Limits::default(),
-            &mut sink,
-        );
-        (read, full)
+        let limits = Limits::default();
+        let format = self.report.format;
+        let read = delta_results::read_redacted(format, input, &root, &limits, &redact, &mut sink);
+        (read, worst)
     }
 
     /// The same for the same test of the same report, whenever it is read.
-    fn id(&self, case: &Case) -> u128 {
+    fn hash(&self, case: &Case) -> [u8; 16] {
         hash(&[
             self.path.as_bytes(),
             case.suite.as_bytes(),
@@ -81,25 +106,11 @@ impl Source<'_> {
         ])
     }
 
-    fn numbered(&self, id: u128, n: u32) -> u128 {
-        let number = hash(&[&id.to_be_bytes(), &n.to_be_bytes()]);
-        match &self.report.test {
-            None => number,
-            // The front tells which test of the job spec it is of.
-            Some(test) => (test_mark(test) << 64) | (number & u128::from(u64::MAX)),
-        }
-    }
-
     /// What is sent of a case.
-    fn result(&self, case: Case, id: u128, n: u32) -> TestResult {
-        let test_id = match &self.report.test {
-            None => format!("{id:032x}"),
-            Some(test) => format!("{test}/{id:032x}"),
-        };
+    fn result(&self, case: Case, n: u32) -> TestResult {
         let mut metadata: HashMap<String, String> = case.metadata.into_iter().collect();
         metadata.insert("report".to_owned(), self.path.to_owned());
         TestResult {
-            test_id,
             name: case.name,
             suite: case.suite,
             status: wire_status(case.status).into(),
@@ -110,22 +121,9 @@ impl Source<'_> {
             stack_trace: case.trace.unwrap_or_default(),
             metadata,
             n,
+            ..Default::default()
         }
     }
-}
-
-/// What a result by exit code is known by.
-pub fn key(test: &str, n: u32) -> u128 {
-    (test_mark(test) << 64) | u128::from(n)
-}
-
-/// Half a number for a test of the job spec.
-pub fn test_mark(test: &str) -> u128 {
-    hash(&[test.as_bytes()]) >> 64
-}
-
-pub fn is_of_test(key: u128, mark: u128) -> bool {
-    key >> 64 == mark
 }
 
 /// A hash of everything that is sent; metadata in any order.
@@ -135,10 +133,11 @@ pub fn content(result: &TestResult) -> u64 {
     metadata.sort();
     let text = metadata.into_iter().flat_map(|(name, value)| [name, value]);
     let text: Vec<String> = text.collect();
-    hash(&[&plain.encode_to_vec(), text.join("\0").as_bytes()]) as u64
+    let [a, b, c, d, e, f, g, h, ..] = hash(&[&plain.encode_to_vec(), text.join("\0").as_bytes()]);
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-fn hash(parts: &[&[u8]]) -> u128 {
+fn hash(parts: &[&[u8]]) -> [u8; 16] {
     let mut hash = Context::new(&SHA256);
     for part in parts {
         hash.update(&(part.len() as u64).to_be_bytes());
@@ -147,87 +146,185 @@ fn hash(parts: &[&[u8]]) -> u128 {
     let digest = hash.finish();
     let mut front = [0; 16];
     front.copy_from_slice(&digest.as_ref()[..16]);
-    u128::from_be_bytes(front)
+    front
 }
 
-/// Reads along whatever grows line by line, from a thread of its own, until the work is over.
-pub fn along(reports: &[ReportSpec], root: &Path, stage: &Arc<Stage>, book: &Arc<Book>) {
-    let growing =
-        |it: &&ReportSpec| matches!(it.format, Format::Tap | Format::Json | Format::Junit);
-    let reports: Vec<ReportSpec> = reports.iter().filter(growing).cloned().collect();
-    if reports.is_empty() {
-        return;
+/// Reads along whatever grows line by line, until the work is over.
+#[derive(Clone)]
+pub struct Along {
+    pub reports: Vec<ReportSpec>,
+    pub root: PathBuf,
+    pub stale: Arc<Stale>,
+    pub stage: Arc<Stage>,
+    pub book: Arc<Book>,
+}
+
+impl Along {
+    /// Looks for reports from a thread of its own, and reads each from another.
+    pub fn begin(self) {
+        if self.reports.is_empty() {
+            return;
+        }
+        let looking = self.stage.clone();
+        looking.read_along(move || {
+            let mut followed = Vec::new();
+            let mut took = Duration::ZERO;
+            while followed.len() < READ_ALONG && !self.stage.wait_after(took) {
+                let began = Instant::now();
+                self.look(&mut followed);
+                took = began.elapsed();
+            }
+        });
     }
-    let (root, stage, book) = (root.to_owned(), stage.clone(), book.clone());
-    let looking = stage.clone();
-    let look = move || {
-        let mut followed: Vec<(ReportSpec, String)> = Vec::new();
-        let mut took = Duration::ZERO;
-        while followed.len() < READ_ALONG && !stage.wait_after(took) {
-            let began = Instant::now();
-            for report in &reports {
-                for path in files::find(&root, &report.pattern).unwrap_or_default() {
-                    let known = followed.iter().any(|(_, known)| *known == path);
-                    if known || followed.len() >= READ_ALONG {
-                        continue;
-                    }
-                    if let Ok(file) = files::open(&root, &path) {
-                        let (report, path) = (report.clone(), path.clone());
-                        followed.push((report.clone(), path.clone()));
-                        follow(
-                            file,
-                            report,
-                            path,
-                            root.clone(),
-                            stage.clone(),
-                            book.clone(),
-                        );
-                    }
+
+    fn look(&self, followed: &mut Vec<String>) {
+        for report in &self.reports {
+            for path in files::find(&self.root, &report.pattern).unwrap_or_default() {
+                if followed.contains(&path) || followed.len() >= READ_ALONG {
+                    continue;
+                }
+                let file = files::open(&self.root, &path).ok();
+                if let Some(file) = file.filter(|file| !self.stale.has(&path, file)) {
+                    followed.push(path.clone());
+                    self.follow(file, report.clone(), path);
                 }
             }
-            took = began.elapsed();
         }
-    };
-    looking.read_along(look);
+    }
+
+    fn follow(&self, file: File, report: ReportSpec, path: String) {
+        let this = self.clone();
+        self.stage.read_along(move || {
+            let mut next = Some(file);
+            // A report that is written anew is read anew.
+            while let Some(file) = next.take() {
+                let before = files::about(&file);
+                let (root, stage) = (&this.root, &this.stage);
+                let tail = Tail::new(file, root.clone(), path.clone(), stage.clone());
+                let source = Source {
+                    report: &report,
+                    root,
+                    place: root,
+                    path: &path,
+                };
+                source.read(tail, &this.book);
+                while next.is_none() && !stage.wait() {
+                    let there = files::open(root, &path).ok();
+                    next = there.filter(|file| files::about(file) != before);
+                }
+            }
+        });
+    }
 }
 
-fn follow(
-    file: File,
-    report: ReportSpec,
-    path: String,
-    root: PathBuf,
-    stage: Arc<Stage>,
-    book: Arc<Book>,
-) {
-    let reading = stage.clone();
-    reading.read_along(move || {
-        let mut next = Some(file);
-        // A report that is written anew is read anew.
-        while let Some(file) = next.take() {
-            let before = about(&file);
-            let tail = Tail::new(file, root.clone(), path.clone(), stage.clone());
-            let source = Source {
-                report: &report,
-                root: &root,
-                path: &path,
+#[cfg(test)]
+mod tests {
+    use delta_results::Format;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::mask::Patterns;
+
+    const SECRET: &str = "hunter2-hunter2-hunter2";
+
+    /// What is sent of one report.
+    fn sent(format: Format, text: &str) -> Vec<TestResult> {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("report"), text).unwrap();
+        let (queue, mut results) = mpsc::channel(64);
+        let patterns = Patterns::of([SECRET].into_iter()).map(Arc::new);
+        let book = Book::new(queue, Vec::new(), patterns);
+        book.begin_last_round(false);
+        let report = ReportSpec {
+            format,
+            pattern: "report".to_owned(),
+            test: None,
+        };
+        let source = Source {
+            report: &report,
+            root: root.path(),
+            place: root.path(),
+            path: "report",
+        };
+        let said = source.read_whole(&book, &Stale::default());
+        assert!(said.is_empty(), "{said:?}");
+        std::iter::from_fn(|| results.try_recv().ok()).collect()
+    }
+
+    /// No part of a secret that is worth something.
+    fn shows_none(result: &TestResult) {
+        let texts = [
+            &result.name,
+            &result.suite,
+            &result.error_message,
+            &result.stack_trace,
+        ];
+        let metadata = result
+            .metadata
+            .iter()
+            .flat_map(|(name, value)| [name, value]);
+        for text in texts.into_iter().chain(metadata) {
+            assert!(!text.contains("hunt"), "{}", &text[text.len().min(900)..]);
+        }
+    }
+
+    // T6: half a secret is not known for one, so secrets go before a text is cut.
+    #[test]
+    fn a_secret_that_lies_where_a_text_is_cut_is_not_seen() {
+        // Every place where a cut may fall, and texts that masks make shorter than their bound.
+        for before in (1000..1024).chain([0]) {
+            let name = match before {
+                0 => SECRET.repeat(400),
+                _ => format!("{}{SECRET}{}", "x".repeat(before), "y".repeat(500)),
             };
-            source.read(tail, &book);
-            while next.is_none() && !stage.wait() {
-                let there = files::open(&root, &path).ok();
-                next = there.filter(|file| about(file) != before);
+            let message = format!("{}{SECRET} and more", "m".repeat(before + 4096 - 1024));
+            let trace = match before {
+                0 => SECRET.repeat(5000),
+                _ => format!(
+                    "{}{SECRET}{}",
+                    "t".repeat(before + 65536 - 1024),
+                    "z".repeat(99)
+                ),
+            };
+            let junit = format!(
+                "<testsuite name=\"{name}\"><testcase name=\"{name}\"><properties>\
+                 <property name=\"{name}\" value=\"{name}\"/></properties>\
+                 <failure message=\"{message}\">{trace}</failure></testcase></testsuite>"
+            );
+            let tap = format!("not ok 1 - {name}\n# {trace}\n# more\n");
+            let go = format!(
+                "{{\"Action\":\"run\",\"Package\":\"p\",\"Test\":\"T\"}}\n\
+                 {{\"Action\":\"output\",\"Package\":\"p\",\"Test\":\"T\",\"Output\":\"{trace}\"}}\n\
+                 {{\"Action\":\"fail\",\"Package\":\"p\",\"Test\":\"T\",\"Elapsed\":0.1}}\n"
+            );
+            let reports = [
+                (Format::Junit, junit),
+                (Format::Tap, tap),
+                (Format::Json, go),
+            ];
+            for (format, text) in reports {
+                let sent = sent(format, &text);
+                assert_eq!(sent.len(), 1, "{format:?}");
+                shows_none(&sent[0]);
+                // The first places leave room for the mask.
+                let masked = sent[0].stack_trace.contains("***");
+                assert!(masked || before > 1010, "{format:?}");
             }
         }
-    });
-}
+    }
 
-/// Changes whenever a file is written anew.
-fn about(file: &File) -> Option<(u64, u64, u64, i64, i64)> {
-    let about = file.metadata().ok()?;
-    Some((
-        about.dev(),
-        about.ino(),
-        about.len(),
-        about.mtime(),
-        about.mtime_nsec(),
-    ))
+    // EP-12: a trace of ten megabytes is cut before it is sent, and fits into a frame.
+    #[test]
+    fn a_trace_of_ten_megabytes_is_cut_here() {
+        let trace = "0123456789".repeat(1 << 20);
+        let text = format!(
+            "<testsuite name=\"s\"><testcase name=\"n\"><failure>{trace}</failure></testcase>\
+             <testcase name=\"after\"/></testsuite>"
+        );
+        let sent = sent(Format::Junit, &text);
+        let names: Vec<&str> = sent.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["n", "after"]);
+        assert!(sent[0].stack_trace.ends_with(" [cut]"));
+        assert!(sent[0].encoded_len() < delta_wire::agent::MAX_FRAME_BYTES / 16);
+    }
 }

@@ -9,6 +9,7 @@ use delta_wire::runner::LeaseToken;
 use prost::Message as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::link::{Link, ResultCursor};
 
@@ -17,9 +18,6 @@ const WINDOW: usize = 1_024;
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 /// Results handed to the line at once.
 const BATCH: usize = 256;
-/// How long a server that is there may take none of them. The result of the job matters more.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 pub struct Sender {
     pub link: Link,
     pub execution: String,
@@ -27,6 +25,10 @@ pub struct Sender {
     /// The session, while there is one.
     pub line: watch::Receiver<Option<u64>>,
     pub acks: watch::Receiver<ResultCursor>,
+    /// The work is over: until then nothing is given up.
+    pub over: CancellationToken,
+    /// How long a server that is there may take none of them, then.
+    pub patience: Duration,
 }
 
 /// What is not acknowledged, oldest first.
@@ -61,7 +63,8 @@ impl Waiting {
 }
 
 impl Sender {
-    /// Sends until there are no more and the server has all of them. How many it did not take.
+    /// Sends until there are no more and the server has all of them. How many it did not take; what
+    /// comes after that is refused.
     pub async fn send(mut self, mut results: mpsc::Receiver<TestResult>) -> usize {
         let (mut waiting, mut session, mut more) = (Waiting::default(), None, true);
         loop {
@@ -84,7 +87,8 @@ impl Sender {
                 self.link.send_results(&self.execution, &self.lease, unsent);
                 continue;
             }
-            let unanswered = session.is_some() && waiting.sent > 0;
+            let over = self.over.is_cancelled();
+            let unanswered = over && session.is_some() && waiting.sent > 0;
             tokio::select! {
                 result = results.recv(), if more && waiting.has_room() => match result {
                     Some(result) => {
@@ -97,7 +101,8 @@ impl Sender {
                 },
                 Ok(()) = self.acks.changed() => {}
                 Ok(()) = self.line.changed() => {}
-                () = sleep(PATIENCE), if unanswered => {
+                () = self.over.cancelled(), if !over => {}
+                () = sleep(self.patience), if unanswered => {
                     tracing::warn!("the server takes no results");
                     return waiting.results.len();
                 }

@@ -96,6 +96,7 @@ macro_rules! conformance {
             }
             results {
                 a_repeated_result_is_one_result
+                a_result_that_is_taken_back_is_gone
                 only_the_latest_lease_is_shown
                 pages_come_by_job_and_status_and_have_no_gap
                 a_test_is_followed_over_time

@@ -88,6 +88,28 @@ pub fn a_repeated_result_is_one_result(make: &dyn Fn() -> Fixture) {
     assert!(page.iter().all(|it| it.lease == lease));
 }
 
+// EP-16: a report that is written anew replaces what was read of it.
+pub fn a_result_that_is_taken_back_is_gone(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    let lease = leased(&mut bench, 1);
+    bench.create(2, &["linux"]);
+    let other = bench.lease("r2", &["linux"]).expect("work");
+    bench.ack(&other).unwrap();
+    let other = other.proof.key;
+    let rows = ["a", "b", "c"].map(|name| row(name, 0, ResultStatus::Pass));
+    for lease in [lease, other] {
+        bench.reader.put_results(lease, &rows).unwrap();
+    }
+    let gone = [result_key("a", 0), result_key("b", 1), result_key("c", 0)];
+    bench.reader.withdraw_results(lease, Some(&gone)).unwrap();
+    bench.reader.withdraw_results(lease, Some(&[])).unwrap();
+    let bench = bench.reopen();
+    assert_eq!(names(&bench, &all_of(run_id(1)), 9), ["b"]);
+    bench.reader.withdraw_results(lease, None).unwrap();
+    assert_eq!(bench.reader.lease_results(lease).unwrap().counts.total(), 0);
+    assert_eq!(names(&bench, &all_of(run_id(2)), 9), ["a", "b", "c"]);
+}
+
 // D4: a lease that is over does not touch the winner's.
 pub fn only_the_latest_lease_is_shown(make: &dyn Fn() -> Fixture) {
     let mut bench = Bench::new(make);
