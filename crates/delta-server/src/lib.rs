@@ -23,6 +23,7 @@ pub mod objects;
 mod presence;
 mod results;
 mod secrets;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod watch;

@@ -28,6 +28,7 @@ use super::register::MAX_LISTED;
 use super::registry::Status;
 use super::session::Session;
 use crate::holder;
+use crate::standing::{call_flaky, may_be_flaky};
 use crate::writer::{Receipt, Ticket, TicketKind};
 
 /// Answers that one frame may bring up, with what waits already: several times what an honest agent
@@ -409,7 +410,7 @@ impl Session {
         let ticket = ticket(kind, lease);
         // Its bytes may have come in an earlier session.
         let has_log = self.writes_logs() || said.log_length.is_some_and(|length| length > 0);
-        let has_results = self.settle_results(lease, said);
+        let has_results = self.settle_results(lease, said, may_be_flaky(&command));
         let held = self.leases.get_mut(lease);
         let has_artifacts = held.is_some_and(|held| {
             held.counted = said.artifacts;
@@ -446,9 +447,12 @@ impl Session {
         self.last_word_settled(lease);
     }
 
-    pub fn results_settled(&mut self, lease: LeaseKey) {
+    pub fn results_settled(&mut self, lease: LeaseKey, flaky: bool) {
         if let Some(held) = self.leases.get_mut(lease) {
             held.waits_for_results = false;
+            if let Some(word) = held.last_word.as_mut().filter(|_| flaky) {
+                call_flaky(&mut word.command);
+            }
         }
         self.last_word_settled(lease);
     }

@@ -22,6 +22,7 @@ use super::execution;
 use super::hear::{Proven, Refused};
 use super::session::Session;
 use crate::results::{self, Key, Ledger, Unusable};
+use crate::standing::only_flaky_failed;
 
 /// Bytes and orders that wait for the store, per session: some seconds of a fast suite.
 const MAX_WAITING_BYTES: usize = 8 * 1024 * 1024;
@@ -37,8 +38,9 @@ enum Order {
     Put(LeaseKey, Box<ResultRow>),
     /// It is none any more; without a key all of the lease.
     Withdraw(LeaseKey, Option<Key>),
-    /// The lease is about to be completed, and this is what it says of its results.
-    Settle(LeaseKey, Option<ResultCounts>),
+    /// The lease is about to be completed, and this is what it says of its results; whether flaky
+    /// tests alone may be to blame.
+    Settle(LeaseKey, Option<ResultCounts>, bool),
 }
 
 /// What became of orders.
@@ -48,6 +50,7 @@ pub struct Taken {
     received: u64,
     full: bool,
     settled: bool,
+    flaky: bool,
     orders: usize,
     bytes: usize,
     /// The store did not take them.
@@ -101,12 +104,17 @@ impl Session {
     }
 
     /// Whether a last word has to wait for results, and sees that it hears of them.
-    pub(super) fn settle_results(&mut self, lease: LeaseKey, said: &RunComplete) -> bool {
+    pub(super) fn settle_results(
+        &mut self,
+        lease: LeaseKey,
+        said: &RunComplete,
+        may_be_flaky: bool,
+    ) -> bool {
         let live = self.leases.get(lease).is_some_and(|it| it.ended.is_none());
         let claimed = results::claimed(said.summary.as_ref());
         let waits = live && (self.results.is_some() || claimed.is_some());
         if waits {
-            self.result_order(Order::Settle(lease, claimed));
+            self.result_order(Order::Settle(lease, claimed, may_be_flaky));
         }
         waits
     }
@@ -135,7 +143,7 @@ impl Session {
             return;
         }
         if taken.settled {
-            return self.results_settled(taken.lease);
+            return self.results_settled(taken.lease, taken.flaky);
         }
         self.outgoing.say(Say::TestResultAck(TestResultAck {
             run_id: execution::name(taken.lease),
@@ -231,7 +239,9 @@ impl Task {
                             let keys = key.map(|key| vec![key]);
                             group = Some((lease, Group::Withdraw(keys)));
                         }
-                        Order::Settle(lease, counts) => self.settle(lease, counts).await?,
+                        Order::Settle(lease, counts, judged) => {
+                            self.settle(lease, counts, judged).await?;
+                        }
                     }
                 }
             }
@@ -258,6 +268,7 @@ impl Task {
             received,
             full: ledger.is_full(),
             settled: false,
+            flaky: false,
             orders,
             bytes,
             lost: done.is_err(),
@@ -265,22 +276,36 @@ impl Task {
         self.answer(taken).await
     }
 
-    async fn settle(&mut self, lease: LeaseKey, counts: Option<ResultCounts>) -> Option<()> {
+    async fn settle(
+        &mut self,
+        lease: LeaseKey,
+        counts: Option<ResultCounts>,
+        judged: bool,
+    ) -> Option<()> {
         let (ledger, received) = self.ledgers.remove(&lease).unwrap_or_default();
         let done = self.store(ledger, move |ledger, reader| {
             ledger.settle(reader, lease, counts)
         });
         let done = done.await;
+        let flaky = judged && done.is_ok() && self.is_flaky(lease).await;
         self.answer(Taken {
             lease,
             received,
             full: false,
             settled: true,
+            flaky,
             orders: 1,
             bytes: 0,
             lost: done.is_err(),
         })
         .await
+    }
+
+    /// A store that cannot say so now leaves the cause as it was said.
+    async fn is_flaky(&self, lease: LeaseKey) -> bool {
+        let reader = self.reader.clone();
+        let judged = tokio::task::spawn_blocking(move || only_flaky_failed(&*reader, lease));
+        matches!(judged.await, Ok(Ok(true)))
     }
 
     async fn answer(&self, taken: Taken) -> Option<()> {

@@ -24,6 +24,7 @@ use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, Message, Runner};
 use crate::holder::{self, proof};
+use crate::standing::{call_flaky, may_be_flaky, only_flaky_failed};
 use crate::writer::{Answer, NotDone};
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -140,7 +141,15 @@ async fn complete(
     let Some(proof) = proof(&token, &who, done.runner_id.clone()) else {
         return Ok(stale(token, Stale::Unknown));
     };
-    let command = holder::complete(proof, &done);
+    let lease = proof.key;
+    let mut command = holder::complete(proof, &done);
+    if may_be_flaky(&command) {
+        let judged = app.read(move |reader| only_flaky_failed(reader, lease));
+        // A store that cannot say so now leaves the cause as it was said.
+        if matches!(judged.await, Ok(true)) {
+            call_flaky(&mut command);
+        }
+    }
     let answer = said(&app, body, command).await?;
     let (accepted, reason, final_status) = match answer.reply {
         Reply::Completed => (true, None, None),

@@ -29,9 +29,8 @@ use super::uploads::held;
 use super::{App, jobs, runner, runs};
 use crate::fence::Right;
 use crate::results::{self, Ledger, Unusable};
+use crate::standing::{LOOKED_AT, is_broken, is_flaky, judge};
 
-/// Results of one test that a verdict looks at: months of a busy branch.
-const LOOKED_AT: usize = 200;
 /// Failures of one page that are judged; each is a query of its own.
 const JUDGED: usize = 50;
 
@@ -218,44 +217,6 @@ fn page(
         tests,
         next_cursor,
     }))
-}
-
-fn judge(
-    reader: &dyn Reader,
-    header: &delta_core::run::RunHeader,
-    failure: &StoredResult,
-) -> Result<Option<TestVerdict>, StoreError> {
-    let query = TestQuery {
-        name: failure.row.name.clone(),
-        suite: Some(failure.row.suite.clone()),
-        repository: header.repository.clone(),
-        before: None,
-    };
-    let mut past = reader.test_history(&query, LOOKED_AT)?;
-    past.retain(|it| it.repository == header.repository);
-    let run = failure.lease.attempt.run();
-    let here = |it: &&PastResult| {
-        let commit = it.commit.is_some() && it.commit == header.commit;
-        commit || it.lease.attempt.run() == run
-    };
-    if is_flaky(past.iter().filter(here)) {
-        return Ok(Some(TestVerdict::Flaky));
-    }
-    Ok(is_broken(past.iter()).then_some(TestVerdict::Broken))
-}
-
-/// Results of one source: it passed, and it failed.
-fn is_flaky<'a>(results: impl Iterator<Item = &'a PastResult> + Clone) -> bool {
-    let mut passed = results.clone();
-    let mut failed = results;
-    passed.any(|it| it.status == ResultStatus::Pass) && failed.any(|it| it.status.is_unhappy())
-}
-
-/// It failed, be it once, and never passed.
-fn is_broken<'a>(results: impl Iterator<Item = &'a PastResult> + Clone) -> bool {
-    let mut passed = results.clone();
-    let mut failed = results;
-    failed.any(|it| it.status.is_unhappy()) && !passed.any(|it| it.status == ResultStatus::Pass)
 }
 
 /// What the latest results say of each test of that name.

@@ -306,6 +306,53 @@ async fn a_test_is_flaky_on_one_commit_and_broken_when_it_only_fails() {
     assert_eq!(bench.get(elsewhere).await.expect(200)["results"], json!([]));
 }
 
+async fn causes_of(bench: &Bench, run: &str) -> Vec<Value> {
+    let view = bench.get(&format!("/api/v1/runs/{run}")).await.expect(200);
+    let job = bench.show_job(&text(&view["jobs"][0]["job_id"])).await;
+    let attempts = job["attempts"].as_array().unwrap().iter();
+    attempts.map(|it| it["cause"].clone()).collect()
+}
+
+#[tokio::test]
+async fn an_attempt_whose_failures_are_all_known_to_pass_failed_by_flaky_tests() {
+    // A57, SM-55: over both protocols; and with one that is broken it is the user's.
+    let bench = Bench::patient().await;
+    let commit = "1".repeat(40);
+    let fails = [("shaky", "FAIL")];
+    let first = tested_on(&bench, &commit, &fails).await;
+    assert_eq!(causes_of(&bench, &first).await, ["user_exit"]);
+    tested_on(&bench, &commit, &[("shaky", "PASS")]).await;
+    let again = tested_on(&bench, &commit, &fails).await;
+    assert_eq!(causes_of(&bench, &again).await, ["flaky"]);
+    let both = tested_on(&bench, &commit, &[("shaky", "FAIL"), ("solid", "FAIL")]).await;
+    assert_eq!(causes_of(&bench, &both).await, ["user_exit"]);
+    let mut agent = Agent::new(&bench).await;
+    let body = json!({ "repository": "https://example.org/r.git", "ref": "main",
+        "commit": commit, "jobs": [{ "name": "unit", "job_spec": { "steps": ["true"] } }] });
+    let run = text(&bench.ask("/runs", body).await.expect(201)["run_id"]);
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    let failed = TestResult {
+        suite: String::new(),
+        ..result("shaky", TestStatus::Fail)
+    };
+    let complete = RunComplete {
+        status: RunStatus::Failure.into(),
+        exit_code: Some(1),
+        ..Default::default()
+    };
+    let complete = agent.result(&work, Payload::RunComplete(complete));
+    agent.say([agent.tested(&work, failed), complete]).await;
+    assert!(agent.complete_acked().await);
+    // It is tried again by itself, and this time the tests say nothing.
+    let work = agent.work().await;
+    assert_eq!(work.attempt, 2);
+    agent.accepts(&work).await;
+    agent.say([agent.summed_up(&work, 0, 0)]).await;
+    assert!(agent.complete_acked().await);
+    assert_eq!(causes_of(&bench, &run).await, [json!("flaky"), Value::Null]);
+}
+
 #[tokio::test]
 async fn tests_of_nothing_and_questions_that_make_no_sense_are_refused() {
     let bench = Bench::patient().await;
