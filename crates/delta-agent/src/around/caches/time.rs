@@ -1,8 +1,8 @@
 //! How much time the caches of a job have saved: measured, not guessed.
 //!
-//! It is the time that the steps of the same job took in the attempt that saved the cache, less what
-//! they took now, less what restoring took. What else was different is not known, so it is `about`;
-//! and several caches of a job have saved it together.
+//! It is the time that the steps of the same job took in the attempt that saved the cache, less
+//! what they took now, less what restoring took. What else was different is not known, so it is
+//! `about`; and several caches of a job have saved it together.
 
 use std::time::Duration;
 

@@ -105,18 +105,18 @@ enum Miss {
 
 impl From<reqwest::Error> for Miss {
     fn from(error: reqwest::Error) -> Miss {
-        // An address that is refused on the way is in there; no URL is, which may be signed.
-        let mut words = error.to_string();
-        let mut source = std::error::Error::source(&error);
-        if error.is_redirect() {
-            while let Some(inner) = source {
-                words = inner.to_string();
-                source = inner.source();
-            }
-            return Miss::Never(Trouble::Lfs(quoted(&words)));
+        let refused = error.is_redirect();
+        // The innermost says it best, and has no URL in it, which may be signed.
+        let error = error.without_url();
+        let (mut words, mut source) = (error.to_string(), std::error::Error::source(&error));
+        while let Some(inner) = source {
+            (words, source) = (inner.to_string(), inner.source());
         }
-        words = error.without_url().to_string();
-        Miss::Again(Trouble::Lfs(quoted(&words)))
+        let trouble = Trouble::Lfs(quoted(&words));
+        match refused {
+            true => Miss::Never(trouble),
+            false => Miss::Again(trouble),
+        }
     }
 }
 
@@ -155,12 +155,13 @@ pub(super) async fn fetch(
         right,
         store: checkout.workspace.join(".git/lfs/objects"),
     };
+    let sizes = pointers.iter().map(|it| it.size);
+    let bytes = sizes.fold(0_u64, u64::saturating_add);
+    let text = format!("{} large files, {bytes} bytes", pointers.len());
+    checkout.log.mark(&text);
     for some in pointers.chunks(ASKED_AT_ONCE) {
         transfer.fetch(some).await?;
     }
-    let bytes: u64 = pointers.iter().map(|it| it.size).sum();
-    let text = format!("{} large files, {bytes} bytes", pointers.len());
-    checkout.log.mark(&text);
     Ok(())
 }
 
