@@ -11,7 +11,7 @@ use crate::steps::{cargo, no_findings};
 
 /// Crate, and the crates of this workspace it may import. A new crate adds its row here and in
 /// ARCHITECTURE.md.
-const MAY_IMPORT: [(&str, &[&str]); 12] = [
+const MAY_IMPORT: [(&str, &[&str]); 13] = [
     ("delta-core", &[]),
     ("delta-wire", &["delta-core"]),
     ("delta-store", &["delta-core"]),
@@ -21,6 +21,7 @@ const MAY_IMPORT: [(&str, &[&str]); 12] = [
         &["delta-core", "delta-wire", "delta-results"],
     ),
     ("delta-results", &[]),
+    ("delta-runner-protocol", &[]),
     ("delta-planner", &["delta-core", "delta-wire"]),
     ("delta-sim", &["delta-core", "delta-store"]),
     (
