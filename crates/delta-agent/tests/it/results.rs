@@ -23,8 +23,8 @@ fn results(state: &State) -> Vec<TestResult> {
     results.collect()
 }
 
-/// What a server has in the end, by what it is known by: a repeat replaces, and what is taken back is
-/// gone.
+/// What a server has in the end, by what it is known by: a repeat replaces, and what is taken back
+/// is gone.
 fn kept(state: &State) -> BTreeMap<(String, u32), TestResult> {
     let mut kept = BTreeMap::new();
     for it in results(state) {

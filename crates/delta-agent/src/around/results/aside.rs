@@ -15,8 +15,8 @@ use crate::around::files::Root;
 
 /// In the attempt's state folder; below it one folder for each test, by its place in the job spec.
 pub const FOLDER: &str = "reports";
-/// Bytes of all reports of an attempt that are set aside: more than the texts that a server keeps of
-/// a lease, several times over.
+/// Bytes of all reports of an attempt that are set aside: several times more than the texts that a
+/// server keeps of a lease.
 pub const MAX_BYTES: u64 = 512 * 1024 * 1024;
 
 /// What is there before a test begins: none of it is a report of that test while it stays as it is.

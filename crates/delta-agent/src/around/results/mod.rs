@@ -307,13 +307,13 @@ impl ReportSpec {
     /// Another test may write the same file: whose it is can be told when one of them has ended.
     fn is_shared(&self, all: &[ReportSpec]) -> bool {
         let of_another = |it: &&ReportSpec| it.test.is_some() && it.test != self.test;
-        let others = all.iter().filter(of_another);
+        let mut others = all.iter().filter(of_another);
         let apart = |it: &ReportSpec| {
             files::is_one_path(&it.pattern)
                 && files::is_one_path(&self.pattern)
                 && files::plain(&it.pattern) != files::plain(&self.pattern)
         };
-        self.test.is_some() && !others.into_iter().all(apart)
+        self.test.is_some() && !others.all(apart)
     }
 }
 

@@ -232,7 +232,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("report"), text).unwrap();
         let (queue, mut results) = mpsc::channel(64);
-        let patterns = Patterns::of([SECRET].into_iter()).map(Arc::new);
+        let patterns = Patterns::of([SECRET]).map(Arc::new);
         let book = Book::new(queue, Vec::new(), patterns);
         book.begin_last_round(false);
         let report = ReportSpec {
