@@ -42,6 +42,8 @@ pub fn keep(
         Err(problem) => return vec![format!("reports {pattern}: {problem}")],
     };
     let mut problems = Vec::new();
+    // It has its name when all of it is there: an agent may be looking for it.
+    let unfinished = into.with_extension("new");
     for path in found {
         // Whatever cannot be opened is said when the reports are read.
         let Ok(file) = files::open(workspace, &path) else {
@@ -50,10 +52,16 @@ pub fn keep(
         if before.contains_key(&path) && before.get(&path).copied() == files::about(&file) {
             continue;
         }
-        match copy(file, &path, into, *left) {
+        match copy(file, &path, &unfinished, *left) {
             Ok(bytes) => *left -= bytes,
             Err(problem) => problems.push(format!("report {path}: {problem}")),
         }
+    }
+    match std::fs::rename(&unfinished, into) {
+        Err(problem) if problem.kind() != io::ErrorKind::NotFound => {
+            problems.push(format!("reports {pattern}: {problem}"));
+        }
+        _ => {}
     }
     problems
 }
