@@ -60,7 +60,7 @@ fn reports_of_a_job_are_seen_through_the_api_and_the_command_line() {
     assert_eq!(totals[0]["counts"], counts);
     assert_eq!(totals[0]["claimed"], Value::Null, "the summary is right");
     let said = typed(&server, &["tests", &run, "--failed"]);
-    assert!(said.contains("api › bad"), "{said}");
+    assert!(said.contains("api › bad  (broken)"), "{said}");
     assert!(
         said.contains("line 7") && !said.contains('\u{9b}'),
         "{said:?}"
@@ -74,6 +74,10 @@ fn reports_of_a_job_are_seen_through_the_api_and_the_command_line() {
     );
     let past = typed(&server, &["tests", "--history", "bad"]);
     assert!(past.contains("FAIL"), "{past}");
+    // Seen failing once, and never passing: the list, the API and the history say the same.
+    assert!(past.contains("api is broken: it only fails"), "{past}");
+    let failed = person.get(&format!("/api/v1/runs/{run}/tests?status=failed"));
+    assert_eq!(failed["tests"][0]["verdict"], "broken");
 }
 
 // F2, F8: what was seen is kept, whatever ends the job.

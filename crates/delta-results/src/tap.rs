@@ -9,8 +9,8 @@ use crate::input::Input;
 use crate::stream::Cases;
 use crate::{Case, Problem, Status};
 
-/// A line longer than this is cut: a point's description is short, and the rest is diagnostics. It is
-/// more than a trace may have, so that a text with a cut line is known by its length.
+/// A line longer than this is cut: a point's description is short, and the rest is diagnostics. It
+/// is more than a trace may have, so that a text with a cut line is known by its length.
 const LINE: usize = 72 << 10;
 /// Subtests are indented by four spaces each.
 const INDENT: usize = 4;

@@ -23,8 +23,8 @@ fn results(state: &State) -> Vec<TestResult> {
     results.collect()
 }
 
-/// What a server has in the end, by what it is known by: a repeat replaces, and what is taken back is
-/// gone.
+/// What a server has in the end, by what it is known by: a repeat replaces, and what is taken back
+/// is gone.
 fn kept(state: &State) -> BTreeMap<(String, u32), TestResult> {
     let mut kept = BTreeMap::new();
     for it in results(state) {
@@ -352,14 +352,25 @@ async fn tests_that_share_a_report_are_not_counted_for_each_other() {
         test["result_config"] = json!({ "result_file": file, "result_format": "TAP" });
         test
     };
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let last = format!(
+        "until [ -e {} ]; do sleep 0.05; done; echo 'ok 1 - d' > s.tap",
+        go.display()
+    );
     let spec = json!({ "tests": [
         with("first", "echo 'ok 1 - a' > r.tap", "r.tap"),
         with("second", "printf 'ok 1 - b\nnot ok 2 - c\n' > r.tap", "r.tap"),
         with("third", "true", "*.tap"),
-        with("fourth", "echo 'ok 1 - d' > s.tap", "*.tap"),
+        with("fourth", &last, "*.tap"),
     ]});
     let server = FakeServer::start(&[spec]).await;
     let agent = Agent::start(&server);
+    // What a test has left is sent when it has ended, and not only when all have.
+    server
+        .wait_until(|state| outcomes(state).contains_key("c"))
+        .await;
+    std::fs::write(&go, "").expect("a file");
     let ended = server.wait_results(1).await;
     let kept = kept(&server.state()).into_values();
     let of = |it: &TestResult| it.test_id.split('/').next().map(str::to_owned);

@@ -64,8 +64,8 @@ fn reports_of_real_tools_read_as_they_were_written() {
     }
 }
 
-/// What nextest itself said of the run: a test that passed at its second try has passed, and one that
-/// was ignored is there.
+/// What nextest itself said of the run: a test that passed at its second try has passed, and one
+/// that was ignored is there.
 #[test]
 fn a_report_of_cargo_nextest_comes_to_what_it_printed() {
     let files = corpus();

@@ -40,6 +40,12 @@ macro_rules! grouped {
     };
 }
 
+const WITHDRAW: &str = concat!(
+    "DELETE FROM results t ",
+    of_lease!(),
+    "AND ($5::bytea[] IS NULL OR t.result_key = ANY($5::bytea[]))"
+);
+
 pub(super) fn text(sql: Sql) -> &'static str {
     match sql {
         Sql::PutResults => {
@@ -54,10 +60,7 @@ pub(super) fn text(sql: Sql) -> &'static str {
                  trace = excluded.trace, metadata = excluded.metadata, size = excluded.size, \
                  at = excluded.at"
         }
-        Sql::WithdrawResults => {
-            "DELETE FROM results WHERE run_id = $1 AND job = $2 AND n = $3 AND lease_epoch = $4 \
-             AND ($5::bytea[] IS NULL OR result_key = ANY($5::bytea[]))"
-        }
+        Sql::WithdrawResults => WITHDRAW,
         Sql::PutResultClaim => {
             "INSERT INTO result_claims (project, run_id, job, n, lease_epoch, failed, errors, \
                  skipped, passed, dropped) \

@@ -15,8 +15,8 @@ use crate::around::files::Root;
 
 /// In the attempt's state folder; below it one folder for each test, by its place in the job spec.
 pub const FOLDER: &str = "reports";
-/// Bytes of all reports of an attempt that are set aside: more than the texts that a server keeps of
-/// a lease, several times over.
+/// Bytes of all reports of an attempt that are set aside: several times more than the texts that a
+/// server keeps of a lease.
 pub const MAX_BYTES: u64 = 512 * 1024 * 1024;
 
 /// What is there before a test begins: none of it is a report of that test while it stays as it is.
@@ -42,6 +42,8 @@ pub fn keep(
         Err(problem) => return vec![format!("reports {pattern}: {problem}")],
     };
     let mut problems = Vec::new();
+    // It has its name when all of it is there: an agent may be looking for it.
+    let unfinished = into.with_extension("new");
     for path in found {
         // Whatever cannot be opened is said when the reports are read.
         let Ok(file) = files::open(workspace, &path) else {
@@ -50,10 +52,16 @@ pub fn keep(
         if before.contains_key(&path) && before.get(&path).copied() == files::about(&file) {
             continue;
         }
-        match copy(file, &path, into, *left) {
+        match copy(file, &path, &unfinished, *left) {
             Ok(bytes) => *left -= bytes,
             Err(problem) => problems.push(format!("report {path}: {problem}")),
         }
+    }
+    match std::fs::rename(&unfinished, into) {
+        Err(problem) if problem.kind() != io::ErrorKind::NotFound => {
+            problems.push(format!("reports {pattern}: {problem}"));
+        }
+        _ => {}
     }
     problems
 }

@@ -153,9 +153,12 @@ impl Results {
 
     fn read_along(&self) {
         let all = &self.reports;
-        let along = all.iter().filter(|it| it.grows() && !it.is_shared(all));
+        let (shared, own): (Vec<ReportSpec>, Vec<ReportSpec>) =
+            all.iter().cloned().partition(|it| it.is_shared(all));
         let along = read::Along {
-            reports: along.cloned().collect(),
+            reports: own.into_iter().filter(ReportSpec::grows).collect(),
+            shared,
+            aside: self.aside.clone(),
             root: self.workspace.clone(),
             stale: self.stale.clone(),
             stage: self.stage.clone(),
@@ -236,11 +239,9 @@ impl Results {
             self.book.clone(),
             self.stale.clone(),
         );
-        // What a test has written is where the shim has put it.
-        let place = report.test.map(|test| self.aside.join(test.to_string()));
+        let place = read::place(&self.aside, &report, &workspace);
         let reading = tokio::task::spawn_blocking(move || {
-            let place = place.as_deref().unwrap_or(&workspace);
-            let found = match files::find(place, &report.pattern) {
+            let found = match files::find(&place, &report.pattern) {
                 Ok(found) => found,
                 Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => Vec::new(),
                 Err(problem) => return vec![format!("reports {}: {problem}", report.pattern)],
@@ -250,7 +251,7 @@ impl Results {
                 let source = Source {
                     report: &report,
                     root: &workspace,
-                    place,
+                    place: &place,
                     path,
                 };
                 problems.extend(source.read_whole(&book, &stale));
@@ -307,13 +308,13 @@ impl ReportSpec {
     /// Another test may write the same file: whose it is can be told when one of them has ended.
     fn is_shared(&self, all: &[ReportSpec]) -> bool {
         let of_another = |it: &&ReportSpec| it.test.is_some() && it.test != self.test;
-        let others = all.iter().filter(of_another);
+        let mut others = all.iter().filter(of_another);
         let apart = |it: &ReportSpec| {
             files::is_one_path(&it.pattern)
                 && files::is_one_path(&self.pattern)
                 && files::plain(&it.pattern) != files::plain(&self.pattern)
         };
-        self.test.is_some() && !others.into_iter().all(apart)
+        self.test.is_some() && !others.all(apart)
     }
 }
 

@@ -126,6 +126,15 @@ impl Source<'_> {
     }
 }
 
+/// The folder that a report is read from at last: what a test has written is where the shim has put
+/// it.
+pub fn place(aside: &Path, report: &ReportSpec, workspace: &Path) -> PathBuf {
+    match report.test {
+        Some(test) => aside.join(test.to_string()),
+        None => workspace.to_owned(),
+    }
+}
+
 /// A hash of everything that is sent; metadata in any order.
 pub fn content(result: &TestResult) -> u64 {
     let mut plain = result.clone();
@@ -153,6 +162,9 @@ fn hash(parts: &[&[u8]]) -> [u8; 16] {
 #[derive(Clone)]
 pub struct Along {
     pub reports: Vec<ReportSpec>,
+    /// Those that several tests may write: read when their test has ended.
+    pub shared: Vec<ReportSpec>,
+    pub aside: PathBuf,
     pub root: PathBuf,
     pub stale: Arc<Stale>,
     pub stage: Arc<Stage>,
@@ -162,19 +174,44 @@ pub struct Along {
 impl Along {
     /// Looks for reports from a thread of its own, and reads each from another.
     pub fn begin(self) {
-        if self.reports.is_empty() {
-            return;
-        }
         let looking = self.stage.clone();
         looking.read_along(move || {
-            let mut followed = Vec::new();
+            let (mut followed, mut shared) = (Vec::new(), self.shared.clone());
             let mut took = Duration::ZERO;
-            while followed.len() < READ_ALONG && !self.stage.wait_after(took) {
+            loop {
+                let looks = !self.reports.is_empty() && followed.len() < READ_ALONG;
+                if (!looks && shared.is_empty()) || self.stage.wait_after(took) {
+                    return;
+                }
                 let began = Instant::now();
-                self.look(&mut followed);
+                if looks {
+                    self.look(&mut followed);
+                }
+                shared.retain(|report| !self.read_aside(report));
                 took = began.elapsed();
             }
         });
+    }
+
+    /// Reads what a test has left, once it has ended; whether it has.
+    fn read_aside(&self, report: &ReportSpec) -> bool {
+        let place = place(&self.aside, report, &self.root);
+        let Ok(found) = files::find(&place, &report.pattern) else {
+            return false;
+        };
+        let there = place.is_dir();
+        for path in found.iter().filter(|_| there) {
+            let source = Source {
+                report,
+                root: &self.root,
+                place: &place,
+                path,
+            };
+            if let Ok(file) = files::open(&place, path) {
+                source.read(BufReader::new(file), &self.book);
+            }
+        }
+        there
     }
 
     fn look(&self, followed: &mut Vec<String>) {
@@ -232,7 +269,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("report"), text).unwrap();
         let (queue, mut results) = mpsc::channel(64);
-        let patterns = Patterns::of([SECRET].into_iter()).map(Arc::new);
+        let patterns = Patterns::of([SECRET]).map(Arc::new);
         let book = Book::new(queue, Vec::new(), patterns);
         book.begin_last_round(false);
         let report = ReportSpec {
