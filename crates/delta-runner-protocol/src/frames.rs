@@ -1,7 +1,7 @@
 //! Frames: four bytes of length, the highest first, and that many bytes of JSON (RQ-10).
 //!
-//! The length is judged before anything is kept for it: whoever announces more than a frame may have
-//! has ended the connection.
+//! The length is judged before anything is kept for it: whoever announces more than a frame may
+//! have has ended the connection.
 
 /// Bytes of a frame's JSON (A52), as every implementation has it.
 pub const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;

@@ -6,8 +6,8 @@
 //!
 //! Reading is strict about what decides (versions, ids, the shape of parameters) and lenient about
 //! the rest: fields it does not know are left out, nulls and absent fields are the same. A message
-//! that is wrong in itself names the request it is about wherever that can be read, so that it hurts
-//! no other. The vectors in `protocol/runner/v2` hold for every language.
+//! that is wrong in itself names the request it is about wherever that can be read, so that it
+//! hurts no other. The vectors in `protocol/runner/v2` hold for every language.
 
 mod cancel;
 mod frames;

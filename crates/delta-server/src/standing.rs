@@ -11,8 +11,8 @@ use delta_wire::api::TestVerdict;
 
 /// Results of one test that a verdict looks at: months of a busy branch.
 pub const LOOKED_AT: usize = 200;
-/// Failures of one attempt that may all be flaky. With more of them something is broken, and each is
-/// a query of its own.
+/// Failures of one attempt that may all be flaky. With more of them something is broken, and each
+/// is a query of its own.
 const MAX_FLAKY: usize = 20;
 
 /// What the past of a test says of its failure.
