@@ -9,6 +9,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -19,6 +20,10 @@ use super::group::Group;
 
 /// Looks within one round for processes that were born while others were being held still.
 const STILLING_PASSES: u32 = 8;
+
+/// Rounds in which what a lost shim has left is looked for, and the pause between them.
+const STRAY_ROUNDS: u32 = 100;
+const ROUND: Duration = Duration::from_millis(5);
 
 /// One process as `/proc` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,18 +154,27 @@ fn read_stat(stat: &str) -> Option<Seen> {
 }
 
 /// Ends, as well as it can be told from outside, what a lost shim has left: processes that carry
-/// these entries in their environment. For an agent; never the caller itself.
+/// these entries in their environment. For an agent; never the caller itself. Whoever forked while
+/// it was looked for is found in the next round; blocks for a moment.
 pub(crate) fn kill_strays(marks: &[String]) {
-    for (pid, process) in processes() {
-        let environment = fs::read(process.join("environ")).unwrap_or_default();
-        let has = |mark: &String| {
-            environment
-                .split(|byte| *byte == 0)
-                .any(|it| it == mark.as_bytes())
-        };
-        if marks.iter().all(has) {
-            send(pid, Signal::KILL);
+    for _ in 0..STRAY_ROUNDS {
+        let mut found = false;
+        for (pid, process) in processes() {
+            let environment = fs::read(process.join("environ")).unwrap_or_default();
+            let has = |mark: &String| {
+                environment
+                    .split(|byte| *byte == 0)
+                    .any(|it| it == mark.as_bytes())
+            };
+            if marks.iter().all(has) {
+                found = true;
+                send(pid, Signal::KILL);
+            }
         }
+        if !found {
+            return;
+        }
+        std::thread::sleep(ROUND);
     }
 }
 
