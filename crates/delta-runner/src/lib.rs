@@ -1,0 +1,42 @@
+//! Functions in Rust for Delta CI, or for any worker that speaks the RRQ Runner Protocol v2.
+//!
+//! ```no_run
+//! use delta_runner::{Context, Failure, Runner};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Mail {
+//!     to: String,
+//! }
+//!
+//! async fn send(mail: Mail, context: Context) -> Result<String, Failure> {
+//!     if mail.to.is_empty() {
+//!         return Err(Failure::error("nobody to send it to").of_type("bad_address"));
+//!     }
+//!     Ok(format!("sent to {}, attempt {}", mail.to, context.attempt))
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> std::process::ExitCode {
+//!     Runner::new().handle("send_email", send).main().await
+//! }
+//! ```
+//!
+//! The caller decides about retries, deadlines and cancels; a function may stop early when it is
+//! canceled ([`Context::cancelled`]), ask to be tried again ([`Failure::retry`]), and say what went
+//! wrong in words that policy can use. A runner listens on the loopback alone, where
+//! `RRQ_RUNNER_TCP_SOCKET` or `--tcp-socket` says, logs to its standard error, and ends with its
+//! parent.
+
+mod address;
+mod call;
+mod connection;
+mod context;
+mod failure;
+mod handlers;
+mod life;
+mod runner;
+
+pub use address::{AddressError, Socket};
+pub use context::Context;
+pub use failure::Failure;
+pub use runner::{Runner, RunnerError};
