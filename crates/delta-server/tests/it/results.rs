@@ -348,6 +348,7 @@ async fn an_attempt_whose_failures_are_all_known_to_pass_failed_by_flaky_tests()
     let work = agent.work().await;
     agent.accepts(&work).await;
     let failed = TestResult {
+        test_id: String::new(),
         suite: String::new(),
         ..result("shaky", TestStatus::Fail)
     };
