@@ -302,9 +302,9 @@ impl Results {
             .unwrap_or_else(|_| vec![Said::unread("a report could not be read".to_owned())])
     }
 
-    /// The result of a test that has no report, or whose report has no result, or was not read as it
-    /// was meant: a test without a result never counts as passed (A68), nor does one of which only
-    /// a part is known.
+    /// The result of a test that has no report, or whose report has no result or was not read as
+    /// it was meant: a test without a result never counts as passed (A68), nor does one of which
+    /// only a part is known.
     async fn result_of(
         &self,
         test: &TestSpec,
