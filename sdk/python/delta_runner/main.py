@@ -10,9 +10,11 @@ import argparse
 import asyncio
 import importlib
 import logging
+import math
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import List, Optional
 
 from .address import Address, NoAddress
@@ -71,10 +73,11 @@ async def _serve(runner: Runner, address: Address) -> None:
 
 def _leave() -> None:
     """Ends the process although a handler goes on: it was told, and had its time."""
-    print("delta-runner: a handler goes on and is left behind", file=sys.stderr)
+    # Whoever read this may be gone; the end comes all the same.
+    with suppress(OSError, ValueError):
+        print("delta-runner: a handler goes on and is left behind", file=sys.stderr, flush=True)
+        sys.stdout.flush()
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)
 
 
@@ -124,12 +127,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _limit(text: str) -> int:
-    if int(text) < 1:
-        raise ValueError
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError("is a number from 1")
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    if not 0 <= float(text) < 1e6:
-        raise ValueError
-    return float(text)
+    with suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError("is a number of seconds")

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 #: From <linux/prctl.h>.
@@ -26,7 +27,9 @@ def die_with_parent(parent: int) -> None:
 
     def look(*_: Any) -> None:
         if os.getppid() != parent:
-            os.write(2, b"delta-runner: the parent is gone\n")
+            # Whoever read this may have been the parent.
+            with suppress(OSError):
+                os.write(2, b"delta-runner: the parent is gone\n")
             # At once: the callers were in it, and what it left must not go on.
             os._exit(1)
 

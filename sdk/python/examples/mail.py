@@ -1,7 +1,7 @@
 """A runner that sends mail: `delta-runner examples.mail:app --tcp-socket 127.0.0.1:9000`.
 
-Mail goes to the server named by SMTP_HOST (and SMTP_PORT); without one it is printed, so that the
-example runs anywhere.
+Mail goes to the server named by SMTP_HOST (and SMTP_PORT), from MAIL_FROM; without a server it is
+printed, so that the example runs anywhere.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def send_email(mail: Mail, context: Context) -> Dict[str, object]:
     if not mail.to:
         raise Failure("nobody to write to", type="no_recipient", details={"to": mail.to})
     message = EmailMessage()
+    message["From"] = os.environ.get("MAIL_FROM", "jobs@example.org")
     message["To"], message["Subject"] = ", ".join(mail.to), mail.subject
     # The same for every attempt, so that a mail sent twice is shown once.
     message["Message-ID"] = f"<{context.job_id}@mail.example.org>"

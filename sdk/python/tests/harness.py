@@ -17,7 +17,7 @@ import threading
 import time
 import unittest
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Longer than anything here takes on a busy machine.
@@ -38,13 +38,23 @@ def eventually(what: str, reached: Callable[[], Any]) -> Any:
 class RunnerProcess:
     """`python -m delta_runner`, with what it says on stderr."""
 
-    def __init__(self, *arguments: str, app: str = "tests.handlers:app", env: Any = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        app: str = "tests.handlers:app",
+        env: Optional[Dict[str, str]] = None,
+        folder: Path = ROOT,
+        paths: Sequence[Path] = (),
+    ) -> None:
+        """In this folder, with these folders to import from. Where `env` is given, the address is
+        in it or in the arguments; otherwise it is any that is free."""
         command = [sys.executable, "-m", "delta_runner", app, *arguments]
         if env is None:
             command += ["--tcp-socket", "127.0.0.1:0"]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+        imports = os.pathsep.join(str(path) for path in (*paths, ROOT))
+        environment = {**os.environ, "PYTHONPATH": imports, **(env or {})}
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True,
+            command, cwd=folder, env=environment, text=True,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.said: List[str] = []
@@ -87,6 +97,14 @@ class Caller:
 
     def __init__(self, runner: RunnerProcess) -> None:
         self.socket = socket.create_connection(runner.address, PATIENCE_SECONDS)
+
+    @classmethod
+    def over(cls, connection: socket.socket) -> Caller:
+        """Over a connection that is there."""
+        caller = cls.__new__(cls)
+        caller.socket = connection
+        connection.settimeout(PATIENCE_SECONDS)
+        return caller
 
     def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -167,18 +185,23 @@ def deadline_in(seconds: float) -> str:
 class RunnerCase(unittest.TestCase):
     """One runner process for all tests of a class, and a folder for each test."""
 
-    arguments: List[str] = []
     runner: RunnerProcess
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.runner = RunnerProcess(*cls.arguments)
-        cls.addClassCleanup(lambda: cls.runner.close())
+        cls.runner = RunnerProcess()
+        cls.addClassCleanup(cls.runner.close)
 
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
+
+    def start(self, *arguments: str, **more: Any) -> RunnerProcess:
+        """A runner of this test alone."""
+        runner = RunnerProcess(*arguments, **more)
+        self.addCleanup(runner.close)
+        return runner
 
     def caller(self, runner: Optional[RunnerProcess] = None) -> Caller:
         caller = Caller(runner or self.runner)
