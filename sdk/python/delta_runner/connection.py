@@ -46,13 +46,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._frames.push(data)
-        try:
-            for json in self._frames:
-                self._hear(read(json), len(json))
-        except (FrameError, Unreadable) as wrong:
-            self._runner.counts["unreadable"] += 1
-            log.warning("a connection is closed: %s", wrong)
-            self.close()
+        self._take()
 
     def eof_received(self) -> Optional[bool]:
         # Also half of an end is one: whoever waits for answers keeps its side open.
@@ -70,13 +64,28 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._unwritten = False
-        self._read_or_wait()
+        self._take()
 
     def close(self) -> None:
         """Ends it, with what was answered handed over."""
         self._abandon()
         self._transport.close()
         asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._transport.abort)
+
+    def _take(self) -> None:
+        """Hears what has come, as far as there is room for it."""
+        if self._transport.is_closing():
+            return
+        try:
+            for json in () if self._is_full() else self._frames:
+                self._hear(read(json), len(json))
+                if self._is_full():
+                    break
+        except (FrameError, Unreadable) as wrong:
+            self._runner.counts["unreadable"] += 1
+            log.warning("a connection is closed: %s", wrong)
+            self.close()
+        self._read_or_wait()
 
     def _hear(self, message: Message, size: int) -> None:
         if isinstance(message, ExecutionRequest):
@@ -104,7 +113,6 @@ class Connection(asyncio.Protocol):
         # The loop alone would forget it.
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._read_or_wait()
 
     async def _answer(self, call: Call) -> None:
         outcome = None
@@ -114,9 +122,10 @@ class Connection(asyncio.Protocol):
             # First of all: its id may be used again as soon as the answer is read.
             self._runner.forget(call)
             self._held_bytes -= self._calls.pop(call)
-            self._read_or_wait()
         if outcome is not None:
             self._write(outcome)
+        # There is room for what has come in the meantime.
+        self._take()
 
     def _write(self, outcome: Outcome) -> None:
         if not self._transport.is_closing():
@@ -129,11 +138,14 @@ class Connection(asyncio.Protocol):
             # A thread may go on for a while, but its request is nobody's any more.
             self._runner.forget(call)
 
+    def _is_full(self) -> bool:
+        held = len(self._calls) >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES
+        return held or self._unwritten
+
     def _read_or_wait(self) -> None:
-        full = len(self._calls) >= MAX_HELD or self._held_bytes >= MAX_HELD_BYTES
         if self._transport.is_closing():
             return
-        if full or self._unwritten:
+        if self._is_full():
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 
-from .harness import RunnerCase, deadline_in, request
+from .harness import RunnerCase, deadline_in, eventually, request
 
 MIB = 1024 * 1024
 
@@ -115,3 +115,29 @@ class Limits(RunnerCase):
         self.assertEqual(caller.receive()["error"]["type"], "cancelled")
         self.assertEqual(caller.ask("echo")["status"], "success")
         self.assertIn("over", mark.read_text())
+
+    def test_more_than_is_held_of_a_connection_waits_in_it(self) -> None:
+        caller, canceller, go = self.caller(), self.caller(), self.mark("go")
+        for number in range(1024):
+            params = {"path": str(go)}
+            caller.send("request", request("wait_for_file", params, f"h{number}", f"h{number}"))
+        # Answered as soon as it is read, which it is not before one of the others is answered.
+        caller.send("request", request("nosuch", {}, "behind"))
+
+        def is_answered() -> bool:
+            canceller.send("cancel", {"protocol_version": "2", "job_id": "h1023"})
+            return not caller.is_silent()
+
+        eventually("an answer", is_answered)
+        self.assertEqual(caller.receive()["request_id"], "h1023")
+        self.assertEqual(caller.receive()["request_id"], "behind")
+        go.touch()
+        answers = [caller.receive() for _ in range(1023)]
+        self.assertEqual({answer["status"] for answer in answers}, {"success"})
+
+    def test_a_caller_may_read_its_answers_late(self) -> None:
+        caller = self.caller()
+        for number in range(40):
+            caller.send("request", request("long", {"size": MIB}, f"l{number}", f"l{number}"))
+        answers = [caller.receive() for _ in range(40)]
+        self.assertEqual({len(answer["result"]) for answer in answers}, {MIB})
