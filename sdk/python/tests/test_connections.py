@@ -38,6 +38,15 @@ class Connections(RunnerCase):
                 answer = self.caller().ask("echo")
                 self.assertEqual(answer["status"], "success", "its id is free again")
 
+    def test_an_abandoned_id_is_free_though_its_thread_goes_on(self) -> None:
+        caller, mark = self.caller(), self.mark()
+        caller.send("request", request("deaf", {"seconds": 2, "mark": str(mark)}))
+        self.wait_for(mark, "begun")
+        caller.socket.shutdown(socket.SHUT_WR)
+        self.assertTrue(caller.is_closed(), "an answer")
+        self.assertEqual(self.caller().ask("echo")["status"], "success")
+        self.wait_for(mark, "over")
+
     # RQ-10
     def test_frames_may_come_in_pieces_and_together(self) -> None:
         caller = self.caller()

@@ -12,7 +12,9 @@ from typing import Any, Dict, List
 from .harness import RunnerCase, deadline_in, request
 
 STAND_IN = '''
-import contextlib, json, os
+import contextlib, contextvars, json, os
+
+current = contextvars.ContextVar("current", default=None)
 
 class propagate:
     @staticmethod
@@ -38,12 +40,17 @@ class trace:
     def get_tracer(name):
         return trace
     @staticmethod
+    def get_current_span():
+        return current.get()
+    @staticmethod
     @contextlib.contextmanager
     def start_as_current_span(name, context, kind, attributes):
         span = trace.Span(name=name, parent=context, kind=kind, attributes=attributes)
+        token = current.set(span)
         try:
             yield span
         finally:
+            current.reset(token)
             with open(os.environ["SPANS"], "a") as file:
                 file.write(json.dumps(span.given) + "\\n")
 '''
@@ -61,9 +68,11 @@ class Tracing(RunnerCase):
             "--tcp-socket=127.0.0.1:0", env={"SPANS": str(self.mark("spans"))}, paths=[self.folder]
         )
         caller, carrier = self.caller(runner), {"traceparent": "00-a-b-01", "n": 1}
-        for function in ("echo", "plain_echo", "boom"):
+        results = []
+        for function in ("span_name", "plain_span_name", "boom"):
             caller.send("request", request(function, trace_context=carrier, lease_epoch=7))
-            caller.receive()
+            results.append(caller.receive().get("result"))
+        self.assertEqual(results, ["rrq.runner", "rrq.runner", None], "it is the current one")
         late = {"seconds": 60}
         caller.send("request", request("sleep", late, deadline=deadline_in(0.1)))
         caller.receive()
@@ -75,7 +84,7 @@ class Tracing(RunnerCase):
         self.assertEqual(statuses, [None, None, "ERROR error", "ERROR timeout"])
         attributes = spans[0]["attributes"]
         self.assertEqual(attributes["rrq.job_id"], "job-1")
-        self.assertEqual(attributes["rrq.function_name"], "echo")
+        self.assertEqual(attributes["rrq.function_name"], "span_name")
         self.assertEqual(attributes["delta.lease_epoch"], 7)
 
     def test_nothing_of_the_package_needs_more_than_python(self) -> None:
