@@ -15,9 +15,10 @@ from typing import Any, Callable, Optional, Set
 from . import answers, tracing
 from .context import Context
 from .errors import Failure
-from .handlers import Handler, in_thread
+from .handlers import Handler
 from .outcome import CANCELLED, TIMEOUT, Outcome
 from .request import ExecutionRequest
+from .threads import Threads
 
 #: How long an answer waits for a handler to notice that it was stopped. Most end at once, and then
 #: the answer means that nothing of the work goes on; one that does not notice must not keep the
@@ -41,6 +42,7 @@ class Slots:
     def __init__(self, limit: int) -> None:
         self._free = asyncio.Semaphore(limit)
         self.busy = 0
+        self.threads = Threads()
 
     async def take(self) -> None:
         await self._free.acquire()
@@ -143,7 +145,7 @@ class Call:
             except BaseException as error:
                 return answers.raised(self.request, error, self._tracebacks)
 
-        over = in_thread(work, self._slots.give_back)
+        over = self._slots.threads.run(work, self._slots.give_back)
         try:
             return await asyncio.shield(over)
         except asyncio.CancelledError:

@@ -1,15 +1,12 @@
 """Handlers by name, and how one is called.
 
-Owns the registry, the reading of a handler's signature and the thread of a plain function. Refuses
-a name that is taken and a signature that no parameters could fill, both when it is registered.
+Owns the registry and the reading of a handler's signature. Refuses a name that is taken and a
+signature that no parameters could fill, both when it is registered.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
-import threading
 from typing import Any, Callable, Dict, Optional, TypeVar, Union, get_type_hints, overload
 
 from .context import Context
@@ -118,31 +115,3 @@ class Handler:
             raise TypeError(f"{where}: parameter {name!r}: {wrong}") from None
         if parameter.default is inspect.Parameter.empty:
             self._needed.append(name)
-
-
-def in_thread(work: Callable[[], Any], ended: Callable[[], None]) -> asyncio.Future[Any]:
-    """Runs a function in a thread of its own; `ended` is called in the loop when it is really over,
-    also where nobody waits for it any more.
-
-    No pool: a function that never ends would keep a place in it, and the process from ending. How
-    many there are is bounded by the slots of the runner.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def over(result: Any) -> None:
-        ended()
-        if not future.done():
-            future.set_result(result)
-
-    def run() -> None:
-        result = context.run(work)
-        try:
-            loop.call_soon_threadsafe(over, result)
-        except RuntimeError:
-            # The loop is closed: the runner ended before its function.
-            pass
-
-    threading.Thread(target=run, name="delta-runner handler", daemon=True).start()
-    return future
