@@ -36,7 +36,7 @@ def succeeded(request: ExecutionRequest, result: Any) -> Outcome:
 def raised(request: ExecutionRequest, error: BaseException, tracebacks: bool) -> Outcome:
     """The outcome of a handler that raised. What nobody foresaw goes to the log with its
     traceback."""
-    message = str(error) or type(error).__name__
+    message = _message(error)
     if isinstance(error, Retry):
         outcome = _outcome(request, RETRY, ErrorInfo(message))
         return Outcome(**{**vars(outcome), "retry_after_seconds": error.after})
@@ -109,6 +109,14 @@ def _without_details(outcome: Outcome, error: ErrorInfo) -> Outcome:
     kind, code = (text and _sendable(text) for text in (kind, code))
     short = ErrorInfo(_sendable(error.message), kind, code)
     return Outcome(**{**vars(outcome), "result": None, "error": short})
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        # Also an exception that cannot say what it is has an answer.
+        return type(error).__name__
 
 
 def _sendable(text: str) -> str:

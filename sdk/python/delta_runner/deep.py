@@ -1,5 +1,5 @@
-"""JSON that Python's reader gives up on, though it is JSON: nested a thousand deep, or with a number
-of thousands of digits.
+"""JSON that Python's reader gives up on, though it is JSON: nested a thousand deep, or with a
+number of thousands of digits.
 
 Owns the second look at such a text, which finds whose request it is: without it, one job's
 parameters would end the connection that other jobs share. Refuses to guess: what it leaves out is

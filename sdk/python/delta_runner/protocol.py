@@ -71,7 +71,10 @@ class Unknown:
     type: str
 
 
+#: What can be heard.
 Message = Union[ExecutionRequest, RefusedRequest, Response, Cancel, Unknown]
+#: What can be sent.
+Sent = Union[ExecutionRequest, CancelRequest, Outcome]
 
 
 class Unreadable(Exception):
@@ -112,10 +115,11 @@ def read(data: bytes) -> Message:
     return Unknown(kind)
 
 
-def frame(message: Union[ExecutionRequest, CancelRequest, Outcome]) -> bytes:
+def frame(message: Sent) -> bytes:
     """The frame of a message. Raises `TooLarge` and `NotJson`."""
     kind, payload = _written(message)
     try:
+        # Whatever a result of an application does while it is written, there is an answer.
         text = json.dumps(
             {"type": kind, "payload": payload},
             ensure_ascii=False,
@@ -123,9 +127,10 @@ def frame(message: Union[ExecutionRequest, CancelRequest, Outcome]) -> bytes:
             separators=(",", ":"),
             default=_simple,
         )
-        return frame_of(text.encode())
-    except (TypeError, ValueError, RecursionError) as wrong:
+        data = text.encode()
+    except Exception as wrong:
         raise NotJson(str(wrong)) from wrong
+    return frame_of(data)
 
 
 def split_function(name: str) -> Tuple[Optional[str], str]:
@@ -158,7 +163,7 @@ def _no_number(name: str) -> NoReturn:
     raise json.JSONDecodeError("no number of JSON", name, 0)
 
 
-def _written(message: Union[ExecutionRequest, CancelRequest, Outcome]) -> Tuple[str, Dict[str, Any]]:
+def _written(message: Sent) -> Tuple[str, Dict[str, Any]]:
     payload = _given(message)
     if isinstance(message, Outcome):
         if message.error is not None:

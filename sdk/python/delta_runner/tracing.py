@@ -2,12 +2,13 @@
 OpenTelemetry set up.
 
 Owns the only import of `opentelemetry`, which may fail. Refuses to depend on it: without it, or
-without a provider, a span is nothing.
+without a provider, a span is nothing, and one that fails is left out.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import logging
+from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Iterator
 
 from .request import ExecutionRequest
@@ -17,7 +18,9 @@ try:
 except ImportError:
     trace = None  # type: ignore[assignment]
 
-#: Tells a span how its call ended: a status, and the type of the error if there is one.
+log = logging.getLogger("delta_runner")
+
+#: Tells a span how its call ended.
 Ended = Callable[[str], None]
 
 
@@ -27,16 +30,36 @@ def span(request: ExecutionRequest) -> Iterator[Ended]:
     if trace is None:
         yield lambda status: None
         return
+    spans = ExitStack()
+    current = _quietly(lambda: spans.enter_context(_started(request)))
+    try:
+        yield lambda status: _quietly(lambda: _end(current, status))
+    finally:
+        _quietly(spans.close)
+
+
+def _quietly(step: Callable[[], Any]) -> Any:
+    """A trace that is lost is no reason to lose a call."""
+    try:
+        return step()
+    except Exception:
+        log.warning("a span is lost", exc_info=True)
+        return None
+
+
+def _started(request: ExecutionRequest) -> Any:
     # A carrier that is malformed is read as none by the propagators: the trace begins here.
     parent = propagate.extract(request.context.trace_context or {})
     tracer = trace.get_tracer("delta_runner")
-    with tracer.start_as_current_span(
-        "rrq.runner", context=parent, kind=trace.SpanKind.CONSUMER, attributes=_attributes(request)
-    ) as current:
-        yield lambda status: _end(current, status)
+    kind, attributes = trace.SpanKind.CONSUMER, _attributes(request)
+    return tracer.start_as_current_span(
+        "rrq.runner", context=parent, kind=kind, attributes=attributes
+    )
 
 
 def _end(current: Any, status: str) -> None:
+    if current is None:
+        return
     current.set_attribute("rrq.status", status)
     if status != "success":
         current.set_status(trace.Status(trace.StatusCode.ERROR, status))

@@ -68,6 +68,31 @@ async def fail_oddly() -> None:
     raise Failure("odd \ud800", type="t", code="c", details=object())
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@app.handler
+async def speechless() -> None:
+    raise Speechless
+
+
+@app.handler
+def plain_speechless() -> None:
+    raise Speechless
+
+
+class Trap(Dict[str, int]):
+    def items(self) -> Any:
+        raise LookupError("a trap")
+
+
+@app.handler
+async def trap() -> object:
+    return Trap(a=1)
+
+
 @app.handler
 async def odd_result() -> object:
     return object()

@@ -56,9 +56,14 @@ class Answers(RunnerCase):
 
     def test_a_result_that_is_no_json_is_an_error(self) -> None:
         caller = self.caller()
-        for function in ("odd_result", "not_a_number"):
+        for function in ("odd_result", "not_a_number", "trap"):
             answer = caller.ask(function)
-            self.assertEqual((answer["status"], answer["error"]["type"]), ("error", "invalid_result"))
+            self.assertEqual(answer["status"], "error")
+            self.assertEqual(answer["error"]["type"], "invalid_result")
+
+    def test_an_exception_without_words_is_answered_too(self) -> None:
+        for function in ("speechless", "plain_speechless"):
+            self.assertEqual(self.caller().ask(function)["error"], {"message": "Speechless"})
 
     # A72, RQ-24 … RQ-28
     def test_a_handler_knows_its_call(self) -> None:

@@ -19,6 +19,8 @@ current = contextvars.ContextVar("current", default=None)
 class propagate:
     @staticmethod
     def extract(carrier):
+        if "broken" in carrier:
+            raise ValueError("a propagator that fails")
         return dict(carrier)
 
 class trace:
@@ -76,6 +78,8 @@ class Tracing(RunnerCase):
         late = {"seconds": 60}
         caller.send("request", request("sleep", late, deadline=deadline_in(0.1)))
         caller.receive()
+        caller.send("request", request("echo", trace_context={"broken": "x"}))
+        self.assertEqual(caller.receive()["status"], "success", "a call without a span")
         spans = self.spans()
         self.assertEqual({span["name"] for span in spans}, {"rrq.runner"})
         parents = [span["parent"] for span in spans]
