@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("delta_runner")
 
 #: Requests of one connection that wait or run. Beyond it the connection is not read until one is
-#: answered; callers have at most 64 under way, so this only bounds what a broken one can cost.
+#: answered, and its end is not noticed before then; callers have at most 64 under way, so this only
+#: bounds what a broken one can cost.
 MAX_HELD = 1024
 #: The same in bytes: four frames of the largest size.
 MAX_HELD_BYTES = 64 * 1024 * 1024

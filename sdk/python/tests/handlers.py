@@ -133,10 +133,11 @@ def plain_sleep(seconds: float, context: Context, mark: Optional[str] = None) ->
 
 
 @app.handler
-def deaf(seconds: float, mark: str) -> None:
-    """Heeds nothing."""
+def deaf(mark: str, go: str) -> None:
+    """Heeds nothing but this file."""
     leave_mark(mark, "begun")
-    time.sleep(seconds)
+    while not Path(go).exists():
+        time.sleep(0.01)
     leave_mark(mark, "over")
 
 

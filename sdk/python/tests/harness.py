@@ -194,8 +194,8 @@ class RunnerCase(unittest.TestCase):
 
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
+        self.addCleanup(folder.cleanup)
 
     def start(self, *arguments: str, **more: Any) -> RunnerProcess:
         """A runner of this test alone."""
@@ -210,6 +210,10 @@ class RunnerCase(unittest.TestCase):
 
     def mark(self, name: str = "mark") -> Path:
         return self.folder / name
+
+    def deaf(self) -> Dict[str, Any]:
+        """The parameters of a function that ends when `go` is there."""
+        return {"mark": str(self.mark()), "go": str(self.mark("go"))}
 
     def wait_for(self, mark: Path, words: str) -> None:
         eventually(f"{words} in {mark.name}", lambda: mark.exists() and words in mark.read_text())

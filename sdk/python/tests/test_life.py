@@ -17,21 +17,14 @@ from .harness import PATIENCE_SECONDS, ROOT, Caller, RunnerCase, RunnerProcess, 
 FOREVER = "600"
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 class Begin(RunnerCase):
     # RQ-7
     def test_the_address_comes_from_the_environment_or_the_flag_which_wins(self) -> None:
-        port = free_port()
-        runner = self.start(env={"RRQ_RUNNER_TCP_SOCKET": f"localhost:{port}"})
-        self.assertEqual(runner.address, ("127.0.0.1", port))
+        runner = self.start(env={"RRQ_RUNNER_TCP_SOCKET": "127.0.0.3:0"})
+        self.assertEqual(runner.address[0], "127.0.0.3")
         self.assertEqual(self.caller(runner).ask("echo")["status"], "success")
         both = {"RRQ_RUNNER_TCP_SOCKET": "127.0.0.1:1"}
-        runner = self.start("--tcp-socket", f"127.0.0.2:{free_port()}", env=both)
+        runner = self.start("--tcp-socket", "127.0.0.2:0", env=both)
         self.assertEqual(runner.address[0], "127.0.0.2")
         self.assertEqual(self.caller(runner).ask("echo")["status"], "success")
 
@@ -133,7 +126,9 @@ class End(RunnerCase):
 
     def test_a_function_that_heeds_nothing_does_not_keep_the_process(self) -> None:
         runner = self.start("--grace", "0.1")
-        caller = self.begin(runner, "deaf")
+        caller = self.caller(runner)
+        caller.send("request", request("deaf", self.deaf()))
+        self.wait_for(self.mark(), "begun")
         runner.process.send_signal(signal.SIGTERM)
         self.assertEqual(caller.receive()["error"]["type"], "cancelled")
         self.assertEqual(runner.ended(), 0)
@@ -177,9 +172,9 @@ class Parent(RunnerCase):
 
     def test_a_runner_dies_with_its_parent_in_mid_job(self) -> None:
         parent, pid, connection = self.family()
-        caller, mark = Caller.over(connection), self.mark()
-        caller.send("request", request("deaf", {"seconds": 600, "mark": str(mark)}))
-        self.wait_for(mark, "begun")
+        caller = Caller.over(connection)
+        caller.send("request", request("deaf", self.deaf()))
+        self.wait_for(self.mark(), "begun")
         self.assertTrue(is_alive(pid))
         parent.kill()
         eventually("the end of the runner", lambda: not is_alive(pid))
