@@ -183,8 +183,8 @@ fn base64(bytes: &[u8], all: &mut BTreeSet<Vec<u8>>) {
     }
 }
 
-/// The texts of base64 that may be broken into lines: from the first character that the secret alone
-/// decides, up to the padding where nothing follows it.
+/// The texts of base64 that may be broken into lines: from the first character that the secret
+/// alone decides, up to the padding where nothing follows it.
 pub(super) fn in_lines(value: &str) -> Vec<Line> {
     let mut all = BTreeSet::new();
     for text in parts(value) {

@@ -1,7 +1,7 @@
 //! Stepping through bytes to the places where a pattern may begin.
 //!
-//! At each place two bytes are looked at, those at a window's end, and a table says how far the next
-//! place is at which a pattern could begin: most of what a job prints is stepped over.
+//! At each place two bytes are looked at, those at a window's end, and a table says how far the
+//! next place is at which a pattern could begin: most of what a job prints is stepped over.
 
 use super::find::Hit;
 
