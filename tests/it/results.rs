@@ -75,7 +75,10 @@ fn reports_of_a_job_are_seen_through_the_api_and_the_command_line() {
     let past = typed(&server, &["tests", "--history", "bad"]);
     assert!(past.contains("FAIL"), "{past}");
     // Seen failing once, and never passing: the list, the API and the history say the same.
-    assert!(past.contains("api is broken: it only fails"), "{past}");
+    assert!(
+        past.contains("api › bad is broken: it only fails"),
+        "{past}"
+    );
     let failed = person.get(&format!("/api/v1/runs/{run}/tests?status=failed"));
     assert_eq!(failed["tests"][0]["verdict"], "broken");
 }
