@@ -19,6 +19,7 @@ mod partitions;
 mod project;
 mod results;
 mod sandbox;
+mod sdk_python;
 mod secrets;
 mod shuffled;
 mod traffic;

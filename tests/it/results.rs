@@ -75,7 +75,10 @@ fn reports_of_a_job_are_seen_through_the_api_and_the_command_line() {
     let past = typed(&server, &["tests", "--history", "bad"]);
     assert!(past.contains("FAIL"), "{past}");
     // Seen failing once, and never passing: the list, the API and the history say the same.
-    assert!(past.contains("api is broken: it only fails"), "{past}");
+    assert!(
+        past.contains("api › bad is broken: it only fails"),
+        "{past}"
+    );
     let failed = person.get(&format!("/api/v1/runs/{run}/tests?status=failed"));
     assert_eq!(failed["tests"][0]["verdict"], "broken");
 }
@@ -106,7 +109,10 @@ fn a_job_killed_in_the_middle_of_its_report_keeps_what_was_seen() {
     rustix::process::kill_process(shell, rustix::process::Signal::KILL).unwrap();
     let over = person.until_over(&run);
     assert_eq!(over["outcome"], "FAILED", "{over}");
-    assert_eq!(names(&person, &run, ""), ["second", "first"]);
+    // That there was more is seen beside it.
+    let mut all = names(&person, &run, "");
+    all.sort();
+    assert_eq!(all, ["first", "report r.tap", "second"]);
     let job = only_job(&person, &run);
     assert_eq!(person.attempt(&job)["cause"], "user_signal");
 }

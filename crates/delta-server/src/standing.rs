@@ -1,11 +1,13 @@
 //! How tests stand, from what is stored of them: *flaky* ones passed and failed on the same commit,
 //! *broken* ones only fail. Found out when it is asked for; nothing of it is kept.
 
+use std::collections::HashMap;
+
 use delta_core::command::Status;
 use delta_core::run::RunHeader;
 use delta_core::{Cause, Command, LeaseKey};
 use delta_store::StoreError;
-use delta_store::read::Reader;
+use delta_store::read::{JobRows, Reader};
 use delta_store::results::{PastResult, ResultQuery, ResultStatus, StoredResult, TestQuery};
 use delta_wire::api::TestVerdict;
 
@@ -15,12 +17,27 @@ pub const LOOKED_AT: usize = 200;
 /// is a query of its own.
 const MAX_FLAKY: usize = 20;
 
-/// What the past of a test says of its failure.
+/// What the past of a test says of its failure. The same test in another job is another one: what
+/// passes on one system may well fail on the next.
 pub fn judge(
     reader: &dyn Reader,
     header: &RunHeader,
     failure: &StoredResult,
 ) -> Result<Option<TestVerdict>, StoreError> {
+    let past = past(reader, header, failure)?;
+    let here = |it: &&PastResult| is_same_source(it, header, failure);
+    if is_flaky(past.iter().filter(here)) {
+        return Ok(Some(TestVerdict::Flaky));
+    }
+    Ok(is_broken(past.iter()).then_some(TestVerdict::Broken))
+}
+
+/// Results of this very test, newest first.
+fn past(
+    reader: &dyn Reader,
+    header: &RunHeader,
+    failure: &StoredResult,
+) -> Result<Vec<PastResult>, StoreError> {
     let query = TestQuery {
         name: failure.row.name.clone(),
         suite: Some(failure.row.suite.clone()),
@@ -28,23 +45,29 @@ pub fn judge(
         before: None,
     };
     let mut past = reader.test_history(&query, LOOKED_AT)?;
-    past.retain(|it| it.repository == header.repository);
-    let run = failure.lease.attempt.run();
-    let here = |it: &&PastResult| {
-        let commit = it.commit.is_some() && it.commit == header.commit;
-        commit || it.lease.attempt.run() == run
-    };
-    if is_flaky(past.iter().filter(here)) {
-        return Ok(Some(TestVerdict::Flaky));
-    }
-    Ok(is_broken(past.iter()).then_some(TestVerdict::Broken))
+    past.retain(|it| {
+        it.repository == header.repository
+            && it.key == failure.row.key
+            && it.lease.attempt.job.n == failure.lease.attempt.job.n
+    });
+    Ok(past)
 }
 
-/// Results of one source: it passed, and it failed.
-pub fn is_flaky<'a>(results: impl Iterator<Item = &'a PastResult> + Clone) -> bool {
-    let mut passed = results.clone();
-    let mut failed = results;
-    passed.any(|it| it.status == ResultStatus::Pass) && failed.any(|it| it.status.is_unhappy())
+/// Of the same commit, or, where there is none, of the same run.
+fn is_same_source(it: &PastResult, header: &RunHeader, failure: &StoredResult) -> bool {
+    let commit = it.commit.is_some() && it.commit == header.commit;
+    commit || it.lease.attempt.run() == failure.lease.attempt.run()
+}
+
+/// Results of one source: some test among them passed, and failed.
+pub fn is_flaky<'a>(results: impl Iterator<Item = &'a PastResult>) -> bool {
+    let mut seen: HashMap<([u8; 16], u32), (bool, bool)> = HashMap::new();
+    for it in results {
+        let (passed, failed) = seen.entry((it.key, it.lease.attempt.job.n)).or_default();
+        *passed |= it.status == ResultStatus::Pass;
+        *failed |= it.status.is_unhappy();
+    }
+    seen.values().any(|it| *it == (true, true))
 }
 
 /// It failed, be it once, and never passed.
@@ -67,15 +90,17 @@ pub fn may_be_flaky(command: &Command) -> bool {
     )
 }
 
-/// Every test that failed under this lease is known to pass on the same commit, and some did fail
-/// (A57).
+/// Every test that failed under this lease is known to pass in the same job on the same commit, and
+/// some did fail (A57).
 pub fn only_flaky_failed(reader: &dyn Reader, lease: LeaseKey) -> Result<bool, StoreError> {
-    let counts = reader.lease_results(lease)?.counts;
-    let failed = usize::try_from(counts.failed + counts.errors).unwrap_or(usize::MAX);
-    if failed == 0 || failed > MAX_FLAKY {
+    let known = reader.lease_results(lease)?;
+    let failed = known.counts.failed + known.counts.errors;
+    let failed = usize::try_from(failed).unwrap_or(usize::MAX);
+    let dropped = known.claim.is_some_and(|claim| claim.dropped > 0);
+    if failed == 0 || failed > MAX_FLAKY || dropped {
         return Ok(false);
     }
-    let Some(rows) = reader.job(lease.attempt.job)? else {
+    let Some(job) = reader.job(lease.attempt.job)? else {
         return Ok(false);
     };
     let query = ResultQuery {
@@ -86,11 +111,37 @@ pub fn only_flaky_failed(reader: &dyn Reader, lease: LeaseKey) -> Result<bool, S
         after: None,
     };
     for failure in reader.results(&query, MAX_FLAKY)? {
-        if judge(reader, &rows.run.header, &failure)? != Some(TestVerdict::Flaky) {
+        if !passes_elsewhere(reader, &job, &failure)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Whether another lease of the same job saw it pass. What strangers report decides nothing for a
+/// run that is trusted.
+fn passes_elsewhere(
+    reader: &dyn Reader,
+    job: &JobRows,
+    failure: &StoredResult,
+) -> Result<bool, StoreError> {
+    let header = &job.run.header;
+    let past = past(reader, header, failure)?;
+    let passed = past.iter().filter(|it| {
+        it.status == ResultStatus::Pass
+            && it.lease != failure.lease
+            && is_same_source(it, header, failure)
+    });
+    for it in passed.take(MAX_FLAKY) {
+        let Some(other) = reader.job(it.lease.attempt.job)? else {
+            continue;
+        };
+        let trusted = other.run.header.trusted || !header.trusted;
+        if trusted && other.job.name == job.job.name {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The same result with what the server knows better.

@@ -179,6 +179,8 @@ pub struct TestQuery {
 pub struct PastResult {
     pub id: i64,
     pub lease: LeaseKey,
+    /// The same test in another lease has the same.
+    pub key: [u8; 16],
     pub status: ResultStatus,
     pub suite: Text,
     pub duration_ms: Option<u64>,

@@ -192,17 +192,21 @@ impl Root {
         })
     }
 
-    /// The names in a folder, in no order; those that are no text are left out.
-    pub fn names(&self, path: &str) -> io::Result<Vec<String>> {
+    /// The names in a folder, in no order, and how many there are that are no text.
+    pub fn names(&self, path: &str) -> io::Result<(Vec<String>, usize)> {
         let folder = self.folder(path)?;
-        let mut names = Vec::new();
+        let (mut names, mut strange) = (Vec::new(), 0);
         for entry in Dir::read_from(&folder.folder)? {
             let name = entry?.file_name().to_bytes().to_vec();
-            if !matches!(&*name, b"." | b"..") {
-                names.extend(String::from_utf8(name));
+            if matches!(&*name, b"." | b"..") {
+                continue;
+            }
+            match String::from_utf8(name) {
+                Ok(name) => names.push(name),
+                Err(_) => strange += 1,
             }
         }
-        Ok(names)
+        Ok((names, strange))
     }
 
     /// Makes a link; what it points at is the caller's to judge.

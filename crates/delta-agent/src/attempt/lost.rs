@@ -36,8 +36,10 @@ pub(super) async fn bury(folder: &Path, order: &Order) -> Record {
         }
         group.is_some_and(|group| group.clear())
     });
+    let confirmed = ending.await.unwrap_or(false);
+    // Only now does nobody write into the log any more.
     let mut record = record(folder, order.deadlines);
-    record.confirmed = ending.await.unwrap_or(false);
+    record.confirmed = confirmed;
     if let Some(container) = &order.container {
         let number = folder.file_name().unwrap_or_default().to_string_lossy();
         let attempt = attempt_label(&container.owner, &number);

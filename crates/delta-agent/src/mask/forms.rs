@@ -8,17 +8,12 @@
 use std::collections::BTreeSet;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+
+use super::lines::Line;
 
 /// What is shorter is not looked for: it would be found in half of all words.
 pub(crate) const MIN_BYTES: usize = 6;
-
-/// Columns at which programs break base64: coreutils and MIME, and PEM.
-const WRAPPED: [usize; 2] = [76, 64];
-
-/// Of longer ones only the lines are looked for where the lines of base64 may break anywhere: the
-/// forms of one would take megabytes.
-const MAX_WRAPPED: usize = 4096;
 
 /// Every form of a secret, each once.
 pub(super) fn of(value: &str) -> BTreeSet<Vec<u8>> {
@@ -31,7 +26,6 @@ pub(super) fn of(value: &str) -> BTreeSet<Vec<u8>> {
         base64(text.as_bytes(), &mut all);
         // What `echo` hands to an encoder.
         base64(format!("{text}\n").as_bytes(), &mut all);
-        wrapped(text.as_bytes(), &mut all);
     }
     all.retain(|form| form.len() >= MIN_BYTES);
     all
@@ -178,35 +172,32 @@ fn base64(bytes: &[u8], all: &mut BTreeSet<Vec<u8>>) {
         // Where nothing follows it.
         add(&text[begin..]);
         add(&format!("{}{padding}", &text[begin..]));
-        if before == 0 {
-            let text = format!("{text}{padding}");
-            for columns in WRAPPED {
-                for line in text.as_bytes().chunks(columns) {
-                    add(&String::from_utf8_lossy(line));
-                }
-            }
+        // So short that no part of it is looked for alone: broken into lines at any place.
+        let own = &text[begin..bits / 6];
+        let short = own.len() < 2 * MIN_BYTES;
+        for first in (1..own.len()).filter(|_| short) {
+            let (first, rest) = own.split_at(first);
+            add(&format!("{first}\n{rest}"));
+            add(&format!("{first}\r\n{rest}"));
         }
     }
 }
 
-/// In lines, behind something else that was encoded with it, so that the first line may break at
-/// any place of the secret. Of a first line that has little of it the rest alone is looked for:
-/// otherwise the ends of many lines would be held back.
-fn wrapped(bytes: &[u8], all: &mut BTreeSet<Vec<u8>>) {
-    if bytes.len() > MAX_WRAPPED {
-        return;
-    }
-    for before in 0..3 {
-        let text = STANDARD_NO_PAD.encode([&[0; 2][..before], bytes].concat());
-        let own = &text[(8 * before).div_ceil(6)..8 * (before + bytes.len()) / 6];
-        for columns in WRAPPED {
-            for first in 1..own.len().min(columns + 1) {
-                let (first, rest) = own.as_bytes().split_at(first);
-                let little = first.len() < MIN_BYTES && rest.len() >= MIN_BYTES;
-                let lines = (!little).then_some(first).into_iter();
-                let lines: Vec<&[u8]> = lines.chain(rest.chunks(columns)).collect();
-                all.extend(["\n", "\r\n"].map(|end| lines.join(end.as_bytes())));
+/// The texts of base64 that may be broken into lines: from the first character that the secret
+/// alone decides, up to the padding where nothing follows it.
+pub(super) fn in_lines(value: &str) -> Vec<Line> {
+    let mut all = BTreeSet::new();
+    for text in parts(value) {
+        for bytes in [text.to_owned(), format!("{text}\n")].map(String::into_bytes) {
+            for before in 0..3 {
+                let whole = STANDARD.encode([&[0; 2][..before], &bytes].concat());
+                let begin = (8 * before).div_ceil(6);
+                let own = 8 * (before + bytes.len()) / 6 - begin;
+                all.insert((whole.as_bytes()[begin..].to_vec(), own));
             }
         }
     }
+    all.into_iter()
+        .map(|(text, own)| Line { text, own })
+        .collect()
 }

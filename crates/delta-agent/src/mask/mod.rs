@@ -10,6 +10,8 @@
 
 mod find;
 mod forms;
+mod lines;
+mod skips;
 #[cfg(test)]
 mod tests;
 

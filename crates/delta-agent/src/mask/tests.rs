@@ -134,6 +134,40 @@ fn bytes_are_held_only_while_they_could_begin_a_secret() {
 }
 
 #[test]
+fn long_secrets_in_lines_are_masked_to_the_last() {
+    // T6: what YAML, JSON and encoders make of certificates and of long tokens.
+    let mut random = Random(11);
+    let one_line = random.text("abcXYZ019_-.", 5200);
+    let lines: Vec<String> = (0..50).map(|_| random.text("AbC123+/", 64)).collect();
+    for secret in [one_line, lines.join("\n")] {
+        let patterns = patterns(&[&secret]);
+        for before in ["user:", "u", ""] {
+            let mut all = Vec::new();
+            wrapped(&secret, before, &mut all);
+            let mut masked: (Vec<u8>, Vec<u8>) = Default::default();
+            for (stream, own) in all {
+                if masked.0 != stream {
+                    let out = Masker::whole(&patterns, &stream);
+                    masked = (stream, out);
+                }
+                assert!(!holds(&masked.1, &own), "{}", String::from_utf8_lossy(&own));
+            }
+        }
+    }
+}
+
+#[test]
+fn white_space_without_end_is_not_held_without_end() {
+    let secret = "a-secret-that-is-long-enough-for-lines";
+    let mut masker = Masker::new(Some(patterns(&[secret])));
+    let text = engines::STANDARD.encode(secret);
+    let shown = masker.push(&text.as_bytes()[..20]).len();
+    assert_eq!(shown, 0, "it may be one");
+    masker.push(b"\n");
+    assert!(!masker.push(&[b' '; 100]).is_empty());
+}
+
+#[test]
 fn without_secrets_nothing_is_touched() {
     let mut masker = Masker::new(Patterns::of([]).map(Arc::new));
     assert_eq!(masker.push(b"anything"), b"anything");
@@ -194,7 +228,14 @@ fn wrapped(secret: &str, before: &str, all: &mut Vec<(Vec<u8>, Vec<u8>)>) {
     let text = engines::STANDARD.encode(format!("{before}{secret}"));
     let (begin, end) = (before.len() * 8, (before.len() + secret.len()) * 8);
     let own = begin.div_ceil(6)..end / 6;
-    for (columns, newline) in [(76, "\n"), (76, "\r\n"), (64, "\n")] {
+    for (columns, newline) in [
+        (76, "\n"),
+        (76, "\r\n"),
+        (64, "\n    "),
+        (64, "\\n"),
+        (76, "\r\n\t"),
+        (20, "\\r\\n"),
+    ] {
         let lines: Vec<&[u8]> = text.as_bytes().chunks(columns).collect();
         let stream = lines.join(newline.as_bytes());
         for (line, begin) in lines.iter().zip((0..).step_by(columns)) {

@@ -158,6 +158,9 @@ pub struct StepRecord {
     /// It took longer than it may.
     #[serde(default)]
     pub timed_out: bool,
+    /// Why what it reported is not all there, where it is a test.
+    #[serde(default)]
+    pub report_lost: Option<String>,
 }
 
 /// How it ended, written once.

@@ -8,13 +8,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use delta_core::Cause;
 use delta_core::time::{Millis, Span};
 use rustix::process::Pid;
+use tokio::sync::oneshot;
 
 use super::attempt::{Shim, folder_inside};
 use super::order::{Event, StepRecord};
@@ -31,6 +32,20 @@ const KILL_BOUND: Span = Span::secs(5);
 /// Between two rounds of KILL: deaths are waited for, not slept through.
 const FIRST_ROUND: Span = Span(2);
 const LONGEST_ROUND: Span = Span(50);
+
+/// How long reports of a test that was stopped may keep the end of what it started waiting, as long
+/// as the lease is held: they are copied in milliseconds unless they are huge.
+const KEEP_BOUND: Span = Span::secs(2);
+
+/// Letters kept of why a report was lost: hundreds of tests may have lost theirs, and the record of
+/// the end has a reserve to fit into.
+const MAX_LOST: usize = 80;
+
+/// What a test may report, and what of it was there before it; nothing where nobody could look.
+struct Found {
+    pattern: String,
+    before: Option<HashMap<String, aside::About>>,
+}
 
 /// How the steps ended, before what they left is cleared.
 pub(super) struct Verdict {
@@ -93,6 +108,10 @@ impl Shim {
 
     async fn step(&mut self, index: usize) -> StepEnd {
         let step = self.order.steps[index].clone();
+        let found = self.look_for_reports(step.report.clone()).await;
+        if let Some(stop) = self.stop {
+            return StepEnd::Stopped(stop.reason);
+        }
         self.step = Some(index);
         self.release();
         self.spool.step(index + 1, &step);
@@ -101,17 +120,12 @@ impl Shim {
         let (started_at, began) = (clock::wall_time(), Instant::now());
         self.step_deadline = step.timeout.map(|timeout| clock::now() + span(timeout));
         self.silent_at = self.silent_from_now();
-        let report = step.report.clone().map(|pattern| {
-            let before = aside::look(Path::new(&self.order.workspace), &pattern);
-            (pattern, before)
-        });
         let end = self.begin(index, step).await;
         (self.step_deadline, self.silent_at) = (None, None);
         self.drain();
         self.release();
-        if let Some((pattern, before)) = report {
-            self.set_report_aside(index, &pattern, &before);
-        }
+        let took = began.elapsed();
+        let report_lost = self.set_report_aside(index, found).await;
         let status = match &end {
             StepEnd::Exited(status) | StepEnd::OutOfMemory { status, .. } => Some(*status),
             _ => None,
@@ -119,31 +133,81 @@ impl Shim {
         let record = StepRecord {
             index,
             started_at,
-            took: began.elapsed(),
+            took,
             exit_code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
             timed_out: matches!(end, StepEnd::Stopped(StopReason::StepTimedOut)),
+            report_lost,
         };
         self.steps.push(record.clone());
         self.control.send(&Event::StepEnded(record));
         end
     }
 
-    /// The next test may write over it.
-    fn set_report_aside(
-        &mut self,
-        index: usize,
-        pattern: &str,
-        before: &HashMap<String, aside::About>,
-    ) {
-        let into = self.folder.join(aside::FOLDER).join(index.to_string());
-        let (workspace, left) = (Path::new(&self.order.workspace), &mut self.report_bytes);
-        let said = aside::keep(workspace, pattern, before, &into, left);
+    /// What lies there before a test begins.
+    async fn look_for_reports(&mut self, pattern: Option<String>) -> Option<Found> {
+        let pattern = pattern?;
+        let (workspace, wanted) = (PathBuf::from(&self.order.workspace), pattern.clone());
+        let looking = self.meanwhile(move || aside::look(&workspace, &wanted));
+        let before = looking.await;
+        Some(Found { pattern, before })
+    }
+
+    /// The next test may write over its report; why it is not all there, if it is not.
+    async fn set_report_aside(&mut self, index: usize, found: Option<Found>) -> Option<String> {
+        let Found { pattern, before } = found?;
+        let said = match before {
+            Some(before) => {
+                let into = self.folder.join(aside::FOLDER).join(index.to_string());
+                let workspace = PathBuf::from(&self.order.workspace);
+                let (mut left, wanted) = (self.report_bytes, pattern.clone());
+                let keeping = self.meanwhile(move || {
+                    let said = aside::keep(&workspace, &wanted, &before, &into, &mut left);
+                    (said, left)
+                });
+                keeping.await.map(|(said, left)| {
+                    self.report_bytes = left;
+                    said
+                })
+            }
+            None => None,
+        };
+        let said = said.unwrap_or_else(|| vec![format!("reports {pattern}: they were not kept")]);
+        self.release();
         for words in &said {
             self.spool.mark(words);
         }
         if !said.is_empty() {
             self.marked();
+        }
+        let lost = said.into_iter().next()?;
+        Some(lost.chars().take(MAX_LOST).collect())
+    }
+
+    /// Does what may take long in a thread, and goes on with everything else until it is done.
+    /// Nothing where no thread could be had, or an order to stop does not wait any longer.
+    async fn meanwhile<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, mut doing) = oneshot::channel();
+        let work = move || drop(done.send(work()));
+        let thread = std::thread::Builder::new().name("reports".into());
+        thread.spawn(work).ok()?;
+        let not_before = clock::now() + KEEP_BOUND;
+        loop {
+            let give_up = self.stop.map(|stop| match stop.reason {
+                StopReason::LeaseLost => Millis(stop.kill_at),
+                _ => Millis(stop.kill_at).max(not_before),
+            });
+            tokio::select! {
+                biased;
+                done = &mut doing => return done.ok(),
+                () = self.turn(give_up) => {}
+            }
+            if give_up.is_some_and(|at| clock::now() >= at) {
+                return None;
+            }
         }
     }
 

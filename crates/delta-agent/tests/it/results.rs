@@ -94,9 +94,9 @@ async fn reports_of_several_formats_are_sent_and_summed_up() {
     agent.shut_down().await;
 }
 
-// T12: what was read stands, and the rest is said.
+// T12: what was read stands, and that there was more is seen beside it.
 #[tokio::test]
-async fn a_broken_report_is_said_and_changes_no_outcome() {
+async fn a_broken_report_of_steps_has_an_error_of_its_own_and_changes_no_outcome() {
     let broken = "<testsuite><testcase name=\"one\"/><testcase name=";
     let script = format!(
         "printf '%s' '{broken}' > broken.xml; \
@@ -111,7 +111,14 @@ async fn a_broken_report_is_said_and_changes_no_outcome() {
     let agent = Agent::start(&server);
     let ended = server.wait_results(1).await;
     assert_eq!(ended[0].status(), RunStatus::Success);
-    assert_eq!(ended[0].summary.map(|it| it.total_tests), Some(1));
+    let names = ["bomb.xml", "broken.xml", "link.xml", "pipe.xml"];
+    let errors = names.map(|name| (format!("report {name}"), TestStatus::Error));
+    let mut wanted = BTreeMap::from(errors);
+    wanted.insert("one".to_owned(), TestStatus::Pass);
+    assert_eq!(outcomes(&server.state()), wanted);
+    let broken = kept(&server.state()).into_values();
+    let broken: Vec<TestResult> = broken.filter(|it| it.name.contains("broken")).collect();
+    assert_eq!(broken[0].error_message, "the report ends in the middle");
     let log = server.log();
     for words in [
         "report broken.xml: ",
@@ -233,6 +240,34 @@ async fn the_next_agent_sends_them_again_under_the_same_names() {
     agent.shut_down().await;
 }
 
+// A crash keeps what was seen: nobody can read again what is gone.
+#[tokio::test]
+async fn the_next_agent_takes_nothing_back_that_it_cannot_read_again() {
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let wait = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
+    let lines = "printf 'ok 1 - one\\nok 2 - two\\n'";
+    let script = format!("{lines} > r.tap; {wait}; rm r.tap");
+    let gone = spec(&script, json!({ "format": "tap", "path": "r.tap" }));
+    // Its shim is lost in the middle of the test, so that nothing is set aside.
+    let script = format!("{lines} > r.tap; {wait}; kill -9 $PPID");
+    let mut lost = test("lost", "sh", &["-c", &script]);
+    lost["result_config"] = json!({ "result_file": "r.tap", "result_format": "TAP" });
+    for job in [gone, json!({ "tests": [lost] })] {
+        let _ = std::fs::remove_file(&go);
+        let server = FakeServer::start(&[job]).await;
+        let agent = Agent::start(&server);
+        // A line is known to be whole when the next has come.
+        server.wait_for("TestResult", 1).await;
+        let agent = agent.replaced(&server).await;
+        std::fs::write(&go, "").expect("a file");
+        server.wait_results(1).await;
+        let left = outcomes(&server.state());
+        assert_eq!(left.get("one"), Some(&TestStatus::Pass), "{left:?}");
+        agent.shut_down().await;
+    }
+}
+
 /// Bytes of memory that this process has now.
 fn memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
@@ -341,6 +376,64 @@ async fn a_test_whose_report_has_a_failure_fails_the_attempt() {
     assert_ne!(ended[0].status(), RunStatus::Success);
     assert_eq!(ended[0].cause, "user_exit");
     assert_eq!(ended[0].message, "1 of 1 tests failed");
+    agent.shut_down().await;
+}
+
+// A68: one of which only a part is known did not pass, whatever the exit code says.
+#[tokio::test]
+async fn a_test_whose_report_breaks_off_fails_the_attempt() {
+    let with = |id: &str, format: &str, text: &str, end: &str| {
+        let script = format!("printf '%s\\n' '{text}' > {id}.out; {end}");
+        let mut test = test(id, "sh", &["-c", &script]);
+        let file = format!("{id}.out");
+        test["result_config"] = json!({ "result_file": file, "result_format": format });
+        test
+    };
+    let cut = "<testsuite tests=\"3\" failures=\"1\"><testcase name=\"one\"/>\
+               <testcase name=\"two\"><failure";
+    let claims = "<testsuite tests=\"2\" failures=\"1\"><testcase name=\"three\"/>\
+                  <testcase name=\"four\"/></testsuite>";
+    let specs = [
+        (
+            with("tap", "TAP", "1..3\nok 1 - a\nok 2 - b", "true"),
+            "ends in the middle",
+        ),
+        (with("cut", "JUNIT", cut, "true"), "ends in the middle"),
+        (
+            with("claims", "JUNIT", claims, "true"),
+            "more tests or failures",
+        ),
+        (
+            with("bad", "JUNIT", "<testsuite><a></b>", "true"),
+            "report bad.out: near byte",
+        ),
+        (with("exits", "JUNIT", cut, "exit 4"), "exit code 4"),
+    ];
+    let jobs: Vec<Value> = specs
+        .iter()
+        .map(|(test, _)| json!({ "tests": [test] }))
+        .collect();
+    let server = FakeServer::start(&jobs).await;
+    let agent = Agent::start(&server);
+    let ended = server.wait_results(jobs.len()).await;
+    for ended in &ended {
+        assert_ne!(ended.status(), RunStatus::Success, "{}", ended.message);
+        assert_eq!(ended.cause, "user_exit");
+    }
+    let kept = kept(&server.state());
+    for (test, words) in &specs {
+        let id = test["test_id"].as_str().expect("a name");
+        let own = &kept[&(id.to_owned(), 0)];
+        assert_ne!(own.status(), TestStatus::Pass);
+        assert_eq!(own.status() == TestStatus::Fail, id == "exits", "{id}");
+        assert_eq!((own.name.as_str(), own.suite.as_str()), (id, "s"));
+        assert!(own.error_message.contains(words), "{}", own.error_message);
+    }
+    // What was read of them stands.
+    let names = outcomes(&server.state());
+    for name in ["a", "b", "one", "three", "four"] {
+        assert_eq!(names.get(name), Some(&TestStatus::Pass), "{name}");
+    }
     agent.shut_down().await;
 }
 

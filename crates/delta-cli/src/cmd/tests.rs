@@ -166,12 +166,16 @@ async fn history(client: &Client, name: &str, args: &Args, terminal: &Terminal) 
     }
     for standing in &found.standings {
         let what = match standing.verdict {
-            Some(TestVerdict::Flaky) => "flaky: it passed and failed on the same commit",
+            Some(TestVerdict::Flaky) => "flaky: it passed and failed on the same source",
             Some(TestVerdict::Broken) => "broken: it only fails",
             None => continue,
         };
-        let suite = clean::text(&standing.suite);
-        terminal.say(&format!("{suite} is {what}"));
+        let (name, suite) = (clean::text(&found.name), clean::text(&standing.suite));
+        let test = match suite.is_empty() {
+            true => name,
+            false => format!("{suite} › {name}"),
+        };
+        terminal.say(&format!("{test} is {what}"));
     }
     Ok(Exit::Ok)
 }

@@ -14,11 +14,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use serde::{Deserialize, Serialize};
 
 pub use quota::{CacheLimits, NoRoom};
 pub use scope::Scope;
 
+use crate::holder::hex;
 use crate::objects::Objects;
 
 /// Bytes of one cache: a large `target` folder, compressed.
@@ -186,6 +188,31 @@ impl Caches<'_> {
         }
     }
 
+    /// Reads all of its bytes, and removes it where they are not those that were saved, so that
+    /// its key can be saved again. Says whether it did: nobody else's word counts.
+    pub fn check(&self, cache: &Cache) -> io::Result<bool> {
+        let mut hash = Hash(Context::new(&SHA256));
+        let same = match File::open(self.bytes_of(cache)) {
+            // Lost, or it was removed just now: its key is free in the end.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            file => {
+                let size = io::copy(&mut file?, &mut hash)?;
+                size == cache.meta.size && hex(hash.0.finish().as_ref()) == cache.meta.sha256
+            }
+        };
+        if same {
+            return Ok(false);
+        }
+        if let Some((scope, key)) = cache.id.split_once('-')
+            && self
+                .read(scope, key)?
+                .is_some_and(|it| it.meta == cache.meta)
+        {
+            self.delete(cache)?;
+        }
+        Ok(true)
+    }
+
     /// Everything there is.
     pub fn all(&self) -> io::Result<Vec<Cache>> {
         let mut all = Vec::new();
@@ -245,6 +272,20 @@ impl Caches<'_> {
             used_at: found.modified()?,
             path,
         }))
+    }
+}
+
+/// Hashes what is written to it.
+struct Hash(Context);
+
+impl io::Write for Hash {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

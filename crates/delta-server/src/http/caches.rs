@@ -9,9 +9,12 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::run::RunHeader;
-use delta_wire::api::{CacheFound, CacheList, CacheSaved, CacheView, FindCache, cache_key};
+use delta_wire::api::{
+    CacheChecked, CacheFound, CacheList, CacheSaved, CacheView, FindCache, cache_key,
+};
 use delta_wire::{ErrorBody, ErrorCode, Invalid, Millis};
 use tokio::io::AsyncWriteExt;
+use tokio::sync::Semaphore;
 use tokio_util::io::ReaderStream;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -28,12 +31,15 @@ use crate::identity::Principal;
 
 /// Bytes that are read at a time for one reader.
 const PIECE_BYTES: usize = 256 * 1024;
+/// Each check reads a whole cache: one after the other, however many are asked for.
+static CHECKS: Semaphore = Semaphore::const_new(1);
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(find_cache))
         .routes(routes!(save_cache))
         .routes(routes!(fetch_cache))
+        .routes(routes!(check_cache))
         .routes(routes!(list_caches))
         .routes(routes!(remove_cache))
 }
@@ -62,9 +68,7 @@ async fn find_cache(
     let scopes = Scope::readable(&asker.run);
     let found = app.files(move |objects| {
         let caches = objects.caches();
-        let found = caches.find(&scopes, &wanted.key, &wanted.restore_keys)?;
-        found.iter().for_each(|it| caches.used(it));
-        Ok(found)
+        caches.find(&scopes, &wanted.key, &wanted.restore_keys)
     });
     let found = found.await?;
     let metrics = app.metrics();
@@ -97,6 +101,8 @@ async fn fetch_cache(
     let found = app.files(move |objects| {
         let caches = objects.caches();
         let found = caches.get(&scopes, &cache)?;
+        // Here and not where it is looked for: one that nobody fetches may age.
+        found.iter().for_each(|it| caches.used(it));
         Ok(found.map(|it| (it.meta.size, caches.bytes_of(&it))))
     });
     let (size, path) = found.await?.ok_or_else(|| ApiError::not_found("cache"))?;
@@ -114,6 +120,41 @@ async fn fetch_cache(
         .headers_mut()
         .insert(header::CONTENT_LENGTH, size.into());
     Ok(response)
+}
+
+/// A cache that could not be restored: the server looks at its bytes, and removes it where they are
+/// not those that were saved.
+#[utoipa::path(post, path = "/api/v1/runner/jobs/{id}/caches/{cache}/check", tag = "runner",
+    params(("id" = String, Path), ("cache" = String, Path), ("Delta-Lease" = String, Header)),
+    responses(
+        (status = 200, body = CacheChecked),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+async fn check_cache(
+    State(app): State<App>,
+    Runner(who): Runner,
+    Path((id, cache)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let asker = match asker(&app, &who, &id, &headers).await? {
+        Ok(asker) => asker,
+        Err(answer) => return Ok(answer),
+    };
+    let scopes = Scope::readable(&asker.run);
+    let turn = CHECKS.acquire().await;
+    let turn = turn.map_err(|error| internal("no cache can be checked", &error))?;
+    let named = cache.clone();
+    let removed = app.files(move |objects| {
+        let (caches, _turn) = (objects.caches(), turn);
+        let found = caches.get(&scopes, &named)?;
+        found.map(|it| caches.check(&it)).transpose()
+    });
+    let removed = removed.await?;
+    let removed = removed.ok_or_else(|| ApiError::not_found("cache"))?;
+    if removed {
+        tracing::warn!(%cache, "a cache was removed: its bytes are not those that were saved");
+    }
+    Ok(axum::Json(CacheChecked { removed }).into_response())
 }
 
 /// Save a cache in the run's own scope, once per key.

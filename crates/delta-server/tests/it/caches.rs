@@ -1,6 +1,10 @@
 //! Caches under a lease: written once, to the run's own scope, whole or not at all; read by whoever
 //! may.
 
+use std::fs::{File, FileTimes};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
 use aws_lc_rs::digest::{SHA256, digest};
 use delta_wire::agent::proto::{AssignWork, RunStatus};
 use serde_json::{Value, json};
@@ -163,4 +167,101 @@ async fn a_cache_is_written_once_whole_and_by_a_lease_that_lives() {
         .header("Delta-Lease", &work.lease);
     let request = request.json(&json!({ "key": "k" })).send().await.unwrap();
     assert_eq!(request.status().as_u16(), 409);
+}
+
+async fn check(bench: &Bench, work: &AssignWork, id: &str) -> Answer {
+    let request = bench.client.post(url(bench, work, &format!("/{id}/check")));
+    let request = request.bearer_auth(&bench.runner);
+    let request = request.header("Delta-Lease", &work.lease);
+    Answer::of(request.send().await.unwrap()).await
+}
+
+/// The only file of the caches whose name ends so.
+fn stored(bench: &Bench, ending: &str) -> PathBuf {
+    let mut open = vec![bench.data.path().join("objects/caches")];
+    let mut found = Vec::new();
+    while let Some(path) = open.pop() {
+        match std::fs::read_dir(&path) {
+            Ok(entries) => open.extend(entries.map(|it| it.unwrap().path())),
+            Err(_) => found.push(path),
+        }
+    }
+    found.retain(|it| it.to_str().unwrap().ends_with(ending));
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+#[tokio::test]
+async fn a_cache_whose_bytes_changed_is_removed_and_no_other_whoever_says_it_is_bad() {
+    // T7, D15
+    let bench = Bench::patient().await;
+    let mut agent = Agent::new(&bench).await;
+    let main = at_work(&bench, &mut agent, "trusted", "main").await;
+    let saved = save(&bench, &main, "deps", &hash(b"good"), "good").await;
+    assert_eq!(saved.expect(200)["saved"], true);
+    let found = find(&bench, &main, "deps", &[]).await;
+    let id = found["id"].as_str().unwrap().to_owned();
+    done(&mut agent, &main).await;
+    check(&bench, &main, &id).await.expect(409);
+    let fork = at_work(&bench, &mut agent, "untrusted", "patch").await;
+    assert_eq!(
+        check(&bench, &fork, &id).await.expect(200)["removed"],
+        false
+    );
+    assert_eq!(fetch(&bench, &fork, &id).await.text, "good");
+    let own = save(&bench, &fork, "own", &hash(b"own"), "own").await;
+    assert_eq!(own.expect(200)["saved"], true);
+    let own = find(&bench, &fork, "own", &[]).await["id"].clone();
+    done(&mut agent, &fork).await;
+    let main = at_work(&bench, &mut agent, "trusted", "main").await;
+    check(&bench, &main, own.as_str().unwrap())
+        .await
+        .expect(404);
+    let removed = bench
+        .client
+        .delete(format!(
+            "{}/api/v1/caches/{}",
+            bench.base,
+            own.as_str().unwrap()
+        ))
+        .bearer_auth(&bench.admin);
+    assert_eq!(removed.send().await.unwrap().status().as_u16(), 204);
+    for damage in [Some("goad"), Some("goo"), None] {
+        match (stored(&bench, ".data"), damage) {
+            (path, Some(bytes)) => std::fs::write(path, bytes).unwrap(),
+            (path, None) => std::fs::remove_file(path).unwrap(),
+        }
+        let taken = save(&bench, &main, "deps", &hash(b"good"), "good").await;
+        assert_eq!(taken.expect(200)["saved"], false);
+        let id = find(&bench, &main, "deps", &[]).await["id"].clone();
+        let checked = check(&bench, &main, id.as_str().unwrap()).await;
+        assert_eq!(checked.expect(200)["removed"], true, "{damage:?}");
+        assert_eq!(find(&bench, &main, "deps", &[]).await, json!(null));
+        let again = save(&bench, &main, "deps", &hash(b"good"), "good").await;
+        assert_eq!(again.expect(200)["saved"], true, "{damage:?}");
+        assert_eq!(
+            fetch(&bench, &main, id.as_str().unwrap()).await.text,
+            "good"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_cache_is_used_when_it_is_fetched_and_not_when_it_is_found() {
+    let bench = Bench::patient().await;
+    let mut agent = Agent::new(&bench).await;
+    let work = at_work(&bench, &mut agent, "trusted", "main").await;
+    let saved = save(&bench, &work, "k", &hash(b"bytes"), "bytes").await;
+    assert_eq!(saved.expect(200)["saved"], true);
+    let long_ago = SystemTime::now() - Duration::from_secs(86_400);
+    let entry = File::open(stored(&bench, ".json")).unwrap();
+    entry
+        .set_times(FileTimes::new().set_modified(long_ago))
+        .unwrap();
+    let before = find(&bench, &work, "k", &[]).await;
+    let found = find(&bench, &work, "k", &[]).await;
+    assert_eq!(found["used_at"], before["used_at"]);
+    fetch(&bench, &work, found["id"].as_str().unwrap()).await;
+    let fetched = find(&bench, &work, "k", &[]).await;
+    assert_ne!(fetched["used_at"], before["used_at"]);
 }

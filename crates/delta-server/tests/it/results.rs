@@ -243,8 +243,17 @@ fn handed(lease: &Lease, results: &[(&str, &str)]) -> Value {
 
 /// A run on a commit, whose one job hands in these results.
 async fn tested_on(bench: &Bench, commit: &str, results: &[(&str, &str)]) -> String {
+    tested_by(bench, ("unit", "trusted"), commit, results).await
+}
+
+async fn tested_by(
+    bench: &Bench,
+    (name, trust): (&str, &str),
+    commit: &str,
+    results: &[(&str, &str)],
+) -> String {
     let body = json!({ "repository": "https://example.org/r.git", "ref": "main",
-        "commit": commit, "jobs": [job("unit")] });
+        "commit": commit, "trust": trust, "jobs": [job(name)] });
     let run = text(&bench.ask("/runs", body).await.expect(201)["run_id"]);
     let lease = bench.acked().await;
     bench
@@ -321,6 +330,12 @@ async fn an_attempt_whose_failures_are_all_known_to_pass_failed_by_flaky_tests()
     let fails = [("shaky", "FAIL")];
     let first = tested_on(&bench, &commit, &fails).await;
     assert_eq!(causes_of(&bench, &first).await, ["user_exit"]);
+    // Neither a fork nor another job says anything about this one.
+    for other in [("unit", "untrusted"), ("lint", "trusted")] {
+        tested_by(&bench, other, &commit, &[("shaky", "PASS")]).await;
+    }
+    let alone = tested_on(&bench, &commit, &fails).await;
+    assert_eq!(causes_of(&bench, &alone).await, ["user_exit"]);
     tested_on(&bench, &commit, &[("shaky", "PASS")]).await;
     let again = tested_on(&bench, &commit, &fails).await;
     assert_eq!(causes_of(&bench, &again).await, ["flaky"]);
@@ -333,6 +348,7 @@ async fn an_attempt_whose_failures_are_all_known_to_pass_failed_by_flaky_tests()
     let work = agent.work().await;
     agent.accepts(&work).await;
     let failed = TestResult {
+        test_id: String::new(),
         suite: String::new(),
         ..result("shaky", TestStatus::Fail)
     };

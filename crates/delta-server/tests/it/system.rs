@@ -41,6 +41,7 @@ async fn the_description_lists_exactly_the_paths_that_exist() {
         ("get", "/api/v1/runs/{id}/artifacts"),
         ("get", "/api/v1/runner/jobs/{id}/caches/{cache}"),
         ("post", "/api/v1/runner/jobs/{id}/caches/find"),
+        ("post", "/api/v1/runner/jobs/{id}/caches/{cache}/check"),
         ("put", "/api/v1/runner/jobs/{id}/caches"),
         ("get", "/api/v1/runner/jobs/{id}/inputs"),
         ("get", "/api/v1/runner/jobs/{id}/inputs/{artifact}"),

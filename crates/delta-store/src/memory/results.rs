@@ -135,6 +135,7 @@ impl Results for MemoryReader {
             (asked && shown(&tables, it.lease)).then(|| PastResult {
                 id: it.id,
                 lease: it.lease,
+                key: it.row.key,
                 status: it.row.status,
                 suite: it.row.suite,
                 duration_ms: it.row.duration_ms,

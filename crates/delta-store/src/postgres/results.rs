@@ -183,9 +183,12 @@ fn claim(fields: &mut Fields) -> Result<ResultClaim, StoreError> {
     Ok(ResultClaim { counts, dropped })
 }
 
+fn key(bytes: &[u8]) -> Result<[u8; 16], StoreError> {
+    bytes.try_into().map_err(|_| corrupt("a result", "its key"))
+}
+
 fn read(row: &Row) -> Result<StoredResult, StoreError> {
     let mut fields = Fields::of(row);
-    let key = |bytes: &[u8]| bytes.try_into().map_err(|_| corrupt("a result", "its key"));
     Ok(StoredResult {
         id: fields.int()?,
         lease: lease(&mut fields)?,
@@ -209,6 +212,7 @@ fn read_past(row: &Row) -> Result<PastResult, StoreError> {
     Ok(PastResult {
         id: fields.int()?,
         lease: lease(&mut fields)?,
+        key: key(fields.bytes()?)?,
         status: status(&mut fields)?,
         suite: fields.text()?,
         duration_ms: fields.opt_int()?.map(i64::cast_unsigned),

@@ -88,7 +88,8 @@ const PAGE: &str = concat!(
 const HISTORY: &str = concat!(
     "SELECT t.id, ",
     lease!(),
-    ", t.status, t.suite, t.duration_ms, t.message, t.at, r.repository, r.git_ref, r.commit_id \
+    ", t.result_key, t.status, t.suite, t.duration_ms, t.message, t.at, r.repository, r.git_ref, \
+     r.commit_id \
      FROM (SELECT * FROM results WHERE name = ?1 AND (?2 IS NULL OR id < ?2) \
            ORDER BY id DESC LIMIT ?3) t ",
     shown!(),
@@ -264,6 +265,10 @@ fn claim(c: &mut Columns) -> Result<ResultClaim, StoreError> {
     Ok(ResultClaim { counts, dropped })
 }
 
+fn key(bytes: &[u8]) -> Result<[u8; 16], StoreError> {
+    bytes.try_into().map_err(|_| corrupt("a result", "its key"))
+}
+
 fn read(row: &Row) -> Result<StoredResult, StoreError> {
     let mut c = Columns { row, next: 0 };
     let text = |it: &str| Ok(it.into());
@@ -271,7 +276,7 @@ fn read(row: &Row) -> Result<StoredResult, StoreError> {
         id: c.get()?,
         lease: lease(&mut c)?,
         row: ResultRow {
-            key: c.bytes(|it| it.try_into().map_err(|_| corrupt("a result", "its key")))?,
+            key: c.bytes(key)?,
             status: ResultStatus::from_code(c.get()?)?,
             test_id: c.text()?,
             suite: c.text()?,
@@ -291,6 +296,7 @@ fn read_past(row: &Row) -> Result<PastResult, StoreError> {
     Ok(PastResult {
         id: c.get()?,
         lease: lease(&mut c)?,
+        key: c.bytes(key)?,
         status: ResultStatus::from_code(c.get()?)?,
         suite: c.text()?,
         duration_ms: c.get::<Option<i64>>()?.map(column::unsigned),

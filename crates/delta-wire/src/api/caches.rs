@@ -56,6 +56,13 @@ pub struct CacheSaved {
     pub saved: bool,
 }
 
+/// What became of a cache that could not be restored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CacheChecked {
+    /// True: its bytes were not those that were saved, and its key is free again.
+    pub removed: bool,
+}
+
 /// A cache that is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CacheView {

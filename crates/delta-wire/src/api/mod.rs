@@ -21,7 +21,7 @@ pub use agents::{
     AgentLease, AgentList, AgentResources, AgentStatus, AgentView, DrainView, ListAgents,
 };
 pub use caches::{
-    CacheFound, CacheList, CacheSaved, CacheView, FindCache, MAX_CACHE_KEY, cache_key,
+    CacheChecked, CacheFound, CacheList, CacheSaved, CacheView, FindCache, MAX_CACHE_KEY, cache_key,
 };
 pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;

@@ -1,7 +1,8 @@
 //! The archive of a cache: tar inside zstd, written as a stream; `unpack` reads it.
 //!
 //! It holds files, folders and links that stay inside. Nothing else is packed. Everything has a
-//! bound (T11), the same for both ways.
+//! bound (T11), the same for both ways: what could not be unpacked again is not packed, for it
+//! would hold its key and be of use to nobody.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +12,8 @@ use tar::{Builder, EntryType, Header};
 use tokio_util::sync::CancellationToken;
 
 use super::super::files::{FileError, Kind, Owner, Root};
+use super::super::transfer::size as in_words;
+use super::unpack::{self, MAX_LINK_BYTES, MAX_RATIO};
 
 /// Entries of one archive: several large `node_modules`.
 pub(super) const MAX_ENTRIES: usize = 500_000;
@@ -35,6 +38,8 @@ pub(super) enum ArchiveError {
     TooLarge,
     #[error("it is not an archive of ours: {0}")]
     Strange(String),
+    #[error("it could not be restored: {0}")]
+    NoWayBack(String),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -44,26 +49,28 @@ pub(super) enum ArchiveError {
 pub(super) struct Content {
     pub entries: usize,
     pub bytes: u64,
-    /// Links that lead away, pipes, files of others: not packed.
+    /// Links that lead away, pipes, files of others, names that are no text: not packed.
     pub left_out: usize,
 }
 
 /// Packs what lies beneath these paths of a root, under a name of its own.
 pub(super) struct Packer<'a, W: Write> {
-    builder: Builder<zstd::Encoder<'static, W>>,
+    builder: Builder<Counted<zstd::Encoder<'static, Counted<W>>>>,
     stopped: &'a CancellationToken,
     owner: Owner,
     pub content: Content,
+    link_bytes: usize,
 }
 
 impl<'a, W: Write> Packer<'a, W> {
     pub fn new(to: W, owner: Owner, stopped: &'a CancellationToken) -> io::Result<Self> {
-        let builder = Builder::new(zstd::Encoder::new(to, LEVEL)?);
+        let packed = zstd::Encoder::new(Counted::new(to), LEVEL)?;
         Ok(Packer {
-            builder,
+            builder: Builder::new(Counted::new(packed)),
             stopped,
             owner,
             content: Content::default(),
+            link_bytes: 0,
         })
     }
 
@@ -85,11 +92,13 @@ impl<'a, W: Write> Packer<'a, W> {
                 return Err(ArchiveError::TooLarge);
             }
             let name = format!("{part}/{path}");
+            unpack::path_of(name.as_bytes()).map_err(|error| no_way_back(&name, &error))?;
             match kind {
                 Kind::Folder => {
                     self.folder(&name)?;
                     // The last is taken first.
-                    let mut names = root.names(&path)?;
+                    let (mut names, strange) = root.names(&path)?;
+                    self.content.left_out += strange;
                     names.sort_by(|one, two| two.cmp(one));
                     open.extend(names.into_iter().map(|it| (join(&path, &it), depth + 1)));
                 }
@@ -107,9 +116,13 @@ impl<'a, W: Write> Packer<'a, W> {
             .append_data(&mut header, format!("{name}/"), io::empty())
     }
 
-    fn link(&mut self, name: &str, target: &str) -> io::Result<()> {
+    fn link(&mut self, name: &str, target: &str) -> Result<(), ArchiveError> {
+        self.link_bytes += name.len() + target.len();
+        if self.link_bytes > MAX_LINK_BYTES {
+            return Err(ArchiveError::TooLarge);
+        }
         let mut header = header(EntryType::Symlink, 0o777, 0, 0);
-        self.builder.append_link(&mut header, name, target)
+        Ok(self.builder.append_link(&mut header, name, target)?)
     }
 
     fn file(&mut self, name: &str, root: &Root, path: &str) -> Result<(), ArchiveError> {
@@ -150,8 +163,49 @@ impl<'a, W: Write> Packer<'a, W> {
 
     /// Ends the archive, and gives back where it was written to.
     pub fn finish(self) -> Result<(W, Content), ArchiveError> {
-        let to = self.builder.into_inner()?.finish()?;
-        Ok((to, self.content))
+        let tar = self.builder.into_inner()?;
+        let packed = tar.to.finish()?;
+        let most = unpack::most(packed.count);
+        if self.content.bytes > most || tar.count > unpack::most_read(most) {
+            let (all, packed) = (in_words(self.content.bytes), in_words(packed.count));
+            let why = format!("{all} would come out of {packed}, more than {MAX_RATIO} times that");
+            return Err(ArchiveError::NoWayBack(why));
+        }
+        Ok((packed.to, self.content))
+    }
+}
+
+fn no_way_back(name: &str, error: &ArchiveError) -> ArchiveError {
+    // Such a path is long.
+    let few: String = name.chars().take(80).collect();
+    let why = match error {
+        ArchiveError::Strange(why) => why.clone(),
+        other => other.to_string(),
+    };
+    ArchiveError::NoWayBack(format!("{} is {why}", few.escape_debug()))
+}
+
+/// Counts what is written through it.
+struct Counted<W> {
+    to: W,
+    count: u64,
+}
+
+impl<W> Counted<W> {
+    fn new(to: W) -> Self {
+        Counted { to, count: 0 }
+    }
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.to.write(bytes)?;
+        self.count += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
     }
 }
 

@@ -342,3 +342,45 @@ fn links_that_stay_are_told_from_those_that_leave() {
         assert_eq!(stays(path, target), inside, "{path} -> {target}");
     }
 }
+
+fn packing(root: &Path, path: &str) -> Result<(Vec<u8>, Content), ArchiveError> {
+    let stopped = CancellationToken::new();
+    let mut packer = Packer::new(Vec::new(), me(), &stopped).expect("a packer");
+    packer.add(WORKSPACE, &Root::open(root).expect("a root"), path)?;
+    packer.finish()
+}
+
+// T11
+#[test]
+fn what_could_not_be_unpacked_again_is_not_packed() {
+    let place = tempfile::tempdir().expect("a folder");
+    fs::create_dir(place.path().join("zeros")).expect("a folder");
+    let zeros = fs::File::create(place.path().join("zeros/file")).expect("a file");
+    zeros.set_len(80 * 1024 * 1024).expect("zeros");
+    let bomb = packing(place.path(), "zeros");
+    let said = bomb.expect_err("a bomb").to_string();
+    assert!(said.contains("83.9 MB would come out of"), "{said}");
+    // As deep as can be below its own path, and too deep below the workspace.
+    let above = ["d"; 8].join("/");
+    let deep = format!("{above}/{}", ["d"; MAX_DEPTH].join("/"));
+    fs::create_dir_all(place.path().join(deep)).expect("folders");
+    let deep = packing(place.path(), &above);
+    assert!(matches!(deep, Err(ArchiveError::NoWayBack(_))), "{deep:?}");
+    // What is within both bounds comes back.
+    zeros.set_len(60 * 1024 * 1024).expect("zeros");
+    let (bytes, _) = packing(place.path(), "zeros").expect("packed");
+    let into = tempfile::tempdir().expect("a folder");
+    open(&bytes, bytes.len() as u64, into.path()).expect("unpacked");
+}
+
+#[test]
+fn a_name_that_is_no_text_is_left_out_and_counted() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = tempfile::tempdir().expect("a folder");
+    let deps = place.path().join("deps");
+    fs::create_dir_all(deps.join(std::ffi::OsStr::from_bytes(b"f\xff"))).expect("a folder");
+    fs::write(deps.join(std::ffi::OsStr::from_bytes(b"\xff")), "x").expect("a file");
+    fs::write(deps.join("plain"), "x").expect("a file");
+    let (_, content) = pack(place.path(), &["deps"]);
+    assert_eq!((content.entries, content.left_out), (2, 2));
+}

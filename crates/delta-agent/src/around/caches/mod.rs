@@ -16,7 +16,7 @@ mod unpack;
 use std::time::Duration;
 
 use delta_core::Cause;
-use delta_wire::api::{CacheFound, CacheView, FindCache, cache_key};
+use delta_wire::api::{CacheChecked, CacheFound, CacheView, FindCache, cache_key};
 use delta_wire::job_spec::CacheSpec;
 use reqwest::{Method, Response};
 use serde::{Deserialize, Serialize};
@@ -32,10 +32,13 @@ use super::{Around, Failed};
 const MAX_ANSWER: usize = 64 * 1024;
 
 /// What a cache of the spec was looked for by, and whether exactly that was found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Looked {
     pub key: String,
     pub exact: bool,
+    /// Exactly that is there, could not be restored, and stays: nothing else can be saved.
+    #[serde(default)]
+    pub blocked: bool,
     /// What was restored for it, exactly or not.
     #[serde(default)]
     pub hit: Option<Hit>,
@@ -70,6 +73,19 @@ async fn find(around: &Around<'_>, wanted: &FindCache) -> Result<Option<CacheVie
     }
 }
 
+/// Tells the server of one that could not be restored; says whether it has removed it, or has none.
+async fn check(around: &Around<'_>, id: &str) -> Result<bool, Trouble> {
+    let client = around.context.courier.client()?;
+    let job = &around.identity.job_id;
+    let path = format!("/api/v1/runner/jobs/{job}/caches/{id}/check");
+    let request = client.make(Method::POST, &path, around.lease)?;
+    match judged(request.send().await?).await {
+        Ok(answer) => Ok(read::<CacheChecked>(answer).await?.removed),
+        Err(Trouble::NotFound) => Ok(true),
+        Err(trouble) => Err(trouble),
+    }
+}
+
 async fn read<T: serde::de::DeserializeOwned>(mut answer: Response) -> Result<T, Trouble> {
     let mut body = Vec::new();
     while let Some(piece) = answer.chunk().await? {
@@ -98,7 +114,7 @@ const SHARED_HOME: &str =
     "lies in the agent's own HOME, which stays between jobs; it is left alone";
 
 /// The paths of a cache: of the workspace, or below a HOME that is the job's own; and those that
-/// are left alone.
+/// are left alone. None lies inside another, so that nothing is packed twice.
 fn places(around: &Around<'_>, cache: &CacheSpec) -> Result<(Vec<Place>, Vec<String>), Failed> {
     let (mut places, mut left) = (Vec::new(), Vec::new());
     for path in &cache.paths {
@@ -120,7 +136,26 @@ fn places(around: &Around<'_>, cache: &CacheSpec) -> Result<(Vec<Place>, Vec<Str
         }
         places.push((part, parts.join("/")));
     }
-    Ok((places, left))
+    Ok((apart(places), left))
+}
+
+/// Without those that lie inside others.
+fn apart(mut places: Vec<Place>) -> Vec<Place> {
+    let mut kept: Vec<Place> = Vec::new();
+    // Whatever lies inside another is longer; of the same, the first counts.
+    let order = places.clone();
+    places.sort_by_key(|(_, path)| path.len());
+    for (part, path) in places {
+        let inside = |(of, above): &Place| {
+            let rest = path.strip_prefix(above.as_str());
+            *of == part && rest.is_some_and(|it| it.is_empty() || it.starts_with('/'))
+        };
+        if !kept.iter().any(inside) {
+            kept.push((part, path));
+        }
+    }
+    kept.sort_by_key(|place| order.iter().position(|it| it == place));
+    kept
 }
 
 /// The key and the prefixes, resolved in the workspace as it is before the work.
@@ -161,4 +196,29 @@ async fn wanted(around: &Around<'_>, cache: &CacheSpec) -> Result<FindCache, Fai
         key,
         restore_keys: keys,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_inside_another_is_that_ones() {
+        let place = |part: &'static str, path: &str| (part, path.to_owned());
+        let all = vec![
+            place(WORKSPACE, "z/deps/a"),
+            place(WORKSPACE, "z/deps"),
+            place(HOME, "z/deps/a"),
+            place(WORKSPACE, "z/deps"),
+            place(WORKSPACE, "z/deps-more"),
+            place(WORKSPACE, "a"),
+        ];
+        let wanted = [
+            place(WORKSPACE, "z/deps"),
+            place(HOME, "z/deps/a"),
+            place(WORKSPACE, "z/deps-more"),
+            place(WORKSPACE, "a"),
+        ];
+        assert_eq!(apart(all), wanted);
+    }
 }

@@ -101,8 +101,9 @@ impl Moving {
                 kind => Some(kind?),
             };
             if (self.from.kind(&path)?, &there) == (Kind::Folder, &Some(Kind::Folder)) {
-                let names = self.from.names(&path)?.into_iter();
-                open.extend(names.map(|name| format!("{path}/{name}")));
+                // All of them are text: an archive has no others.
+                let (names, _) = self.from.names(&path)?;
+                open.extend(names.into_iter().map(|name| format!("{path}/{name}")));
                 continue;
             }
             if there.is_some() {

@@ -34,13 +34,19 @@ pub(in crate::around) async fn save(around: &Around<'_>, looked: &[Looked]) {
                 let took = began.elapsed().as_secs_f64();
                 let left = match left_out {
                     0 => String::new(),
-                    n => format!("; {n} links and special files were left out"),
+                    n => format!(
+                        "; {n} links, special files and names that are no text were left out"
+                    ),
                 };
                 format!(
                     "cache {name}: saved {key} ({} in {took:.1}s){left}",
                     size(bytes)
                 )
             }
+            Ok(Done::There) if looked.blocked => format!(
+                "cache {name}: not saved: {key} is there and could not be restored, as said above; \
+                 `delta-ci caches rm` removes it"
+            ),
             Ok(Done::There) => format!("cache {name}: {key} was saved by another meanwhile"),
             Ok(Done::Empty) => format!("cache {name}: there is nothing to save"),
             Err(trouble) => format!("cache {name}: not saved: {trouble}"),

@@ -40,6 +40,7 @@ mod tests {
         Looked {
             key: "key".to_owned(),
             exact: true,
+            blocked: false,
             hit: Some(hit),
         }
     }
@@ -49,6 +50,7 @@ mod tests {
         let miss = Looked {
             key: "key".to_owned(),
             exact: false,
+            blocked: false,
             hit: None,
         };
         let now = Duration::from_millis(12_400);

@@ -19,7 +19,7 @@ use super::archive::{
 };
 
 /// How much larger than the archive its content may be, beyond what any archive may hold.
-const MAX_RATIO: u64 = 100;
+pub(super) const MAX_RATIO: u64 = 100;
 const FREE_BYTES: u64 = 64 * 1024 * 1024;
 /// Bytes of a path: what the kernel takes.
 const MAX_PATH: usize = 4096;
@@ -28,12 +28,22 @@ const MAX_PATH: usize = 4096;
 const MAX_LONG_NAME: u64 = 2 * MAX_PATH as u64;
 /// Bytes of all links, which are held until everything else is there: several large
 /// `node_modules/.bin`.
-const MAX_LINK_BYTES: usize = 64 * 1024 * 1024;
+pub(super) const MAX_LINK_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes of what is around each entry: its header and its names.
 const AROUND_ENTRY: u64 = 2048;
 /// The largest window that is unpacked, as a power of two: 8 MiB of memory, four times what is
 /// packed with.
 const WINDOW_LOG: u32 = 23;
+
+/// Bytes of all files of an archive that has so many.
+pub(super) fn most(packed: u64) -> u64 {
+    MAX_BYTES.min(FREE_BYTES.max(packed.saturating_mul(MAX_RATIO)))
+}
+
+/// Bytes that are read of one whose files have so many: whatever the entries say.
+pub(super) fn most_read(most: u64) -> u64 {
+    most + (MAX_ENTRIES as u64) * AROUND_ENTRY
+}
 
 /// Unpacks into a fresh folder. What is there afterwards is what the archive says, or an error.
 pub(super) fn unpack(
@@ -44,11 +54,10 @@ pub(super) fn unpack(
 ) -> Result<Content, ArchiveError> {
     let mut decoder = zstd::Decoder::new(from)?;
     decoder.window_log_max(WINDOW_LOG)?;
-    let most = MAX_BYTES.min(FREE_BYTES.max(packed.saturating_mul(MAX_RATIO)));
-    // Whatever the entries say: no more than this is looked at.
+    let most = most(packed);
     let mut archive = Archive::new(Bounded {
         from: decoder,
-        left: most + (MAX_ENTRIES as u64) * AROUND_ENTRY,
+        left: most_read(most),
     });
     let mut unpacking = Unpacking {
         into,
@@ -191,7 +200,7 @@ fn long_name<R: Read>(entry: &mut Entry<'_, R>) -> Result<Vec<u8>, ArchiveError>
 }
 
 /// A relative path below one of the parts, and nothing else.
-fn path_of(bytes: &[u8]) -> Result<String, ArchiveError> {
+pub(super) fn path_of(bytes: &[u8]) -> Result<String, ArchiveError> {
     let strange = |why: &str| Err(ArchiveError::Strange(why.to_owned()));
     let Ok(text) = std::str::from_utf8(bytes) else {
         return strange("a name that is no text");

@@ -45,9 +45,14 @@ pub fn keep(
     // It has its name when all of it is there: an agent may be looking for it.
     let unfinished = into.with_extension("new");
     for path in found {
-        // Whatever cannot be opened is said when the reports are read.
-        let Ok(file) = files::open(workspace, &path) else {
-            continue;
+        let file = match files::open(workspace, &path) {
+            Ok(file) => file,
+            // That there is none is said when the reports are read.
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => continue,
+            Err(problem) => {
+                problems.push(format!("report {path}: {problem}"));
+                continue;
+            }
         };
         if before.contains_key(&path) && before.get(&path).copied() == files::about(&file) {
             continue;
@@ -76,8 +81,29 @@ fn copy(file: std::fs::File, path: &str, into: &Path, left: u64) -> io::Result<u
         ));
     }
     std::fs::create_dir_all(into)?;
-    let mut to = Root::open(into)?.create(path, 0o600)?;
-    io::copy(&mut file.take(length), &mut to)
+    let root = Root::open(into)?;
+    whole(&root, path, |to| write(file.take(length), length, to))
+}
+
+/// Creates a file that is there only when all of it is: a part of a report would replace what was
+/// read of it along.
+fn whole(
+    root: &Root,
+    path: &str,
+    fill: impl FnOnce(&mut std::fs::File) -> io::Result<u64>,
+) -> io::Result<u64> {
+    let filled = fill(&mut root.create(path, 0o600)?);
+    if filled.is_err() {
+        root.remove(path)?;
+    }
+    filled
+}
+
+fn write(mut from: impl Read, length: u64, to: &mut impl io::Write) -> io::Result<u64> {
+    match io::copy(&mut from, to)? {
+        copied if copied < length => Err(io::Error::other("it was cut while it was copied")),
+        copied => Ok(copied),
+    }
 }
 
 #[cfg(test)]
@@ -85,6 +111,53 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    /// A disk that is full after some bytes.
+    struct Full(usize);
+
+    impl io::Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.0);
+            self.0 -= taken;
+            match taken {
+                0 => Err(io::ErrorKind::StorageFull.into()),
+                taken => Ok(taken),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    // A68: a part of a report is none, and would replace what was read of it along.
+    #[test]
+    fn what_cannot_be_set_aside_as_a_whole_is_not_there_at_all() {
+        let problem = write(&b"ok 1\nok 2\n"[..], 10, &mut Full(7)).unwrap_err();
+        assert_eq!(problem.kind(), io::ErrorKind::StorageFull);
+        // It became shorter between the two looks at it.
+        write(&b"ok 1\n"[..], 10, &mut Vec::new()).unwrap_err();
+
+        let aside = tempfile::tempdir().unwrap();
+        let copied = |text: &str, take: &dyn Fn(&mut fs::File) -> io::Result<u64>| {
+            let into = aside.path().join("0.new");
+            fs::create_dir_all(&into).unwrap();
+            let root = Root::open(&into).unwrap();
+            whole(&root, "out/r.tap", |to| {
+                io::Write::write_all(to, text.as_bytes())?;
+                take(to)
+            })
+        };
+        copied("ok 1", &|_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+        assert!(
+            files::find(&aside.path().join("0.new"), "**")
+                .unwrap()
+                .is_empty()
+        );
+        copied("ok 1", &|_| Ok(4)).unwrap();
+        let found = files::find(&aside.path().join("0.new"), "**").unwrap();
+        assert_eq!(found, ["out/r.tap"]);
+    }
 
     // EP-21: what a test finds is not what it wrote.
     #[test]

@@ -108,7 +108,8 @@ impl Book {
                 true => (!known.is_some_and(|it| it.kept), state.kept),
                 false => (known.is_none(), state.seen.len()),
             };
-            if new && count >= MAX_RESULTS {
+            // A test of the job spec has one of its own at most, and it may decide.
+            if new && id.case.is_some() && count >= MAX_RESULTS {
                 return Entered::Full;
             }
             let same = known.is_some_and(|it| it.content == content);
@@ -142,16 +143,17 @@ impl Book {
     }
 
     /// From here on everything is read for the last time. An agent that took the attempt over does
-    /// not know what the one before it has sent, so it takes all of it back.
-    pub fn begin_last_round(&self, taken_over: bool) {
+    /// not know what the one before it has sent: where all reports are there to be read again it
+    /// takes all of it back.
+    pub fn begin_last_round(&self, anew: bool) {
         {
             let mut state = self.state();
             state.last = Some(HashSet::new());
-            if taken_over {
+            if anew {
                 state.seen.clear();
             }
         }
-        if taken_over {
+        if anew {
             self.send(TestResult {
                 withdrawn: true,
                 ..Default::default()

@@ -4,8 +4,9 @@
 //! While the work goes on, reports that grow line by line are read along, so that what was seen is
 //! kept whatever happens to this machine. When it is over every report is read from its beginning,
 //! and that counts; a case that was sent already is known by its report, its name and its number.
-//! A report that cannot be read to its end is said in the log and changes no outcome by itself. One
-//! that lay there before the first step, and stayed as it was, is none of this attempt's.
+//! A report that cannot be read to its end is an error of its test, or a result of its own where
+//! steps wrote it: the exit code decides of those. One that lay there before the first step, and
+//! stayed as it was, is none of this attempt's.
 
 pub(crate) mod aside;
 mod book;
@@ -30,7 +31,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
 use self::book::{Book, Id};
-use self::read::Source;
+use self::read::{Said, Source};
 use self::send::Sender;
 pub(crate) use self::stale::Stale;
 use self::tail::Stage;
@@ -44,6 +45,9 @@ const QUEUE: usize = 256;
 /// How long a server that is there may take no result once the work is over. A store that is away
 /// is back by then, or the attempt is better done again.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Problems of reports that are said in the result of a test; the log says all of them.
+const MAX_WORDS: usize = 5;
 
 /// One report, or several by one pattern.
 #[derive(Clone, Debug)]
@@ -172,27 +176,43 @@ impl Results {
         self.stage.end();
         self.working = None;
         self.book.mask(around.log.patterns());
-        let (stage, taken_over) = (self.stage.clone(), self.taken_over);
+        let (stage, taken_over, stale) = (self.stage.clone(), self.taken_over, self.stale.clone());
+        let places = self.places(around.records);
+        let (looked_at, root) = (places.clone(), self.workspace.clone());
         self.off_the_loop(move |book| {
             // What they read is older than what is read now.
             stage.wait_for_readers();
-            book.begin_last_round(taken_over);
+            // What is gone can be read by nobody again: what was sent of it stands.
+            let there =
+                |(report, place): &(ReportSpec, PathBuf)| report.is_in(place, &root, &stale);
+            book.begin_last_round(taken_over && looked_at.iter().all(there));
         })
         .await;
-        let mut problems = Vec::new();
-        for report in self.reports.clone() {
-            problems.extend(self.read_all(report).await);
+        let mut problems: Vec<(Option<u32>, Said)> = Vec::new();
+        for (report, place) in places {
+            let test = report.test;
+            let said = self.read_all(report, place).await.into_iter();
+            problems.extend(said.map(|said| (test, said)));
         }
         self.off_the_loop(Book::withdraw_the_rest).await;
         let (records, spec) = (around.records, around.spec);
-        for (index, test) in spec.tests.iter().enumerate() {
-            if let Some(record) = records.iter().find(|it| it.index == index) {
-                self.by_exit_code(test, record).await;
+        for (place, test) in (0..).zip(&spec.tests) {
+            let record = records
+                .iter()
+                .find(|it| u32::try_from(it.index) == Ok(place));
+            let own = problems
+                .iter()
+                .filter(|(of, it)| *of == Some(place) && it.unread);
+            let unread = own.map(|(_, said)| said.words.as_str());
+            let lost = record.and_then(|it| it.report_lost.as_deref());
+            let unread: Vec<&str> = lost.into_iter().chain(unread).take(MAX_WORDS).collect();
+            if record.is_some() || !unread.is_empty() {
+                self.result_of(test, place, record, &unread).await;
             }
         }
         self.book.close();
-        for problem in &problems {
-            around.log.mark(problem);
+        for (_, problem) in &problems {
+            around.log.mark(&problem.words);
         }
         let missing = self.missing().await;
         let summary = self.book.summary();
@@ -204,6 +224,19 @@ impl Results {
             failed: failed(spec, &summary).or(missing),
             ..Kept::default()
         }
+    }
+
+    /// Every report with the folder it is read from.
+    fn places(&self, records: &[StepRecord]) -> Vec<(ReportSpec, PathBuf)> {
+        let place = |report: &ReportSpec| {
+            let ended = records
+                .iter()
+                .any(|it| report.test.is_some() && u32::try_from(it.index).ok() == report.test);
+            let alone = !ended && !report.is_shared(&self.reports);
+            let place = read::place(&self.aside, report, &self.workspace, alone);
+            (report.clone(), place)
+        };
+        self.reports.iter().map(place).collect()
     }
 
     /// Does something with the book that may wait for the line.
@@ -233,18 +266,20 @@ impl Results {
     }
 
     /// Every report of a pattern, and what is to be said of them.
-    async fn read_all(&self, report: ReportSpec) -> Vec<String> {
+    async fn read_all(&self, report: ReportSpec, place: PathBuf) -> Vec<Said> {
         let (workspace, book, stale) = (
             self.workspace.clone(),
             self.book.clone(),
             self.stale.clone(),
         );
-        let place = read::place(&self.aside, &report, &workspace);
         let reading = tokio::task::spawn_blocking(move || {
             let found = match files::find(&place, &report.pattern) {
                 Ok(found) => found,
                 Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-                Err(problem) => return vec![format!("reports {}: {problem}", report.pattern)],
+                Err(problem) => {
+                    let words = format!("reports {}: {problem}", report.pattern);
+                    return vec![Said::unread(words)];
+                }
             };
             let mut problems = Vec::new();
             for path in &found {
@@ -257,32 +292,42 @@ impl Results {
                 problems.extend(source.read_whole(&book, &stale));
             }
             if found.is_empty() {
-                problems.push(format!("no report of tests is at {}", report.pattern));
+                let words = format!("no report of tests is at {}", report.pattern);
+                problems.push(Said::plain(words));
             }
             problems
         });
         reading
             .await
-            .unwrap_or_else(|_| vec!["a report could not be read".to_owned()])
+            .unwrap_or_else(|_| vec![Said::unread("a report could not be read".to_owned())])
     }
 
-    /// The result of a test that has no report, or whose report has no result: a test without a
-    /// result never counts as passed (A68).
-    async fn by_exit_code(&self, test: &TestSpec, record: &StepRecord) {
+    /// The result of a test that has no report, or whose report has no result or was not read as
+    /// it was meant: a test without a result never counts as passed (A68), nor does one of which
+    /// only a part is known.
+    async fn result_of(
+        &self,
+        test: &TestSpec,
+        place: u32,
+        record: Option<&StepRecord>,
+        unread: &[&str],
+    ) {
         let config = test.result_config.as_ref();
         let reported = config.is_some_and(|config| config.result_file.is_some());
-        let Ok(place) = u32::try_from(record.index) else {
-            return;
-        };
-        if reported && self.book.has_results_of(place) {
+        if reported && unread.is_empty() && self.book.has_results_of(place) {
             return;
         }
-        let (status, message) = verdict(record, reported);
+        let (status, message) = match record {
+            // What it came to is known, and is worse than its report.
+            Some(it) if it.exit_code != Some(0) || unread.is_empty() => verdict(it, reported),
+            _ => (Status::Error, unread.join("; ")),
+        };
+        let took = record.map(|it| i64::try_from(it.took.as_millis()).unwrap_or(i64::MAX));
         let result = TestResult {
             name: test.label().to_owned(),
             suite: test.suite.clone().unwrap_or_default(),
             status: wire_status(status).into(),
-            duration_ms: i64::try_from(record.took.as_millis()).unwrap_or(i64::MAX),
+            duration_ms: took.unwrap_or(-1),
             error_message: message,
             ..Default::default()
         };
@@ -303,6 +348,20 @@ impl ReportSpec {
     /// It is written line by line, so that it can be read along.
     fn grows(&self) -> bool {
         matches!(self.format, Format::Tap | Format::Json | Format::Junit)
+    }
+
+    /// At least one of its pattern can be read.
+    fn is_in(&self, place: &Path, root: &Path, stale: &Stale) -> bool {
+        let found = files::find(place, &self.pattern).unwrap_or_default();
+        found.iter().any(|path| {
+            let source = Source {
+                report: self,
+                root,
+                place,
+                path,
+            };
+            source.is_there(stale)
+        })
     }
 
     /// Another test may write the same file: whose it is can be told when one of them has ended.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use delta_results::{Case, Limits};
+use delta_results::{Case, Counts, Limits, Status, Totals};
 use delta_wire::agent::proto::TestResult;
 use prost::Message as _;
 
@@ -21,6 +21,26 @@ use crate::mask::Masker;
 /// Reports that are read along at once; the others are read when the work is over.
 const READ_ALONG: usize = 8;
 
+/// What is to be said of a report.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Said {
+    pub words: String,
+    /// Results may be missing: it was not read as it was meant.
+    pub unread: bool,
+}
+
+impl Said {
+    pub fn plain(words: String) -> Said {
+        let unread = false;
+        Said { words, unread }
+    }
+
+    pub fn unread(words: String) -> Said {
+        let unread = true;
+        Said { words, unread }
+    }
+}
+
 /// Where a report is.
 pub struct Source<'a> {
     pub report: &'a ReportSpec,
@@ -32,32 +52,66 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// Whether it can be read and is this attempt's.
+    pub fn is_there(&self, stale: &Stale) -> bool {
+        files::open(self.place, self.path).is_ok_and(|file| !stale.has(self.path, &file))
+    }
+
     /// Reads it from its beginning to its end, for the last time; what is to be said of it.
-    pub fn read_whole(&self, book: &Book, stale: &Stale) -> Vec<String> {
+    pub fn read_whole(&self, book: &Book, stale: &Stale) -> Option<Said> {
         let said = |words: &str| format!("report {}: {words}", self.path);
         let file = match files::open(self.place, self.path) {
             Ok(file) => file,
             Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => {
-                return vec![format!("no report of tests is at {}", self.path)];
+                let words = format!("no report of tests is at {}", self.path);
+                return Some(Said::plain(words));
             }
-            Err(problem) => return vec![said(&problem.to_string())],
+            Err(problem) => return Some(self.unread(book, &problem.to_string())),
         };
         if stale.has(self.path, &file) {
-            return vec![said(
-                "it was there before the first step, and is not counted",
-            )];
+            let words = said("it was there before the first step, and is not counted");
+            return Some(Said::plain(words));
         }
         book.decides(book.report(self.report.test, self.path));
         let (report, worst) = self.read(BufReader::new(file), book);
-        let mut words = Vec::new();
-        words.extend(report.problem.as_ref().map(|it| said(&it.to_string())));
-        if report.problem.is_none() && report.totals.is_contradicted() {
-            words.push(said("its cases are not what it says they come to"));
+        let problem = match report.problem {
+            Some(problem) => problem.to_string(),
+            None if lacks_some(&report.totals) => {
+                "it says that it has more tests or failures than are in it".to_owned()
+            }
+            None if worst == Entered::Full => "there are more results than are kept".to_owned(),
+            // Tools count in different ways; nothing is missing.
+            None if report.totals.is_contradicted() => {
+                let words = said("its cases are not what it says they come to");
+                return Some(Said::plain(words));
+            }
+            None => return None,
+        };
+        Some(self.unread(book, &problem))
+    }
+
+    /// Not all of it counts. Of a test that is the work it becomes the result of that test; a
+    /// report of steps has a result of its own then, so that people see what the log alone says.
+    fn unread(&self, book: &Book, problem: &str) -> Said {
+        let name = format!("report {}", self.path);
+        let words = format!("{name}: {problem}");
+        if self.report.test.is_none() {
+            let id = Id {
+                test: None,
+                case: Some(hash(&[self.path.as_bytes()])),
+                n: 0,
+            };
+            let result = TestResult {
+                name,
+                status: wire_status(Status::Error).into(),
+                duration_ms: -1,
+                error_message: problem.to_owned(),
+                metadata: HashMap::from([("report".to_owned(), self.path.to_owned())]),
+                ..Default::default()
+            };
+            book.enter(id, book.report(None, self.path), Status::Error, result);
         }
-        if worst == Entered::Full {
-            words.push(said("there are more results than are kept"));
-        }
-        words
+        Said::unread(words)
     }
 
     /// Reads what there is; whether results were left out.
@@ -126,12 +180,21 @@ impl Source<'_> {
     }
 }
 
+/// It says more of itself than was found in it.
+fn lacks_some(totals: &Totals) -> bool {
+    let more =
+        |it: Counts| it.total() > totals.seen.total() || it.unhappy() > totals.seen.unhappy();
+    totals.claimed.is_some_and(more)
+}
+
 /// The folder that a report is read from at last: what a test has written is where the shim has put
-/// it.
-pub fn place(aside: &Path, report: &ReportSpec, workspace: &Path) -> PathBuf {
-    match report.test {
-        Some(test) => aside.join(test.to_string()),
-        None => workspace.to_owned(),
+/// it. One whose shim was lost before its test ended is where the test has left it, `alone` if no
+/// other may have written it.
+pub fn place(aside: &Path, report: &ReportSpec, workspace: &Path, alone: bool) -> PathBuf {
+    let put = report.test.map(|test| aside.join(test.to_string()));
+    match put {
+        Some(put) if !alone || put.is_dir() => put,
+        _ => workspace.to_owned(),
     }
 }
 
@@ -195,7 +258,7 @@ impl Along {
 
     /// Reads what a test has left, once it has ended; whether it has.
     fn read_aside(&self, report: &ReportSpec) -> bool {
-        let place = place(&self.aside, report, &self.root);
+        let place = place(&self.aside, report, &self.root, false);
         let Ok(found) = files::find(&place, &report.pattern) else {
             return false;
         };
@@ -235,17 +298,19 @@ impl Along {
             let mut next = Some(file);
             // A report that is written anew is read anew.
             while let Some(file) = next.take() {
-                let before = files::about(&file);
+                let (before, began) = (files::about(&file), Instant::now());
                 let (root, stage) = (&this.root, &this.stage);
-                let tail = Tail::new(file, root.clone(), path.clone(), stage.clone());
+                let mut tail = Tail::new(file, root.clone(), path.clone(), stage.clone());
                 let source = Source {
                     report: &report,
                     root,
                     place: root,
                     path: &path,
                 };
-                source.read(tail, &this.book);
-                while next.is_none() && !stage.wait() {
+                source.read(&mut tail, &this.book);
+                // One whose reader gave up and that goes on growing is not read all the time.
+                let took = began.elapsed().saturating_sub(tail.waited);
+                while next.is_none() && !stage.wait_after(took) {
                     let there = files::open(root, &path).ok();
                     next = there.filter(|file| files::about(file) != before);
                 }
@@ -284,7 +349,7 @@ mod tests {
             path: "report",
         };
         let said = source.read_whole(&book, &Stale::default());
-        assert!(said.is_empty(), "{said:?}");
+        assert_eq!(said, None);
         std::iter::from_fn(|| results.try_recv().ok()).collect()
     }
 

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::files;
 
@@ -97,6 +97,8 @@ pub struct Tail {
     path: String,
     stage: Arc<Stage>,
     read: u64,
+    /// How long there was nothing to read.
+    pub waited: Duration,
     piece: Vec<u8>,
     taken: usize,
 }
@@ -109,6 +111,7 @@ impl Tail {
             path,
             stage,
             read: 0,
+            waited: Duration::ZERO,
             piece: Vec::new(),
             taken: 0,
         }
@@ -134,7 +137,10 @@ impl BufRead for Tail {
                 self.read += self.piece.len() as u64;
                 break;
             }
-            if self.stage.wait() || self.is_rewritten()? {
+            let began = Instant::now();
+            let over = self.stage.wait();
+            self.waited += began.elapsed();
+            if over || self.is_rewritten()? {
                 return Err(io::Error::other("reading along ended"));
             }
         }

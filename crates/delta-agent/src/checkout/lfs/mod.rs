@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use super::address::{Address, Protocol};
 use super::credential::Loan;
-use super::git::{Call, Git, MAX_OUTPUT};
+use super::git::{Call, Git, GitError, MAX_OUTPUT};
 use super::{Checkout, Trouble};
 
 /// What a file of attributes says of them.
@@ -51,7 +51,7 @@ pub(super) async fn pull(
         "--",
     ];
     let search = Call::in_folder(workspace, &search).arg("**/.gitattributes");
-    if git.call(search).await.is_err() {
+    if found(git.call(search).await)?.is_none() {
         return Ok(());
     }
     let asked = git
@@ -93,13 +93,22 @@ async fn pointers(git: &Git<'_>, checkout: &Checkout<'_>) -> Result<Vec<Pointer>
     let grep = [
         "grep", "--cached", "-h", "-I", "-E", "-e", LINES, "--", MEANT,
     ];
-    // It ends with 1 where there is none.
-    let found = git.call(Call::in_folder(checkout.workspace, &grep)).await;
-    let found = found.unwrap_or_default();
-    if found.len() >= MAX_OUTPUT {
+    let printed = found(git.call(Call::in_folder(checkout.workspace, &grep)).await)?;
+    let printed = printed.unwrap_or_default();
+    if printed.len() >= MAX_OUTPUT {
         return Err(Trouble::Lfs("there are too many of them".to_owned()));
     }
-    Ok(read(&String::from_utf8_lossy(&found)))
+    Ok(read(&String::from_utf8_lossy(&printed)))
+}
+
+/// What `git grep` found: it ends with 1 where there is nothing. Any other end is no answer, and a
+/// job would work on pointers as if they were the files.
+fn found(searched: Result<Vec<u8>, GitError>) -> Result<Option<Vec<u8>>, Trouble> {
+    match searched {
+        Ok(printed) => Ok(Some(printed)),
+        Err(GitError::Ended { status, .. }) if status.code() == Some(1) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Pointers are three lines in this order.
@@ -123,7 +132,29 @@ fn read(text: &str) -> Vec<Pointer> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
     use super::*;
+
+    #[test]
+    fn a_search_that_failed_does_not_mean_that_there_are_no_large_files() {
+        let ended = |raw: i32| {
+            let status = ExitStatus::from_raw(raw);
+            Err(GitError::Ended {
+                status,
+                last: Vec::new(),
+            })
+        };
+        assert!(matches!(found(Ok(b"x".to_vec())), Ok(Some(_))));
+        assert!(matches!(found(ended(1 << 8)), Ok(None)));
+        // It gave up, it was killed, it is not there.
+        for failed in [ended(128 << 8), ended(2 << 8), ended(9)] {
+            assert!(matches!(found(failed), Err(Trouble::Git(_))));
+        }
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        assert!(matches!(found(Err(missing.into())), Err(Trouble::Git(_))));
+    }
 
     #[test]
     fn pointers_are_three_lines_and_each_file_counts_once() {

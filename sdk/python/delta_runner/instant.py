@@ -1,0 +1,65 @@
+"""Instants as the protocol writes them: RFC 3339 with an offset (RQ-5).
+
+Owns the nanoseconds, which `datetime` has no room for. Refuses a time without an offset: it could
+be any of many.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Optional
+
+_RFC3339 = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d):(\d\d)(?:\.(\d{1,18}))?(?:[Zz]|([+-])(\d\d):(\d\d))",
+    re.ASCII,
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True, order=True)
+class Instant:
+    """A point in time, to the nanosecond."""
+
+    #: Since 1970 in UTC.
+    nanoseconds: int
+
+    @staticmethod
+    def read(text: str) -> Optional[Instant]:
+        """Nothing where the text names no instant."""
+        found = _RFC3339.fullmatch(text)
+        if found is None:
+            return None
+        day, minute, second, fraction, sign, hours, minutes = found.groups()
+        # A leap second is the end of the one before it, as most clocks show it.
+        second = "59" if second == "60" else second
+        try:
+            at = datetime.strptime(f"{day}T{minute}:{second}", "%Y-%m-%dT%H:%M:%S")
+        except ValueError:
+            return None
+        offset = timedelta()
+        if sign:
+            if int(hours) > 23 or int(minutes) > 59:
+                return None
+            offset = timedelta(hours=int(hours), minutes=int(minutes))
+            offset = -offset if sign == "-" else offset
+        try:
+            at = at.replace(tzinfo=timezone.utc) - offset
+        except OverflowError:
+            # Before the year 1 or after 9999 once it is in UTC.
+            return None
+        whole = (at - _EPOCH) // timedelta(seconds=1)
+        return Instant(whole * 10**9 + int((fraction or "")[:9].ljust(9, "0")))
+
+    @property
+    def datetime(self) -> datetime:
+        """In UTC; what is smaller than a microsecond is lost."""
+        return _EPOCH + timedelta(microseconds=self.nanoseconds // 1000)
+
+    def __str__(self) -> str:
+        whole, fraction = divmod(self.nanoseconds, 10**9)
+        text = (_EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
+        digits = f".{fraction:09}".rstrip("0").rstrip(".")
+        # Years below 1000 have no leading zeroes in some C libraries.
+        return f"{text.rjust(19, '0')}{digits}Z"
