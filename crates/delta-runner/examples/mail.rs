@@ -47,7 +47,9 @@ fn digest(digest: Digest, context: Context) -> Result<u64, Failure> {
         if round % 1024 == 0 && context.is_cancelled() {
             return Err(Failure::error("canceled"));
         }
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(round);
     }
     Ok(state)
 }

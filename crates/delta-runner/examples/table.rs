@@ -34,7 +34,10 @@ async fn heed(_: Value, context: Context) -> Result<&'static str, Failure> {
 
 async fn fail(_: Value, _: Context) -> Result<(), Failure> {
     let details = json!({"tries": [1, 2]});
-    Err(Failure::error("boom").of_type("t").code("c").details(details))
+    Err(Failure::error("boom")
+        .of_type("t")
+        .code("c")
+        .details(details))
 }
 
 async fn retry(params: Seconds, _: Context) -> Result<(), Failure> {

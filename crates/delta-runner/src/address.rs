@@ -79,7 +79,12 @@ mod tests {
     // RQ-7, RQ-8
     #[test]
     fn only_the_loopback_is_listened_on() {
-        for good in ["127.0.0.1:9000", "127.3.4.5:1", "[::1]:9000", "localhost:80"] {
+        for good in [
+            "127.0.0.1:9000",
+            "127.3.4.5:1",
+            "[::1]:9000",
+            "localhost:80",
+        ] {
             assert!(good.parse::<Socket>().is_ok(), "{good}");
         }
         for bad in ["", "9000", "127.0.0.1", "example.org:80", "localhost:x"] {

@@ -89,12 +89,13 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
     let (reader, writer) = stream.into_split();
     let (answers, waiting) = mpsc::channel(ANSWERS_AHEAD);
     let writing = tokio::spawn(write(writer, waiting));
-    let gone = shared.ended.child_token();
+    let (gone, left) = (shared.ended.child_token(), CancellationToken::new());
     let connection = Connection {
         shared: shared.clone(),
         answers,
         ahead: Arc::new(Semaphore::new(MAX_AHEAD)),
         gone: gone.clone(),
+        left: left.clone(),
     };
     tokio::select! {
         read = connection.read(reader) => {
@@ -102,6 +103,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
                 eprintln!("delta-runner: a connection ended: {error}");
             }
             // Half a connection is none: whoever closed it does not wait for answers.
+            left.cancel();
             gone.cancel();
         }
         // What runs is still answered.
@@ -123,7 +125,10 @@ struct Connection {
     shared: Arc<Shared>,
     answers: mpsc::Sender<Vec<u8>>,
     ahead: Arc<Semaphore>,
+    /// Its calls are ended.
     gone: CancellationToken,
+    /// Nobody reads the answers.
+    left: CancellationToken,
 }
 
 impl Connection {
@@ -178,11 +183,14 @@ impl Connection {
             in_flight.insert(id.clone(), InFlight { job_id, cancel });
         }
         let (shared, answers) = (self.shared.clone(), self.answers.clone());
+        let left = self.left.clone();
         tokio::spawn(async move {
             let outcome = call::answer(&shared.handlers, &shared.permits, &request, cancel).await;
             // Free before it is answered: the next request may have the same id.
             shared.in_flight().remove(&id);
-            let _ = answers.send(framed(&request, &outcome)).await;
+            if !left.is_cancelled() {
+                let _ = answers.send(framed(&request, &outcome)).await;
+            }
             drop(ahead);
         });
     }

@@ -83,7 +83,9 @@ mod tests {
         let inner = std::io::Error::other("the disk");
         let outer = std::io::Error::other(inner);
         assert_eq!(Failure::from(outer).error.message, "the disk");
-        let failure = Failure::retry("later").after(Duration::from_secs(2)).code("c");
+        let failure = Failure::retry("later")
+            .after(Duration::from_secs(2))
+            .code("c");
         assert_eq!(failure.status, Status::Retry);
         assert_eq!(failure.error.code.as_deref(), Some("c"));
     }

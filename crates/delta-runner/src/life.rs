@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
-use tokio::io::unix::AsyncFd;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
 
 /// Why it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +24,7 @@ pub(crate) struct Life {
     interrupt: Signal,
     /// The parent as a process: the kernel's own signal at a parent's death means the thread that
     /// started us, which may end while the process goes on.
-    parent: Option<AsyncFd<OwnedFd>>,
+    parent: Option<oneshot::Receiver<()>>,
 }
 
 impl Life {
@@ -30,15 +32,15 @@ impl Life {
         Ok(Life {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            parent: parent().map(AsyncFd::new).transpose()?,
+            parent: parent().map(watch),
         })
     }
 
     /// Waits for the end, and says why.
     pub async fn over(&mut self) -> Why {
         let orphaned = async {
-            match &self.parent {
-                Some(parent) => drop(parent.readable().await),
+            match &mut self.parent {
+                Some(parent) => drop(parent.await),
                 None => std::future::pending().await,
             }
         };
@@ -53,6 +55,17 @@ impl Life {
 /// A hold on the parent. One that was gone before it could be held has given us to another.
 fn parent() -> Option<OwnedFd> {
     let parent: Pid = getppid()?;
-    let held = pidfd_open(parent, PidfdFlags::NONBLOCK).ok()?;
+    let held = pidfd_open(parent, PidfdFlags::empty()).ok()?;
     (getppid() == Some(parent)).then_some(held)
+}
+
+/// Tells when the process is gone, from a thread that waits for nothing else.
+fn watch(held: OwnedFd) -> oneshot::Receiver<()> {
+    let (tell, told) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut gone = [PollFd::new(&held, PollFlags::IN)];
+        while matches!(poll(&mut gone, None), Err(Errno::INTR)) {}
+        let _ = tell.send(());
+    });
+    told
 }

@@ -14,13 +14,20 @@ fn a_runner_listens_where_it_is_told_and_nowhere_else() {
     let mut by_flag = Command::new(program());
     by_flag.arg("--tcp-socket").arg(&address);
     let runner = Process::spawn(by_flag, address);
-    assert_eq!(runner.connect().ask("1", "echo", json!({}))["status"], "success");
+    assert_eq!(
+        runner.connect().ask("1", "echo", json!({}))["status"],
+        "success"
+    );
     for (arguments, words) in [
         (&[][..], "nobody said where to listen"),
         (&["--tcp-socket", "0.0.0.0:9000"], "not on the loopback"),
         (&["--tcp-socket=9000"], "no host:port"),
     ] {
-        let output = Command::new(program()).args(arguments).env_clear().output().unwrap();
+        let output = Command::new(program())
+            .args(arguments)
+            .env_clear()
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(words), "{said}");

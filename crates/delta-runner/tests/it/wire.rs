@@ -19,20 +19,46 @@ fn every_end_of_a_function_has_its_answer() {
     worker.send(&asked);
     let heard = worker.hear().unwrap();
     assert_eq!(heard["status"], "success");
-    assert_eq!(heard["result"], json!({ "params": {"k": "v"}, "attempt": 1,
+    assert_eq!(
+        heard["result"],
+        json!({ "params": {"k": "v"}, "attempt": 1,
         "epoch": 4_294_967_297_u64, "queue": "rrq:queue:default",
-        "trace": {"traceparent": "00-a-b-01"} }));
+        "trace": {"traceparent": "00-a-b-01"} })
+    );
     let cases = [
-        ("fail", json!({}), "error", json!({"message": "boom", "type": "t", "code": "c",
-            "details": {"tries": [1, 2]}})),
-        ("panics", json!({}), "error", json!({"message": "the function panicked"})),
-        ("nosuch", json!({}), "error", json!({"message":
-            "No handler registered for function 'nosuch'", "type": "handler_not_found"})),
-        ("retry", json!({"seconds": 2.5}), "retry", json!({"message": "later"})),
+        (
+            "fail",
+            json!({}),
+            "error",
+            json!({"message": "boom", "type": "t", "code": "c",
+            "details": {"tries": [1, 2]}}),
+        ),
+        (
+            "panics",
+            json!({}),
+            "error",
+            json!({"message": "the function panicked"}),
+        ),
+        (
+            "nosuch",
+            json!({}),
+            "error",
+            json!({"message":
+            "No handler registered for function 'nosuch'", "type": "handler_not_found"}),
+        ),
+        (
+            "retry",
+            json!({"seconds": 2.5}),
+            "retry",
+            json!({"message": "later"}),
+        ),
     ];
     for (function, params, status, error) in cases {
         let heard = worker.ask("2", function, params);
-        assert_eq!((&heard["status"], &heard["error"]), (&json!(status), &error));
+        assert_eq!(
+            (&heard["status"], &heard["error"]),
+            (&json!(status), &error)
+        );
         let after = (function == "retry").then_some(2.5);
         assert_eq!(heard["retry_after_seconds"], json!(after));
     }
@@ -42,7 +68,12 @@ fn every_end_of_a_function_has_its_answer() {
     let unfit = worker.ask("4", "wait", json!({"seconds": "soon"}));
     assert_eq!(unfit["error"]["type"], "bad_params");
     let large = worker.ask("5", "large", json!({"seconds": 17_000_000}));
-    assert!(large["error"]["message"].as_str().unwrap().contains("larger than a frame"));
+    assert!(
+        large["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("larger than a frame")
+    );
     let fits = worker.ask("6", "large", json!({"seconds": 1_000_000}));
     assert_eq!(fits["result"].as_str().unwrap().len(), 1_000_000);
 }
@@ -57,11 +88,17 @@ fn a_deadline_ends_a_function_and_one_that_is_past_begins_none() {
     past["payload"]["context"]["deadline"] = json!("2026-01-04T08:00:00Z");
     worker.send(&past);
     let heard = worker.hear().unwrap();
-    assert_eq!((&heard["status"], &heard["error"]["type"]), (&json!("timeout"), &json!("timeout")));
+    assert_eq!(
+        (&heard["status"], &heard["error"]["type"]),
+        (&json!("timeout"), &json!("timeout"))
+    );
     let began = Instant::now();
     worker.send(&until(wait, Duration::from_millis(300)));
     assert_eq!(worker.hear().unwrap()["status"], "timeout");
-    assert!(began.elapsed() >= Duration::from_millis(290), "not before its time");
+    assert!(
+        began.elapsed() >= Duration::from_millis(290),
+        "not before its time"
+    );
 }
 
 // RQ-16, RQ-39 … RQ-41, RQ-43, RQ-44
@@ -94,12 +131,21 @@ fn a_cancel_on_another_connection_ends_the_call_it_names() {
         }
         let heard = cancels(&message);
         assert_eq!(heard["request_id"], id);
-        assert_eq!(heard["error"], json!({"message": "Job cancelled", "type": "cancelled"}));
+        assert_eq!(
+            heard["error"],
+            json!({"message": "Job cancelled", "type": "cancelled"})
+        );
     }
     let heeded = cancels(&cancel("job-3", Some("3")));
-    assert_eq!(heeded["result"], "put in order", "it had done its work all the same");
+    assert_eq!(
+        heeded["result"], "put in order",
+        "it had done its work all the same"
+    );
     let last = cancels(&cancel("job-4", None));
-    assert_eq!((&last["request_id"], &last["error"]["type"]), (&json!("4"), &json!("cancelled")));
+    assert_eq!(
+        (&last["request_id"], &last["error"]["type"]),
+        (&json!("4"), &json!("cancelled"))
+    );
 }
 
 // RQ-13, RQ-14, RQ-15
@@ -145,7 +191,10 @@ fn nonsense_hurts_its_own_request_or_its_own_connection() {
         wrong["payload"][change] = value;
         good.send(&wrong);
         let heard = good.hear().unwrap();
-        assert_eq!((&heard["request_id"], &heard["status"]), (&json!("1"), &json!("error")));
+        assert_eq!(
+            (&heard["request_id"], &heard["status"]),
+            (&json!("1"), &json!("error"))
+        );
     }
     for ignored in [
         json!({"type": "hello", "payload": {}}),
@@ -155,7 +204,12 @@ fn nonsense_hurts_its_own_request_or_its_own_connection() {
         good.send(&ignored);
         assert_eq!(good.ask("2", "echo", json!({}))["status"], "success");
     }
-    for bytes in [&b"\0\0\0\0"[..], b"\x01\0\0\x01", b"\0\0\0\x03{]}", b"\0\0\0\x02[]"] {
+    for bytes in [
+        &b"\0\0\0\0"[..],
+        b"\x01\0\0\x01",
+        b"\0\0\0\x03{]}",
+        b"\0\0\0\x02[]",
+    ] {
         let mut bad = runner.connect();
         bad.bytes(bytes);
         assert_eq!(bad.hear(), None, "{bytes:?}");
@@ -172,5 +226,8 @@ fn whoever_is_gone_is_not_answered_and_its_calls_end() {
     gone.0.shutdown(Shutdown::Write).unwrap();
     assert_eq!(gone.hear(), None);
     // The one place is free again.
-    assert_eq!(runner.connect().ask("1", "echo", json!({}))["status"], "success");
+    assert_eq!(
+        runner.connect().ask("1", "echo", json!({}))["status"],
+        "success"
+    );
 }
