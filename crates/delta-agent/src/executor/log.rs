@@ -115,9 +115,10 @@ impl Spool {
     /// The same, and tells what came of them.
     pub fn output_seen(&mut self, bytes: &[u8], seen: &mut dyn FnMut(&[u8])) {
         let mut masker = std::mem::replace(&mut self.masker, Masker::new(None));
-        let shown = masker.push(bytes);
-        seen(shown);
-        self.keep(shown);
+        for shown in masker.push(bytes) {
+            seen(shown);
+            self.keep(shown);
+        }
         self.masker = masker;
     }
 

@@ -57,9 +57,8 @@ impl Patterns {
 
     /// The first place from `from` on at which a pattern is, or may be once more bytes are there.
     pub(super) fn next(&self, bytes: &[u8], from: usize, more: More) -> Option<Hit> {
-        let plain = self.skips.next(bytes, from, bytes.len(), |place| {
-            self.at(bytes, place, more)
-        });
+        let at = |place| self.at(bytes, place, more);
+        let plain = self.skips.next(bytes, from, at);
         let limit = plain.map_or(bytes.len(), |hit| hit.place + 1);
         let lines = self.lines.as_ref();
         let broken = lines.and_then(|lines| lines.next(bytes, from, limit, more));

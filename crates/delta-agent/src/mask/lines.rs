@@ -1,14 +1,18 @@
 //! Base64 that was broken into lines, whatever stands before the secret in it and before each line:
 //! white space after a line's end, or a line's end as JSON writes it, is stepped over.
 //!
-//! The first characters must stand in one line to be found. Where the line ends among them, the
-//! rest is looked for without them: what is seen then is too little to tell anything.
+//! Looked for are the ends of lines, and what stands before each: that is quick where there are no
+//! secrets. The first characters must stand in one line to be found. Where the line ends among
+//! them, the rest is looked for without them: what is seen then is too little to tell anything.
 
+use std::collections::BTreeSet;
+
+use memchr::memchr2;
 use zeroize::Zeroize;
 
 use super::find::{Hit, More};
 use super::forms::{self, MIN_BYTES};
-use super::skips::Skips;
+use super::skips::{Pairs, pair};
 
 /// What may stand between two lines: an end, and so much white space.
 const ENDS: [&[u8]; 4] = [b"\n", b"\r\n", b"\\n", b"\\r\\n"];
@@ -25,7 +29,11 @@ pub(super) struct Lines {
     texts: Vec<Line>,
     /// Which text, and from which character on; sorted by what is there.
     sorted: Vec<(usize, usize)>,
-    skips: Skips,
+    /// Which text, and how far it has come; sorted by the last characters up to there.
+    tails: Vec<(u32, u32)>,
+    /// The last two pairs of bytes of any of those: nearly all lines are told apart by them.
+    pairs: [Pairs; 2],
+    longest: usize,
 }
 
 /// How much of a text is at a place.
@@ -53,19 +61,66 @@ impl Lines {
             return None;
         }
         sorted.sort_by_key(|it| beginning(&texts, *it));
-        let beginnings = sorted.iter().map(|it| beginning(&texts, *it));
-        let skips = Skips::of(beginnings, MIN_BYTES);
+        let (mut tails, mut pairs) = (Vec::new(), [Pairs::default(), Pairs::default()]);
+        for (index, line) in texts.iter().enumerate() {
+            for come in MIN_BYTES..=line.own {
+                pairs[0].add(pair(&line.text, come - 2));
+                pairs[1].add(pair(&line.text, come - 4));
+                tails.push((index as u32, come as u32));
+            }
+        }
+        tails.sort_by_key(|it| tail(&texts, *it));
+        let longest = texts.iter().map(|line| line.own).max().unwrap_or(0);
         Some(Lines {
             texts,
             sorted,
-            skips,
+            tails,
+            pairs,
+            longest,
         })
     }
 
     /// The first place from `from` on, and before `limit`.
     pub fn next(&self, bytes: &[u8], from: usize, limit: usize, more: More) -> Option<Hit> {
-        let at = |place| self.at(bytes, place, more);
-        self.skips.next(bytes, from, limit, at)
+        let last = limit.saturating_add(self.longest).min(bytes.len());
+        let mut begin = from + MIN_BYTES;
+        while begin < last {
+            let Some(end) = end_of_line(bytes, begin, last) else {
+                break;
+            };
+            begin = end + 1;
+            let known = self.pairs[0].has(pair(bytes, end - 2));
+            if !known || !self.pairs[1].has(pair(bytes, end - 4)) {
+                continue;
+            }
+            let mut places = self.before(bytes, from, end).into_iter();
+            if let Some(hit) = places.find_map(|place| self.at(bytes, place, more)) {
+                return Some(hit);
+            }
+        }
+        None
+    }
+
+    /// Where texts begin that have come as far as here, not before `from`; the first is first.
+    fn before(&self, bytes: &[u8], from: usize, end: usize) -> BTreeSet<usize> {
+        let Some(begin) = end.checked_sub(MIN_BYTES).filter(|begin| *begin >= from) else {
+            return BTreeSet::new();
+        };
+        let last = &bytes[begin..end];
+        let first = self
+            .tails
+            .partition_point(|it| tail(&self.texts, *it) < last);
+        let known = self.tails[first..].iter();
+        let known = known.take_while(|it| tail(&self.texts, **it) == last);
+        let places = known.flat_map(|(text, come)| {
+            let text = &self.texts[*text as usize].text[..*come as usize];
+            (0..MIN_BYTES).filter_map(move |start| {
+                let piece = text.get(start..)?;
+                let whole = piece.len() >= MIN_BYTES && bytes[from..end].ends_with(piece);
+                whole.then(|| end - piece.len())
+            })
+        });
+        places.collect()
     }
 
     fn at(&self, bytes: &[u8], place: usize, more: More) -> Option<Hit> {
@@ -97,8 +152,23 @@ impl Lines {
     }
 }
 
+/// Where the next end of a line may begin.
+fn end_of_line(bytes: &[u8], begin: usize, last: usize) -> Option<usize> {
+    match memchr2(b'\n', b'\\', &bytes[begin..last]) {
+        Some(0) => Some(begin),
+        Some(after) if bytes[begin + after - 1] == b'\r' => Some(begin + after - 1),
+        Some(after) => Some(begin + after),
+        // The rest of it may follow.
+        None => (bytes[last - 1] == b'\r').then_some(last - 1),
+    }
+}
+
 fn beginning(texts: &[Line], (text, start): (usize, usize)) -> &[u8] {
     &texts[text].text[start..start + MIN_BYTES]
+}
+
+fn tail(texts: &[Line], (text, come): (u32, u32)) -> &[u8] {
+    &texts[text as usize].text[come as usize - MIN_BYTES..come as usize]
 }
 
 fn fit(line: &Line, start: usize, rest: &[u8]) -> Fit {

@@ -25,6 +25,10 @@ use self::find::{Hit, More};
 /// What is seen instead.
 pub(crate) const MASK: &[u8] = b"***";
 
+/// Bytes that are looked at together with what was held back: enough to see what that is, few
+/// enough to copy.
+const JOINED: usize = 1024;
+
 /// Masks one stream.
 pub(crate) struct Masker {
     patterns: Option<Arc<Patterns>>,
@@ -46,27 +50,37 @@ impl Masker {
         }
     }
 
-    /// Takes the next bytes of the stream; what may be shown now.
-    pub fn push<'a>(&'a mut self, bytes: &'a [u8]) -> &'a [u8] {
+    /// Takes the next bytes of the stream; what may be shown now, in two pieces.
+    pub fn push<'a>(&'a mut self, mut bytes: &'a [u8]) -> [&'a [u8]; 2] {
+        self.out.clear();
         let Some(patterns) = self.patterns.clone() else {
-            return bytes;
+            return [&self.out, bytes];
         };
         if !self.held.is_empty() || self.masked_to.is_some() {
-            self.held.extend_from_slice(bytes);
+            let (joined, rest) = bytes.split_at(bytes.len().min(JOINED));
+            self.held.extend_from_slice(joined);
             let work = std::mem::take(&mut self.held);
             self.mask(&patterns, &work, More::MayFollow);
-            return &self.out;
+            if self.masked_to.is_some() || self.held.len() > joined.len() {
+                self.held.extend_from_slice(rest);
+                let work = std::mem::take(&mut self.held);
+                self.mask(&patterns, &work, More::MayFollow);
+                return [&self.out, b""];
+            }
+            // What is held now came just now, and need not be copied.
+            bytes = &bytes[joined.len() - self.held.len()..];
+            self.held.clear();
         }
         // Nearly always there is nothing to mask, and nothing is copied.
         match patterns.next(bytes, 0, More::MayFollow) {
-            None => bytes,
+            None => [&self.out, bytes],
             Some(hit) if hit.length == 0 => {
                 self.held.extend_from_slice(&bytes[hit.place..]);
-                &bytes[..hit.place]
+                [&self.out, &bytes[..hit.place]]
             }
             Some(_) => {
                 self.mask(&patterns, bytes, More::MayFollow);
-                &self.out
+                [&self.out, b""]
             }
         }
     }
@@ -91,20 +105,20 @@ impl Masker {
     /// Masks a text whose end is missing: what may be the beginning of a secret there goes, too.
     pub fn beginning(patterns: &Arc<Patterns>, text: &str) -> String {
         let mut masker = Masker::new(Some(Arc::clone(patterns)));
-        String::from_utf8_lossy(masker.push(text.as_bytes())).into_owned()
+        let shown = masker.push(text.as_bytes()).concat();
+        String::from_utf8_lossy(&shown).into_owned()
     }
 
     /// Masks bytes that nothing precedes or follows.
     pub fn whole(patterns: &Arc<Patterns>, bytes: &[u8]) -> Vec<u8> {
         let mut masker = Masker::new(Some(Arc::clone(patterns)));
-        let mut out = masker.push(bytes).to_vec();
+        let mut out = masker.push(bytes).concat();
         out.extend_from_slice(masker.finish());
         out
     }
 
-    /// Puts into `out` what may be shown of `work`, and holds the rest.
+    /// Adds to `out` what may be shown of `work`, and holds the rest.
     fn mask(&mut self, patterns: &Patterns, work: &[u8], more: More) {
-        self.out.clear();
         let (mut from, mut shown) = (0, 0);
         loop {
             let hit = patterns.next(work, from, more);

@@ -19,16 +19,16 @@ pub(super) struct Skips {
     /// By the pair at a window's end: how far to the next window that may hold a beginning.
     steps: Box<[u8]>,
     /// Pairs that a pattern begins with.
-    begins: Box<[bool]>,
+    begins: Pairs,
 }
 
 impl Skips {
     pub fn of<'a>(patterns: impl Iterator<Item = &'a [u8]>, window: usize) -> Skips {
         let longest = u8::try_from(window - 1).unwrap_or(u8::MAX);
         let mut steps = vec![longest; PAIRS].into_boxed_slice();
-        let mut begins = vec![false; PAIRS].into_boxed_slice();
+        let mut begins = Pairs::default();
         for pattern in patterns {
-            begins[pair(pattern, 0)] = true;
+            begins.add(pair(pattern, 0));
             for place in 0..window - 1 {
                 let step = &mut steps[pair(pattern, place)];
                 let to_end = u8::try_from(window - 2 - place).unwrap_or(0);
@@ -46,18 +46,14 @@ impl Skips {
         self.window
     }
 
-    /// The first hit from `from` on. Where there is none before `limit`, none need be found.
+    /// The first hit from `from` on.
     pub fn next(
         &self,
         bytes: &[u8],
         mut from: usize,
-        limit: usize,
         at: impl Fn(usize) -> Option<Hit>,
     ) -> Option<Hit> {
         while from + BLOCK + self.window <= bytes.len() {
-            if from >= limit {
-                return None;
-            }
             if let Some(hit) = self.in_block(bytes, from, &at) {
                 return Some(hit);
             }
@@ -126,13 +122,32 @@ impl Skips {
         at: &impl Fn(usize) -> Option<Hit>,
     ) -> Option<Hit> {
         let place = end + 2 - self.window;
-        match self.begins[pair(bytes, place)] {
+        match self.begins.has(pair(bytes, place)) {
             true => at(place),
             false => None,
         }
     }
 }
 
-fn pair(bytes: &[u8], at: usize) -> usize {
+/// A set of pairs, small enough to stay near the processor.
+pub(super) struct Pairs(Box<[u64]>);
+
+impl Default for Pairs {
+    fn default() -> Pairs {
+        Pairs(vec![0; PAIRS / 64].into_boxed_slice())
+    }
+}
+
+impl Pairs {
+    pub fn add(&mut self, pair: usize) {
+        self.0[pair / 64] |= 1 << (pair % 64);
+    }
+
+    pub fn has(&self, pair: usize) -> bool {
+        self.0[pair / 64] & (1 << (pair % 64)) != 0
+    }
+}
+
+pub(super) fn pair(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]))
 }
