@@ -81,6 +81,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         confirmed: Some(ended.confirmed),
         evidence: (!ended.evidence.is_empty()).then(|| ended.evidence.clone().into()),
         artifacts: end.artifacts,
+        answer: end.answer.clone().map(Into::into),
     }
 }
 
@@ -130,6 +131,7 @@ pub(crate) fn broken() -> WorkEnd {
         steps: Vec::new(),
         summary: None,
         artifacts: 0,
+        answer: None,
         remains: None,
         folder: None,
     }

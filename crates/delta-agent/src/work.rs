@@ -10,9 +10,9 @@ use std::sync::{Arc, OnceLock};
 
 use delta_core::Cause;
 use delta_core::time::Millis;
-use delta_wire::JobSpec;
 use delta_wire::agent::proto::{RunSummary, StepResult};
 use delta_wire::runner::LeaseGranted;
+use delta_wire::{FunctionAnswer, JobSpec};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -61,6 +61,8 @@ pub(crate) struct WorkEnd {
     pub summary: Option<RunSummary>,
     /// Artifacts that were handed over.
     pub artifacts: u32,
+    /// What a function answered.
+    pub answer: Option<FunctionAnswer>,
     /// The record on disk, to be removed when nobody needs it any more.
     pub remains: Option<Remains>,
     /// The workspace, to be removed then, too: until its end is reported it may be needed again.
@@ -122,6 +124,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
             steps: Vec::new(),
             summary: None,
             artifacts: 0,
+            answer: None,
             remains: None,
             folder: None,
         },
@@ -297,6 +300,7 @@ impl Assignment {
             steps: Vec::new(),
             summary: None,
             artifacts: 0,
+            answer: None,
             remains: Some(remains),
             folder: Some(folder),
         }
@@ -433,6 +437,7 @@ impl Assignment {
             steps,
             summary: kept.summary,
             artifacts: kept.artifacts,
+            answer: None,
             remains: Some(remains),
             folder: Some(last.folder),
         }

@@ -210,6 +210,10 @@ pub struct Report {
     pub confirmed: Option<bool>,
     /// What was seen at the end (D10): JSON text the core does not read.
     pub evidence: Option<Text>,
+    /// What a function answered: JSON text the core does not read.
+    pub answer: Option<Text>,
+    /// How long a function asked to be left alone before its next attempt (RQ-38).
+    pub retry_after: Option<Span>,
     /// Length and hash of the log as the holder saw it.
     pub log: Option<(u64, Digest)>,
     pub started_at: Option<Millis>,

@@ -2,7 +2,7 @@
 
 use delta_core::attempt::Report;
 use delta_core::command::LeaseProof;
-use delta_core::{Cause, Command, Text};
+use delta_core::{Cause, Command, Span, Text};
 use delta_wire::runner::{self as wire, CancelAck, Complete, LeaseToken};
 
 use crate::identity::Principal;
@@ -52,14 +52,20 @@ fn completion_report(done: &Complete) -> Report {
         artifacts: kept(&done.artifacts),
         steps: kept(&done.steps),
         confirmed: done.confirmed,
-        evidence: done.evidence.as_ref().and_then(|it| {
-            let text = serde_json::to_string(it);
-            text.ok().map(Text::from)
-        }),
+        evidence: done.evidence.as_ref().and_then(text),
+        answer: done.answer.as_ref().and_then(text),
+        retry_after: done
+            .answer
+            .as_ref()
+            .and_then(|it| i64::try_from(it.retry_after_ms?).ok().map(Span)),
         log: done.log.as_ref().and_then(log),
         started_at: moment(timings.and_then(|it| it.started_at.as_ref())),
         finished_at: moment(timings.and_then(|it| it.finished_at.as_ref())),
     }
+}
+
+fn text(value: &impl serde::Serialize) -> Option<Text> {
+    serde_json::to_string(value).ok().map(Text::from)
 }
 
 fn moment(text: Option<&String>) -> Option<delta_core::Millis> {

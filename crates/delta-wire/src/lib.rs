@@ -6,6 +6,7 @@
 //! field ([`fields`]), so that every refusal names the field; what goes out is serialised by serde.
 
 pub mod agent;
+pub mod answer;
 pub mod api;
 mod convert;
 pub mod duration;
@@ -21,6 +22,7 @@ pub mod states;
 pub mod step;
 pub mod time;
 
+pub use answer::{FunctionAnswer, FunctionError, JsonText};
 pub use error::{ErrorBody, ErrorCode};
 pub use evidence::Evidence;
 pub use invalid::{Invalid, Problems};

@@ -7,7 +7,7 @@ use delta_wire::runner::{
     CancelAck, Complete, CompleteStatus, LogDigest, MAX_LABEL_BYTES, MAX_SUMMARY_BYTES, MAX_WORD,
     Timings,
 };
-use delta_wire::{Evidence, StepResult};
+use delta_wire::{Evidence, FunctionAnswer, StepResult};
 
 use super::hear::Proven;
 use crate::holder;
@@ -41,6 +41,7 @@ pub fn empty_complete(proven: &Proven) -> Complete {
         steps: Vec::new(),
         confirmed: None,
         evidence: None,
+        answer: None,
     }
 }
 
@@ -71,6 +72,7 @@ pub fn complete(proven: &Proven, said: &RunComplete, status: RunStatus) -> Compl
         steps: StepResult::of_agent(&said.steps),
         confirmed: said.confirmed,
         evidence: said.evidence.as_ref().map(Evidence::of_agent),
+        answer: said.answer.as_ref().map(FunctionAnswer::of_agent),
         ..empty_complete(proven)
     }
 }

@@ -214,6 +214,18 @@ pub struct ReportPart {
         skip_serializing_if = "Option::is_none"
     )]
     evidence: Option<Text>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    answer: Option<Text>,
+    #[serde(
+        with = "leaf::span::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    retry_after: Option<Span>,
     #[serde(with = "log", default, skip_serializing_if = "Option::is_none")]
     log: Option<(u64, Digest)>,
     #[serde(

@@ -6,6 +6,7 @@
 //! here, so that it can never count as a success.
 
 mod around;
+mod function;
 mod test_spec;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ pub use around::{
     MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
     ServiceSpec, environment_name, is_shells_own, secret_name,
 };
+pub use function::{DEFAULT_QUEUE, FunctionSpec, MAX_PARAMS_BYTES, is_name};
 pub use test_spec::{ExecutionKind, ExecutionSpec, ResultConfig, TestSpec};
 
 /// Bytes of one spec: long scripts in every step still fit, a checked-in binary does not.
@@ -163,9 +165,9 @@ pub struct JobSpec {
     pub no_output_timeout: Option<Seconds>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tests: Vec<TestSpec>,
-    /// A function call, an object that the agent reads.
+    /// A call of a function.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub function: Option<serde_json::Value>,
+    pub function: Option<FunctionSpec>,
 }
 
 /// The one kind of work a spec holds.
@@ -279,7 +281,7 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
     let work_on = p.note(f.may("environment", around::environment_name));
     let no_output = p.note(f.may("no_output_timeout_seconds", timeout));
     let tests = p.note(f.may("tests", |it| test_spec::tests(it, strangers)));
-    let function = p.note(f.may("function", opaque_object));
+    let function = p.note(f.may("function", |it| FunctionSpec::read(it, strangers)));
     match strangers {
         Strangers::Ignored => f.close(),
         Strangers::Refused => f.refuse_unknown(p),
@@ -379,15 +381,6 @@ fn variable(name: &str, value: Node<'_>) -> Result<(String, String), Invalid> {
     Ok((name.to_owned(), value))
 }
 
-/// An object that only the agent understands. The JSON reader bounds its depth.
-fn opaque_object(node: Node<'_>) -> Result<serde_json::Value, Invalid> {
-    if node.object()?.is_empty() {
-        return Err(Invalid::here("is empty"));
-    }
-    serde_json::from_str(node.raw().get())
-        .map_err(|error| Invalid::here(format!("cannot be read: {error}")))
-}
-
 fn as_map<S: serde::Serializer>(
     entries: &[(String, String)],
     serializer: S,
@@ -461,10 +454,10 @@ mod tests {
     #[test]
     fn deep_nesting_is_refused_not_followed() {
         let deep = format!(
-            r#"{{"function":{{"a":{}{}}}}}"#,
+            r#"{{"function":{{"name":"f","params":{{"a":{}{}}}}}}}"#,
             "[".repeat(5_000),
             "]".repeat(5_000)
         );
-        assert!(refused(&deep).starts_with("function: cannot be read"));
+        assert!(refused(&deep).starts_with("function.params: cannot be read"));
     }
 }

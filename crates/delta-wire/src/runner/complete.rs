@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::settle::{Artifact, LogDigest, Meaning, artifacts, log_digest};
 use super::{LeaseToken, MAX_WORD, Message, id, summary, ts};
+use crate::answer::{FunctionAnswer, answer};
 use crate::evidence::{Evidence, evidence};
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
@@ -43,6 +44,9 @@ pub struct Complete {
     /// Extension: what was seen at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
+    /// Extension: what a function answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<FunctionAnswer>,
 }
 
 spelled! {
@@ -90,6 +94,7 @@ impl Message for Complete {
             steps: step::results(f)?,
             confirmed: f.may("confirmed", Node::boolean)?,
             evidence: evidence(f)?,
+            answer: answer(f)?,
         })
     }
 }
@@ -126,6 +131,7 @@ pub fn complete_digest_input(complete: &Complete) -> Vec<u8> {
     bytes.steps(&complete.steps);
     bytes.confirmed(complete.confirmed);
     bytes.evidence(complete.evidence.as_ref());
+    bytes.answer(complete.answer.as_ref());
     bytes.into_bytes()
 }
 

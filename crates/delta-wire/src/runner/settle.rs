@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::{LeaseToken, MAX_ARTIFACTS, MAX_URI, MAX_WORD, Message, Reason, printable};
+use crate::answer::FunctionAnswer;
 use crate::evidence::Evidence;
 use crate::fields::{Fields, Node};
 use crate::invalid::Invalid;
@@ -150,6 +151,23 @@ impl Meaning {
             for line in &evidence.last_lines {
                 self.text(line);
             }
+        }
+    }
+
+    /// And again.
+    pub(super) fn answer(&mut self, answer: Option<&FunctionAnswer>) {
+        if let Some(answer) = answer {
+            self.optional(answer.result.as_ref().map(|it| it.as_str()));
+            let error = answer.error.as_ref();
+            self.optional(error.map(|it| it.message.as_str()));
+            self.optional(error.and_then(|it| it.kind.as_deref()));
+            self.optional(error.and_then(|it| it.code.as_deref()));
+            self.optional(
+                error
+                    .and_then(|it| it.details.as_ref())
+                    .map(|it| it.as_str()),
+            );
+            self.optional(answer.retry_after_ms.map(|it| it.to_string()).as_deref());
         }
     }
 
