@@ -70,6 +70,18 @@ pub enum Command {
     Artifacts(cmd::artifacts::Args),
     /// List and remove the caches of jobs
     Caches(cmd::caches::Args),
+    /// Call a function in the background
+    Enqueue(Box<cmd::enqueue::Args>),
+    /// List queues: what waits in each, and how fast it goes
+    Queues(cmd::queues::Args),
+    /// Give nothing of a queue out
+    Pause(cmd::queues::Pause),
+    /// Give a queue out again
+    Resume(cmd::queues::Resume),
+    /// List functions that failed for good, or show one
+    DeadLetters(cmd::dead_letters::Args),
+    /// Call dead letters again, or put them aside
+    Requeue(Box<cmd::dead_letters::Requeue>),
     /// Run a finished run again
     Rerun(cmd::rerun::Args),
     /// Say why a job is waiting, why it ran again, when it must end

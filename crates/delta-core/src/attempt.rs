@@ -263,6 +263,12 @@ impl Attempt {
         self.lease.as_ref().filter(|lease| lease.state.is_live())
     }
 
+    /// A retry, or a first attempt with a delay: while it is CREATED it waits for its moment. Any
+    /// other first attempt waits for its needs.
+    pub fn waits_for_a_moment(&self) -> bool {
+        self.id.index > 1 || self.not_before > self.created_at
+    }
+
     /// When the server stops waiting for the holder to acknowledge a cancel.
     pub fn cancel_deadline(&self) -> Option<Millis> {
         let cancel = self.cancel.as_ref()?;

@@ -12,8 +12,7 @@ use crate::time::{Millis, Span};
 /// of the job and the run never fall before it: a renewal is capped by them (A54).
 pub fn attempt_due_at(attempt: &Attempt) -> Option<Millis> {
     match attempt.state {
-        // Only a retry waits for a moment; a first attempt waits for its needs.
-        AttemptState::Created => (attempt.id.index > 1).then_some(attempt.not_before),
+        AttemptState::Created => attempt.waits_for_a_moment().then_some(attempt.not_before),
         state if state.is_leased() => {
             let end = attempt.live_lease()?.ends_at();
             Some(

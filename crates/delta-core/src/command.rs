@@ -125,7 +125,12 @@ pub enum Command {
     RunDue {
         run: RunId,
     },
-    /// The outcome was published (R11).
+    /// Nobody will ever take it: a run that still waits fails for this cause.
+    GiveUp {
+        run: RunId,
+        cause: Cause,
+    },
+    /// The outcome was published (R11), or a dead letter put aside.
     Report {
         run: RunId,
     },
@@ -152,6 +157,7 @@ impl Command {
             Command::Revoke { .. } => "revoke",
             Command::AttemptDue { .. } => "attempt_due",
             Command::RunDue { .. } => "run_due",
+            Command::GiveUp { .. } => "give_up",
             Command::Report { .. } => "report",
             Command::Clamp { .. } => "clamp",
         }
@@ -165,6 +171,7 @@ impl Command {
             | Command::FailPlan { run, .. }
             | Command::CancelRun { run, .. }
             | Command::RunDue { run }
+            | Command::GiveUp { run, .. }
             | Command::Report { run } => *run,
             Command::Grant { attempt, .. }
             | Command::AttemptDue { attempt }

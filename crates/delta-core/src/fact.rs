@@ -137,7 +137,8 @@ impl Fact {
                 Ok(())
             }
             Fact::JobCreated(job) => {
-                create_attempt(rows, job.id.attempt(1), at, at, 0);
+                let not_before = job.policy.not_before.unwrap_or(at).max(at);
+                create_attempt(rows, job.id.attempt(1), at, not_before, 0);
                 rows.put_job((**job).clone());
                 let run = rows.edit_run(run)?;
                 run.jobs += 1;

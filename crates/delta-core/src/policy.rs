@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::Text;
 use crate::cause::{Cause, Class};
-use crate::settings::Settings;
-use crate::time::Span;
+use crate::time::{Millis, Span};
 
 /// A word of `retry.on`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,6 +64,17 @@ pub struct Policy {
     pub secrets: Vec<Text>,
     /// The environment it works on, which decides among secrets of one name.
     pub environment: Option<Text>,
+    /// Not before this is its first attempt queued. For a job without needs only.
+    pub not_before: Option<Millis>,
+    /// How long to wait between attempts; by the settings when absent.
+    pub backoff: Option<Backoff>,
+}
+
+/// Delays between attempts: doubling from the base up to the cap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Backoff {
+    pub base: Span,
+    pub cap: Span,
 }
 
 impl Policy {
@@ -93,11 +103,9 @@ impl Policy {
 
 /// The delay before attempt `index + 1`: doubling from the base up to the cap, the upper half of it
 /// jittered by `entropy` so that a crowd of failures does not come back as a crowd.
-pub fn retry_delay(settings: &Settings, index: u32, entropy: u64) -> Span {
-    let doubled = settings
-        .retry_base
-        .times(1 << index.saturating_sub(1).min(20));
-    let full = doubled.0.min(settings.retry_cap.0).max(0);
+pub fn retry_delay(backoff: Backoff, index: u32, entropy: u64) -> Span {
+    let doubled = backoff.base.times(1 << index.saturating_sub(1).min(20));
+    let full = doubled.0.min(backoff.cap.0).max(0);
     let half = full / 2;
     let jitter = if half > 0 {
         (entropy % half as u64) as i64
@@ -153,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_delay_doubles_up_to_its_cap_and_keeps_at_least_half() {
-        let settings = Settings::recommended();
+        let backoff = crate::Settings::recommended().backoff();
         for entropy in [0, 1, 499, 12_345, u64::MAX] {
             for (index, full) in [
                 (1, 1_000),
@@ -162,7 +170,7 @@ mod tests {
                 (10, 60_000),
                 (60, 60_000),
             ] {
-                let delay = retry_delay(&settings, index, entropy).0;
+                let delay = retry_delay(backoff, index, entropy).0;
                 assert!(
                     delay <= full && delay > full / 2,
                     "{index} {entropy} {delay}"

@@ -12,6 +12,15 @@ use crate::Text;
 /// One requirement has at most this many characters: labels, not programs.
 pub const MAX_LENGTH: usize = 128;
 
+/// The tag of a function's queue. An agent that has it serves the queues it names and no other.
+pub const QUEUE: &str = "queue";
+
+/// The queue of a match key.
+pub fn queue_of(key: &str) -> Option<&str> {
+    let mut words = key.split(' ');
+    words.find_map(|word| word.strip_prefix("queue="))
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Requirement {
     /// The tag is there, with any value.
@@ -138,7 +147,8 @@ impl Capabilities {
 
     pub fn meets(&self, requirement: &Requirement) -> bool {
         let Some(values) = self.values(requirement.name()) else {
-            return false;
+            // Who names no queue serves all of them.
+            return requirement.name() == QUEUE;
         };
         match requirement {
             Requirement::Has(_) => true,
@@ -256,6 +266,18 @@ mod tests {
             agent.missing(&key(&["linux", "gpu", "zone=us"])),
             ["gpu", "zone=us"]
         );
+    }
+
+    #[test]
+    fn an_agent_serves_all_queues_or_those_it_names() {
+        let any = offers(&["work:function", "runner:python"]);
+        let mail = offers(&["work:function", "runner:python", "queue=mail"]);
+        let key = key(&["work:function", "runner:python", "queue=mail"]);
+        assert!(any.fits(&key) && mail.fits(&key));
+        assert_eq!(queue_of(&key), Some("mail"));
+        let video = key.replace("mail", "video");
+        assert!(any.fits(&video) && !mail.fits(&video));
+        assert_eq!(queue_of("linux work:steps"), None);
     }
 
     #[test]

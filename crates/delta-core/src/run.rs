@@ -185,6 +185,21 @@ pub struct RunHeader {
     pub created_by: Text,
     /// SHA-256 of the caller's idempotency key and of the request it came with.
     pub idempotency: Option<(Digest, Digest)>,
+    /// For a function: the queue it came by. Where it fails for good, somebody must look at it: it
+    /// stays a dead letter until it is put aside (A48).
+    pub queue: Option<Text>,
+    /// For a function: no other of this key until then.
+    pub unique: Option<Unique>,
+    /// How long it is kept after its end; as long as any other when absent.
+    pub keep: Option<Span>,
+}
+
+/// A key that one run at a time may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Unique {
+    /// SHA-256 of it.
+    pub key: Digest,
+    pub until: Millis,
 }
 
 /// A cancel of the whole run.
@@ -234,6 +249,17 @@ impl Run {
     /// A required job is lost: the run cannot succeed any more, even while others go on (A12).
     pub fn will_fail(&self) -> bool {
         self.required_failed + self.required_canceled > 0
+    }
+
+    /// A function that failed for good, and nobody has put it aside yet.
+    pub fn is_dead_letter(&self) -> bool {
+        let failed = matches!(self.state, RunState::Failed | RunState::Timeout);
+        self.header.queue.is_some() && failed && self.live_jobs == 0
+    }
+
+    /// When it may be forgotten, where it says so itself.
+    pub fn keep_until(&self) -> Option<Millis> {
+        Some(self.ended_at? + self.header.keep?)
     }
 
     /// The moment the run times out, once it has started.

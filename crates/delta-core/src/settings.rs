@@ -1,6 +1,7 @@
 //! Timings and budgets the server decides by. Every default is a setting; none switches fencing
 //! off (LM-30).
 
+use crate::policy::Backoff;
 use crate::time::Span;
 
 /// What the operator may set. Facts record the deadlines that follow, so a changed setting never
@@ -102,6 +103,14 @@ impl Settings {
             });
         }
         Ok(())
+    }
+
+    /// Delays between attempts, where a job names none.
+    pub fn backoff(&self) -> Backoff {
+        Backoff {
+            base: self.retry_base,
+            cap: self.retry_cap,
+        }
     }
 
     /// How long after a cancel request the server forces the end, whether or not it was heard:

@@ -25,6 +25,8 @@ pub enum Want {
     PastLease(LeaseKey),
     /// The run made under an idempotency key.
     Key(Digest),
+    /// The newest run with a unique key.
+    Unique(Digest),
     /// The attempt whose live lease this principal's runner holds.
     Holder(Text, Text),
     /// Every unresolved job of a run with its current attempt.
@@ -50,6 +52,7 @@ pub struct World {
     pub attempts: BTreeMap<AttemptId, Option<Arc<Attempt>>>,
     pub past_leases: BTreeMap<LeaseKey, Option<Lease>>,
     pub keys: BTreeMap<Digest, Option<RunId>>,
+    pub uniques: BTreeMap<Digest, Option<RunId>>,
     pub holders: BTreeMap<(Text, Text), Option<AttemptId>>,
     /// Runs all of whose unresolved jobs are here.
     pub whole: BTreeSet<RunId>,
@@ -87,6 +90,9 @@ impl World {
                 self.whole.insert(*id);
                 if let Some((key, _)) = run.header.idempotency {
                     self.keys.insert(key, Some(*id));
+                }
+                if let Some(unique) = run.header.unique {
+                    self.uniques.insert(unique.key, Some(*id));
                 }
             }
             self.runs.insert(*id, Some(run.clone()));
@@ -194,6 +200,8 @@ pub(crate) mod test_support {
             retry_on: Policy::default_retry_on(),
             secrets: Vec::new(),
             environment: None,
+            not_before: None,
+            backoff: None,
         }
     }
 

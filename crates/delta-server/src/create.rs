@@ -16,7 +16,7 @@ use delta_wire::job_spec::WorkKind;
 use crate::writer::sha256;
 
 /// Everything belongs to one project until there are more.
-const PROJECT: &str = "default";
+pub(crate) const PROJECT: &str = "default";
 
 /// Who asks, and under which idempotency key.
 pub struct Asked {
@@ -52,6 +52,9 @@ pub fn new_run(
         planning_timeout: settings.planning_timeout,
         created_by: asked.by,
         idempotency: asked.idempotency,
+        queue: None,
+        unique: None,
+        keep: None,
     };
     let numbers: HashMap<&str, u32> = request
         .jobs
@@ -114,6 +117,8 @@ fn policy(
         retry_on,
         secrets: job.secrets.iter().map(|it| it.as_str().into()).collect(),
         environment: job.environment.as_deref().map(Text::from),
+        not_before: None,
+        backoff: None,
     })
 }
 

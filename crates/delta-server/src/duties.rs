@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use delta_core::{Command, Millis, Reply, RunId, Span};
-use delta_store::Due;
 use delta_store::read::Reader;
+use delta_store::{Due, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::caches::CacheLimits;
 use crate::clock::DIVERGENCE;
+use crate::http::App;
 use crate::objects::{DEAD_PART, Objects};
 use crate::writer::{NotDone, Writer};
 
@@ -32,6 +33,9 @@ const TIDY_EVERY: Duration = Duration::from_secs(3600);
 /// Agents that were not seen for this long are forgotten: machines that come and go would fill the
 /// list of those that stay.
 const AGENT_KEPT: Span = Span::hours(24 * 30);
+/// How often servers beside others look at what is set about queues: a pause is asked for by people,
+/// who see within seconds that it counts everywhere.
+const READ_QUEUES_EVERY: Duration = Duration::from_secs(2);
 /// Runs asked about in one read.
 const TIDY_LIMIT: usize = 500;
 
@@ -177,10 +181,12 @@ pub async fn clamp_leases(writer: &Writer) -> Result<usize, NotDone> {
     Ok(changed)
 }
 
-/// Delete runs that ended long ago, with their logs and artifacts.
+/// Delete runs that ended long ago, with their logs and artifacts, and those that were to be kept
+/// for a shorter time.
 pub struct Retention {
     pub writer: Writer,
-    pub keep: Span,
+    /// For good when absent.
+    pub keep: Option<Span>,
     pub objects: Arc<Objects>,
 }
 
@@ -204,18 +210,46 @@ impl Retention {
     }
 
     pub async fn run_once(&self) -> Result<usize, NotDone> {
+        let now = self.writer.now();
+        let kept = self.delete(move |store| store.prune_kept(now, PRUNE_LIMIT));
+        let mut deleted = kept.await?;
+        if let Some(keep) = self.keep {
+            let before = now - keep;
+            let old = self.delete(move |store| store.prune(before, PRUNE_LIMIT));
+            deleted += old.await?;
+        }
+        Ok(deleted)
+    }
+
+    /// Again and again until there is nothing left to delete.
+    async fn delete(
+        &self,
+        prune: impl Fn(&mut dyn Store) -> Result<Vec<RunId>, StoreError> + Copy + Send + 'static,
+    ) -> Result<usize, NotDone> {
         let mut deleted = 0;
         loop {
-            let before = self.writer.now() - self.keep;
-            let prune = self
-                .writer
-                .with_store(move |store| store.prune(before, PRUNE_LIMIT));
-            let runs = prune.await?;
+            let runs = self.writer.with_store(prune).await?;
             deleted += runs.len();
             let (objects, gone) = (self.objects.clone(), runs.len());
             off_the_async_threads(move || Ok(delete_all(&objects, &runs))).await;
             if gone < PRUNE_LIMIT {
                 return Ok(deleted);
+            }
+        }
+    }
+}
+
+/// See what others have set about queues.
+pub struct ReadQueues(pub App);
+
+impl ReadQueues {
+    pub async fn run(self, stop: CancellationToken) {
+        let mut tick = ticks(READ_QUEUES_EVERY);
+        while ticked(&mut tick, &stop).await {
+            let app = self.0.clone();
+            let read = move |reader: &dyn Reader| app.queues.read(reader, &app.writer);
+            if let Err(error) = self.0.read(read).await {
+                tracing::warn!(error = error.body.message, "the queues could not be read");
             }
         }
     }

@@ -14,6 +14,7 @@ mod create;
 mod data;
 mod duties;
 mod fence;
+mod functions;
 mod holder;
 mod http;
 mod identity;
@@ -242,6 +243,10 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         cache_limits: config.caches,
     };
     let app = App::new(writer.clone(), reader, identity, equipment, stop.clone());
+    let queues = app.clone();
+    let read = app.read(move |reader| queues.queues.read(reader, &queues.writer));
+    let read = read.await;
+    read.map_err(|error| StartError::First(error.body.message))?;
     let admin = listen::admin(&config.data)?;
     let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
     let router = http::router(app.clone());
@@ -367,13 +372,15 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
         tokio::spawn(noting.run(stop.clone())),
         tokio::spawn(tidy.run(stop.clone())),
     ];
-    if let Some(keep) = config.retention {
-        let retention = duties::Retention {
-            writer: app.writer.clone(),
-            keep,
-            objects: app.objects.clone(),
-        };
-        started.push(tokio::spawn(retention.run(stop.clone())));
+    let retention = duties::Retention {
+        writer: app.writer.clone(),
+        keep: config.retention,
+        objects: app.objects.clone(),
+    };
+    started.push(tokio::spawn(retention.run(stop.clone())));
+    if app.writer.shared().several_writers {
+        let queues = duties::ReadQueues(app.clone());
+        started.push(tokio::spawn(queues.run(stop.clone())));
     }
     started
 }

@@ -214,6 +214,8 @@ fn create(id: RunId) -> Command {
         retry_on: Policy::default_retry_on(),
         secrets: Vec::new(),
         environment: None,
+        not_before: None,
+        backoff: None,
     };
     let job = NewJob {
         name: "job".into(),
@@ -236,6 +238,9 @@ fn create(id: RunId) -> Command {
         planning_timeout: Span::secs(60),
         created_by: "bench".into(),
         idempotency: None,
+        queue: None,
+        unique: None,
+        keep: None,
     };
     let jobs = Some(vec![job]);
     Command::CreateRun(Box::new(NewRun { id, header, jobs }))

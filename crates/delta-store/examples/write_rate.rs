@@ -188,6 +188,9 @@ fn new_run(id: RunId, key: &str) -> NewRun {
             planning_timeout: Span::secs(60),
             created_by: "bench".into(),
             idempotency: None,
+            queue: None,
+            unique: None,
+            keep: None,
         },
         jobs: Some(vec![NewJob {
             name: "job".into(),
@@ -203,6 +206,8 @@ fn new_run(id: RunId, key: &str) -> NewRun {
                 retry_on: Policy::default_retry_on(),
                 secrets: Vec::new(),
                 environment: None,
+                not_before: None,
+                backoff: None,
             },
         }]),
     }

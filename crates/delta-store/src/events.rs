@@ -23,7 +23,7 @@ pub const VERSION: u32 = 1;
 pub const GENESIS: Digest = [0; 32];
 
 /// Every command that ever made a record, so that a record names its command without a copy.
-const COMMANDS: [&str; 16] = [
+const COMMANDS: [&str; 17] = [
     "create_run",
     "plan",
     "fail_plan",
@@ -38,6 +38,7 @@ const COMMANDS: [&str; 16] = [
     "revoke",
     "attempt_due",
     "run_due",
+    "give_up",
     "report",
     "clamp",
 ];

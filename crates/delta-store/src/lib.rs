@@ -15,6 +15,7 @@ mod index;
 pub mod memory;
 pub mod migrate;
 pub mod postgres;
+pub mod queues;
 pub mod read;
 pub mod results;
 pub mod secrets;
@@ -75,6 +76,10 @@ pub trait Store: Send {
     /// Deletes up to `limit` runs that ended before `before`, whole, leaving a tombstone with the
     /// last event's version and hash. Returns the deleted ids, so that their logs can go too.
     fn prune(&mut self, before: Millis, limit: usize) -> Result<Vec<RunId>, StoreError>;
+
+    /// The same for up to `limit` runs that say themselves how long they are kept, once that is over
+    /// at `now`.
+    fn prune_kept(&mut self, now: Millis, limit: usize) -> Result<Vec<RunId>, StoreError>;
 
     /// The incarnation of this store (A72): set when it was made, raised after a restore.
     fn incarnation(&mut self) -> Result<u32, StoreError>;

@@ -10,11 +10,12 @@ use delta_core::{
 use crate::StoreError;
 use crate::agents::Agents;
 pub use crate::credential::{Credential, DEFAULT_POOL, Labels, Role, Scope};
+use crate::queues::Queues;
 use crate::results::Results;
 use crate::secrets::Secrets;
 
 /// Shared by all request handlers; each call is short and synchronous.
-pub trait Reader: Agents + Results + Secrets + Send + Sync {
+pub trait Reader: Agents + Queues + Results + Secrets + Send + Sync {
     fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError>;
     fn job(&self, id: JobId) -> Result<Option<JobRows>, StoreError>;
     /// Newest first; at most `limit`.
@@ -77,6 +78,21 @@ pub struct RunFilter {
     pub repository: Option<Text>,
     pub git_ref: Option<Text>,
     pub commit: Option<Text>,
+    pub kind: RunKind,
+    /// Functions of this queue.
+    pub queue: Option<Text>,
+}
+
+/// Which runs are meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunKind {
+    #[default]
+    Any,
+    /// Those that are no functions.
+    Plain,
+    Functions,
+    /// Functions that failed for good and were not put aside.
+    DeadLetters,
 }
 
 impl RunFilter {
@@ -92,6 +108,13 @@ impl RunFilter {
             && same(&self.repository, &run.header.repository)
             && same(&self.git_ref, &run.header.git_ref)
             && same(&self.commit, &run.header.commit)
+            && (self.queue.is_none() || self.queue == run.header.queue)
+            && match self.kind {
+                RunKind::Any => true,
+                RunKind::Plain => run.header.queue.is_none(),
+                RunKind::Functions => run.header.queue.is_some(),
+                RunKind::DeadLetters => run.is_dead_letter(),
+            }
     }
 }
 

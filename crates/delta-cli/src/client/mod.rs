@@ -46,6 +46,11 @@ impl Client {
         self.text(request.json(body)).await
     }
 
+    pub async fn put_text(&self, path: &str, body: &impl Serialize) -> Result<String, Failure> {
+        let request = self.request(Method::PUT, path).timeout(CALL_TIMEOUT);
+        self.text(request.json(body)).await
+    }
+
     pub async fn delete(&self, path: &str) -> Result<String, Failure> {
         let request = self.request(Method::DELETE, path).timeout(CALL_TIMEOUT);
         self.text(request).await

@@ -7,10 +7,13 @@ pub mod bench;
 pub mod ca;
 pub mod caches;
 pub mod cancel;
+pub mod dead_letters;
 pub mod doctor;
+pub mod enqueue;
 pub mod events;
 pub mod help;
 pub mod logs;
+pub mod queues;
 pub mod rerun;
 pub mod run;
 pub mod runs;
@@ -43,6 +46,12 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Artifacts(args) => artifacts::run(args, terminal).await,
         Command::Caches(args) => caches::run(args, terminal).await,
         Command::Cancel(args) => cancel::run(args, terminal).await,
+        Command::Enqueue(args) => enqueue::run(*args, terminal).await,
+        Command::Queues(args) => queues::run(args, terminal).await,
+        Command::Pause(args) => queues::pause(args, terminal).await,
+        Command::Resume(args) => queues::resume(args, terminal).await,
+        Command::DeadLetters(args) => dead_letters::run(args, terminal).await,
+        Command::Requeue(args) => dead_letters::requeue(*args, terminal).await,
         Command::Rerun(args) => rerun::run(args, terminal).await,
         Command::Why(args) => why::run(args, terminal).await,
         Command::Events(args) => events::run(args, terminal).await,

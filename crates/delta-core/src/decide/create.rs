@@ -23,6 +23,12 @@ pub(super) fn create_run(work: &mut Work, new: &NewRun) -> Result<Reply, Stop> {
             return replay(work, *run, &digest);
         }
     }
+    if let Some(run) = held_by(work, new)? {
+        return Ok(Reply::Created {
+            run,
+            replayed: true,
+        });
+    }
     if work.find_run()?.is_some() {
         return Err(Refusal::RunExists(new.id).into());
     }
@@ -74,6 +80,24 @@ fn replay(work: &Work, run: crate::RunId, digest: &crate::Digest) -> Result<Repl
     }
 }
 
+/// The run that has the key for itself now, if there is one.
+fn held_by(work: &Work, new: &NewRun) -> Result<Option<crate::RunId>, Stop> {
+    let Some(unique) = new.header.unique else {
+        return Ok(None);
+    };
+    let newest = work.world.uniques.get(&unique.key);
+    let Some(run) = newest.ok_or(Stop::Missing(Want::Unique(unique.key)))? else {
+        return Ok(None);
+    };
+    let known = work.world.runs.get(run);
+    let known = known.ok_or(Stop::Missing(Want::Run(*run)))?;
+    let until = known
+        .as_ref()
+        .and_then(|it| it.header.unique)
+        .map(|it| it.until);
+    Ok(until.filter(|until| work.now() < *until).map(|_| *run))
+}
+
 pub(super) fn plan(work: &mut Work, jobs: &[NewJob]) -> Result<Reply, Stop> {
     let state = work.run()?.state;
     if state != RunState::Planning {
@@ -93,8 +117,10 @@ pub(super) fn plan(work: &mut Work, jobs: &[NewJob]) -> Result<Reply, Stop> {
         settle::publish_outcome(work)?;
         return Ok(Reply::Done { changed: true });
     }
+    let now = work.now();
     for (n, job) in (1..).zip(jobs) {
-        if job.policy.needs.is_empty() {
+        let due = job.policy.not_before.is_none_or(|at| at <= now);
+        if job.policy.needs.is_empty() && due {
             work.move_attempt(work.run.job(n).attempt(1), AttemptEvent::Published, None)?;
         }
     }
@@ -125,6 +151,10 @@ fn create_jobs(work: &mut Work, jobs: &[NewJob]) -> Result<(), Stop> {
 fn dependents_of(jobs: &[NewJob]) -> Result<Vec<Vec<u32>>, Stop> {
     let mut dependents = vec![Vec::new(); jobs.len()];
     for (n, job) in (1u32..).zip(jobs) {
+        if job.policy.not_before.is_some() && !job.policy.needs.is_empty() {
+            let why = format!("job {} has needs and a delay", job.name);
+            return Err(Refusal::BadPlan(why).into());
+        }
         let mut seen = BTreeSet::new();
         for need in &job.policy.needs {
             if *need == 0 || *need as usize > jobs.len() || *need == n || !seen.insert(need) {

@@ -203,29 +203,36 @@ pub(super) fn run(work: &mut Work) -> Result<Reply, Stop> {
             create::fail_plan(work, Cause::PlanTimeout)
         }
         RunState::Planning => create::fail_plan(work, Cause::PlanTimeout),
-        RunState::Queued => nobody_came(work),
+        RunState::Queued => nobody_came(work, Cause::NoAgent),
         RunState::Running => run_timeout(work),
         _ => Ok(NOTHING),
     }
 }
 
-/// A33: no grant within the waiting limit.
-fn nobody_came(work: &mut Work) -> Result<Reply, Stop> {
+/// RQ-45: a function of a runner that no agent has fails at once.
+pub(super) fn give_up(work: &mut Work, cause: Cause) -> Result<Reply, Stop> {
+    match work.run()?.state {
+        RunState::Queued => nobody_came(work, cause),
+        _ => Ok(NOTHING),
+    }
+}
+
+/// A33: no grant within the waiting limit, or none to be expected.
+fn nobody_came(work: &mut Work, cause: Cause) -> Result<Reply, Stop> {
     for id in work.live_jobs()? {
         let current = work.job(id)?.current();
         if work.attempt(current)?.state == AttemptState::Queued {
-            let cause = Some(Cause::NoAgent);
-            work.move_attempt(current, AttemptEvent::NoAgent, cause)?;
+            work.move_attempt(current, AttemptEvent::NoAgent, Some(cause))?;
             work.emit(Fact::JobResolved {
                 job: id.n,
                 resolution: Resolution::Failed,
-                cause,
+                cause: Some(cause),
             })?;
         } else {
-            settle::drop_waiting(work, id, Cause::NoAgent)?;
+            settle::drop_waiting(work, id, cause)?;
         }
     }
-    work.move_run(RunEvent::Failed, Some(Cause::NoAgent))?;
+    work.move_run(RunEvent::Failed, Some(cause))?;
     settle::publish_outcome(work)?;
     Ok(CHANGED)
 }

@@ -116,6 +116,7 @@ pub fn decide(world: &World, command: &Command, context: &Context) -> Result<Dec
         Command::Revoke { lease, why } => due::revoke(&mut work, *lease, *why),
         Command::AttemptDue { attempt } => due::attempt(&mut work, *attempt),
         Command::RunDue { .. } => due::run(&mut work),
+        Command::GiveUp { cause, .. } => due::give_up(&mut work, *cause),
         Command::Report { .. } => settle::report(&mut work),
         Command::Clamp { attempt } => due::clamp(&mut work, *attempt),
     }?;

@@ -11,6 +11,9 @@ use crate::policy::retry_delay;
 use crate::run::{RunCancel, RunEvent, RunState};
 use crate::time::Span;
 
+/// The longest delay that an attempt may ask for (A48).
+const LONGEST_HINT: Span = Span::hours(24);
+
 /// An attempt has reached a final state: retry it, or resolve its job and what hangs on it.
 pub(super) fn attempt_ended(work: &mut Work, id: AttemptId) -> Result<(), Stop> {
     let attempt = work.attempt(id)?;
@@ -31,7 +34,13 @@ pub(super) fn attempt_ended(work: &mut Work, id: AttemptId) -> Result<(), Stop> 
 
 /// A new attempt with the next index, queued when its delay is over (SM-57, SM-58).
 fn retry(work: &mut Work, id: AttemptId) -> Result<(), Stop> {
-    let delay = retry_delay(work.context.settings, id.index, work.context.entropy);
+    let backoff = work.job(id.job)?.policy.backoff;
+    let backoff = backoff.unwrap_or_else(|| work.context.settings.backoff());
+    let report = work.attempt(id)?.report.as_ref();
+    // What a function asks for is a hint (A48): bounded, and only where it is a delay.
+    let asked = report.and_then(|report| report.retry_after);
+    let asked = asked.map(|span| Span(span.0.clamp(0, LONGEST_HINT.0)));
+    let delay = asked.unwrap_or_else(|| retry_delay(backoff, id.index, work.context.entropy));
     let (job, index) = (id.job.n, id.index + 1);
     work.emit(Fact::AttemptCreated {
         job,
@@ -164,7 +173,9 @@ pub(super) fn run_settled(work: &mut Work) -> Result<(), Stop> {
 pub(super) fn publish_outcome(work: &mut Work) -> Result<(), Stop> {
     let run = work.run()?;
     let ended = run.state.has_ended() && run.state != RunState::Reported;
-    if ended && run.live_jobs == 0 && !run.header.needs_report {
+    // A dead letter waits for somebody to put it aside.
+    let waits = run.header.needs_report || run.is_dead_letter();
+    if ended && run.live_jobs == 0 && !waits {
         work.move_run(RunEvent::Reported, None)?;
     }
     Ok(())

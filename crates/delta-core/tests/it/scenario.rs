@@ -84,6 +84,9 @@ impl Scene {
                 planning_timeout: settings.planning_timeout,
                 created_by: "ann".into(),
                 idempotency: None,
+                queue: None,
+                unique: None,
+                keep: None,
             },
             settings,
             jobs: Vec::new(),
@@ -141,6 +144,8 @@ impl Scene {
             retry_on: Policy::default_retry_on(),
             secrets: Vec::new(),
             environment: None,
+            not_before: None,
+            backoff: None,
         };
         for word in rest {
             match word.split_once('=').unwrap_or((word, "")) {
@@ -375,6 +380,7 @@ impl Scene {
             Want::Attempt(id) => drop(self.world.attempts.insert(id, None)),
             Want::PastLease(key) => drop(self.world.past_leases.insert(key, None)),
             Want::Key(key) => drop(self.world.keys.insert(key, None)),
+            Want::Unique(key) => drop(self.world.uniques.insert(key, None)),
             Want::Holder(principal, runner) => {
                 self.world.holders.insert((principal, runner), None);
             }

@@ -34,7 +34,7 @@ mod uploads;
 
 pub use call::{not_spoken, routes};
 pub use leases::Found;
-pub use noted::Noted;
+pub use noted::{Noted, runners_of};
 pub use noting::Noting;
 pub use orders::Order;
 pub use register::{AGENT_PREFIX, held};

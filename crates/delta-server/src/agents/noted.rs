@@ -41,6 +41,14 @@ impl From<&Present> for Noted {
     }
 }
 
+/// The runners that an agent had, out of the text about it.
+pub fn runners_of(about: &str) -> Vec<String> {
+    let noted: Noted = serde_json::from_str(about).unwrap_or_default();
+    let tags = noted.about.runtimes.iter();
+    let runners = tags.filter_map(|tag| tag.strip_prefix("runner:"));
+    runners.map(str::to_lowercase).collect()
+}
+
 /// The text about an agent that has no session yet.
 pub fn new(about: &About) -> Text {
     let about = about.clone();

@@ -105,6 +105,9 @@ mod tests {
             planning_timeout: delta_core::Span::ZERO,
             created_by: "me".into(),
             idempotency: None,
+            queue: None,
+            unique: None,
+            keep: None,
         }
     }
 

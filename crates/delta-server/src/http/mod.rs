@@ -6,11 +6,13 @@
 mod agents;
 mod artifacts;
 mod caches;
+mod dead_letters;
 mod described;
 mod enrol;
 mod error;
 mod events;
 mod extract;
+mod functions;
 mod inputs;
 mod jobs;
 mod lease;
@@ -18,6 +20,7 @@ mod log;
 mod log_tail;
 mod log_view;
 mod pieces;
+mod queues;
 mod rerun;
 mod runner;
 mod runs;
@@ -51,6 +54,7 @@ pub use system::ready;
 
 use crate::agents::{Agents, PoolSandboxes};
 use crate::caches::CacheLimits;
+use crate::functions::{Known, Queues};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
@@ -74,6 +78,8 @@ pub struct Parts {
     pub recheck: Duration,
     pub pool_sandboxes: PoolSandboxes,
     pub cache_limits: CacheLimits,
+    pub queues: Queues,
+    pub known_runners: Known,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     pub ids: Mutex<ContextV7>,
@@ -116,6 +122,8 @@ impl App {
             recheck: equipment.recheck,
             pool_sandboxes: equipment.pool_sandboxes,
             cache_limits: equipment.cache_limits,
+            queues: Queues::default(),
+            known_runners: Known::default(),
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: described::complete(openapi).to_json().unwrap_or_default(),
@@ -176,6 +184,9 @@ fn routes() -> OpenApiRouter<App> {
         .merge(runs::routes())
         .merge(rerun::routes())
         .merge(events::routes())
+        .merge(functions::routes())
+        .merge(queues::routes())
+        .merge(dead_letters::routes())
         .merge(jobs::routes())
         .merge(log::routes())
         .merge(artifacts::routes())

@@ -6,7 +6,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Cause, Command, Digest, Reply, RunId};
-use delta_store::read::{RunFilter, RunRows};
+use delta_store::read::{RunFilter, RunKind, RunRows};
 use delta_wire::api::{CancelRequest, CreateRun, Cursor, ListRuns, RunList, RunView};
 use delta_wire::{ErrorBody, ErrorCode, Invalid};
 use utoipa_axum::router::OpenApiRouter;
@@ -158,6 +158,9 @@ fn filter(list: &ListRuns) -> RunFilter {
         repository: text(&list.repository),
         git_ref: text(&list.git_ref),
         commit: text(&list.commit),
+        // Functions are many, and have lists of their own.
+        kind: RunKind::Plain,
+        queue: None,
     }
 }
 

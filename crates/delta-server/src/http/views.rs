@@ -166,7 +166,7 @@ pub fn job(
     }
 }
 
-fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
+pub fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
     let past = rows.past_leases.iter().filter(|(id, _)| *id == attempt.id);
     let leases = past.map(|(_, lease)| lease).chain(&attempt.lease);
     let report = attempt.report.as_ref();
@@ -180,7 +180,7 @@ fn attempt(attempt: &Attempt, rows: &JobRows, left: Left) -> AttemptView {
             .and_then(|it| it.summary.as_ref())
             .map(|it| it.to_string()),
         created_at: at(attempt.created_at),
-        not_before: (attempt.id.index > 1).then(|| at(attempt.not_before)),
+        not_before: attempt.waits_for_a_moment().then(|| at(attempt.not_before)),
         queued_at: attempt.queued_at.map(at),
         started_at: lease.and_then(|lease| lease.acknowledged_at).map(at),
         ended_at: attempt.ended_at.map(at),

@@ -236,6 +236,7 @@ pub(super) fn wants(command: &Command, wants: &mut BTreeSet<Want>) {
     match command {
         Command::CreateRun(new) => {
             wants.extend(new.header.idempotency.map(|(key, _)| Want::Key(key)));
+            wants.extend(new.header.unique.map(|it| Want::Unique(it.key)));
         }
         Command::Plan { run, .. }
         | Command::FailPlan { run, .. }
@@ -243,7 +244,7 @@ pub(super) fn wants(command: &Command, wants: &mut BTreeSet<Want>) {
         | Command::Report { run } => {
             wants.insert(Want::Run(*run));
         }
-        Command::CancelRun { run, .. } => {
+        Command::CancelRun { run, .. } | Command::GiveUp { run, .. } => {
             wants.insert(Want::Run(*run));
             wants.insert(Want::LiveJobs(*run));
         }

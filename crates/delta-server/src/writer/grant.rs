@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use delta_core::lease::{LeaseState, epoch};
+use delta_core::requirement::queue_of;
 use delta_core::{
     Attempt, AttemptId, Command, JobId, LeaseKey, Refusal, Reply, Run, RunId, Span, Text, Want,
 };
@@ -171,7 +172,9 @@ fn pair(
     if parking.groups.is_empty() {
         return Ok(Vec::new());
     }
+    let paused = batch.shared.paused();
     let mut queued = queued_here(batch);
+    queued.retain(|(_, _, key)| !is_paused(&paused, key));
     let mut keys: Option<Vec<Text>> = None;
     let mut taken: BTreeSet<AttemptId> = BTreeSet::new();
     let mut pairs = Vec::new();
@@ -197,7 +200,13 @@ fn pair(
             continue;
         };
         if look {
-            let claimed = match claim(batch, group, slots.len(), &taken, &mut keys) {
+            if keys.is_none() {
+                let mut all = batch.store.match_keys()?;
+                all.retain(|key| !is_paused(&paused, key));
+                keys = Some(all);
+            }
+            let known = keys.as_deref().unwrap_or_default();
+            let claimed = match claim(batch, group, slots.len(), &taken, known) {
                 Ok(claimed) => claimed,
                 // Something at the head of the queue cannot be read. That must not fail those who
                 // hold leases; the next look is at the next wake-up.
@@ -226,12 +235,9 @@ fn claim(
     group: &mut Group,
     limit: usize,
     taken: &BTreeSet<AttemptId>,
-    keys: &mut Option<Vec<Text>>,
+    keys: &[Text],
 ) -> Result<Vec<(i64, AttemptId)>, StoreError> {
-    if keys.is_none() {
-        *keys = Some(batch.store.match_keys()?);
-    }
-    let fit = keys.iter().flatten().filter(|key| group.fits(key));
+    let fit = keys.iter().filter(|key| group.fits(key));
     let claim = Claim {
         keys: fit.cloned().collect(),
         limit,
@@ -243,6 +249,10 @@ fn claim(
     let ids = batch.store.claim(&claim, &mut batch.world)?;
     let order = |id: AttemptId| batch.attempt(id).map_or(0, |attempt| attempt.order_key);
     Ok(ids.into_iter().map(|id| (order(id), id)).collect())
+}
+
+fn is_paused(paused: &BTreeSet<Text>, key: &str) -> bool {
+    !paused.is_empty() && queue_of(key).is_some_and(|queue| paused.contains(queue))
 }
 
 /// Attempts this batch queued, with the requirements of their jobs.

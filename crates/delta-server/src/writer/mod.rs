@@ -24,8 +24,9 @@ mod test_trouble;
 mod tests;
 mod thread;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use delta_core::{
@@ -44,6 +45,7 @@ pub use thread::Thread;
 
 use crate::audit::Noticed;
 use crate::clock::{Clock, DIVERGENCE};
+use crate::functions::Rates;
 use crate::metrics::Metrics;
 use crate::watch::Watchers;
 use lanes::{Lanes, Refused};
@@ -106,6 +108,7 @@ impl Item {
     fn weight(&self) -> usize {
         match &self.kind {
             Kind::Command(order) => order.specs.len().max(1),
+            Kind::Several(orders) => orders.len(),
             _ => 1,
         }
     }
@@ -113,6 +116,8 @@ impl Item {
 
 enum Kind {
     Command(Box<Order>),
+    /// Commands that become durable in one commit.
+    Several(Vec<Order>),
     Ask(Ask),
     /// Tell this session what happens to a lease.
     Listen(LeaseKey, Arc<Outbox>),
@@ -177,6 +182,10 @@ pub struct Shared {
     pub several_writers: bool,
     /// Another server writes moments that are far ahead of this one's clock.
     pub behind: AtomicBool,
+    /// What came and went by each queue.
+    pub rates: Rates,
+    /// Queues nothing of which is given out.
+    paused: Mutex<Arc<BTreeSet<Text>>>,
     longest_wait: Duration,
     receipts: Arc<Receipts>,
     /// A wake-up is in its lane: one is as good as many.
@@ -230,6 +239,41 @@ impl Writer {
             ..Order::of(command)
         };
         self.send(Lane::People, at, order)?.answer().await
+    }
+
+    /// Carries out commands in one commit, each with the specs of the jobs it makes; their answers
+    /// in their order.
+    pub async fn create_all(
+        &self,
+        at: Millis,
+        commands: impl Iterator<Item = (Command, Vec<Arc<str>>)>,
+    ) -> Result<Vec<Result<Answer, NotDone>>, NotDone> {
+        let (mut orders, mut sent) = (Vec::new(), Vec::new());
+        for (command, specs) in commands {
+            let (answer, answered) = oneshot::channel();
+            sent.push(Sent(answered));
+            orders.push(Order {
+                specs,
+                answer: Some(AnswerTo::One(answer)),
+                ..Order::of(command)
+            });
+        }
+        self.push(Lane::People, at, Instant::now(), Kind::Several(orders))?;
+        let mut answers = Vec::with_capacity(sent.len());
+        for sent in sent {
+            answers.push(sent.answer().await);
+        }
+        Ok(answers)
+    }
+
+    /// Nothing of these queues is given out.
+    pub fn pause(&self, queues: BTreeSet<Text>) {
+        let mut paused = self.shared.paused.lock().unwrap_or_else(|e| e.into_inner());
+        if **paused != queues {
+            *paused = Arc::new(queues);
+            drop(paused);
+            self.wake();
+        }
     }
 
     /// Carries out what the holder of a lease says. The answer to a heartbeat may be held back for
@@ -480,6 +524,11 @@ impl Shared {
                  restart it"
             )
         })
+    }
+
+    fn paused(&self) -> Arc<BTreeSet<Text>> {
+        let paused = self.paused.lock().unwrap_or_else(|e| e.into_inner());
+        Arc::clone(&paused)
     }
 
     fn is_closing(&self) -> bool {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use delta_core::{AttemptId, Digest, JobId, LeaseKey, Millis, Run, RunId, Text, Want, World};
 use delta_store::agents::{AgentRow, AgentSeen, Agents};
 use delta_store::memory::{MemoryReader, MemoryStore};
+use delta_store::queues::{QueueRow, Queues};
 use delta_store::read::{
     Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
 };
@@ -104,6 +105,10 @@ impl Store for TestStore {
 
     fn prune(&mut self, before: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
         self.inner.prune(before, limit)
+    }
+
+    fn prune_kept(&mut self, now: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        self.inner.prune_kept(now, limit)
     }
 
     fn incarnation(&mut self) -> Result<u32, StoreError> {
@@ -250,6 +255,16 @@ impl Results for TestReader {
 
     fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError> {
         self.there()?.test_history(query, limit)
+    }
+}
+
+impl Queues for TestReader {
+    fn queues(&self) -> Result<Vec<QueueRow>, StoreError> {
+        self.there()?.queues()
+    }
+
+    fn put_queue(&self, queue: &QueueRow) -> Result<(), StoreError> {
+        self.there()?.put_queue(queue)
     }
 }
 

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use delta_core::{Command, LeaseKey, Millis, Reply, Settings};
@@ -24,6 +24,7 @@ use super::parking::{Parking, SlotId};
 use super::receipts::Receipts;
 use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, entropy, store_error};
 use crate::clock::Clock;
+use crate::functions::Rates;
 use crate::metrics::Metrics;
 use crate::watch::Watchers;
 
@@ -72,6 +73,8 @@ impl Thread {
             lease_floor: self.lease_floor,
             several_writers: self.several_writers,
             behind: AtomicBool::new(false),
+            rates: Rates::default(),
+            paused: Mutex::default(),
             longest_wait: self.longest_wait,
             receipts: Arc::new(Receipts::default()),
             waking: AtomicBool::new(false),
@@ -183,6 +186,20 @@ impl Turns {
                 Kind::Command(order) if late => {
                     self.shared.metrics.too_late.inc();
                     answer(order.answer, Err(too_late()), &mut bells);
+                }
+                Kind::Several(several) => {
+                    for order in several {
+                        if late {
+                            self.shared.metrics.too_late.inc();
+                            answer(order.answer, Err(too_late()), &mut bells);
+                            continue;
+                        }
+                        orders.push(Stamped {
+                            at: item.at,
+                            arrived: item.arrived,
+                            order: Box::new(order),
+                        });
+                    }
                 }
                 Kind::Ask(ask) if late => {
                     self.shared.metrics.too_late.inc();
@@ -380,6 +397,9 @@ impl Turns {
         for record in &done.writes.records {
             self.shared.watchers.wake(record.run);
         }
+        self.shared
+            .rates
+            .note(&done.writes, self.shared.clock.now());
         done.matches.more
     }
 

@@ -16,6 +16,7 @@ mod events;
 mod excess;
 mod floods;
 mod flows;
+mod functions;
 mod granting;
 mod identity;
 mod logs;

@@ -72,6 +72,7 @@ fn absent(world: &mut World, want: delta_core::Want) {
         Want::Attempt(id) => world.attempts.insert(id, None).map(drop),
         Want::PastLease(key) => world.past_leases.insert(key, None).map(drop),
         Want::Key(key) => world.keys.insert(key, None).map(drop),
+        Want::Unique(key) => world.uniques.insert(key, None).map(drop),
         Want::Holder(principal, runner) => {
             world.holders.insert((principal, runner), None).map(drop)
         }

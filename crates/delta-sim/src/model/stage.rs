@@ -94,6 +94,9 @@ pub fn header(run_timeout: Span) -> RunHeader {
         planning_timeout: UNIT.times(2),
         created_by: "ann".into(),
         idempotency: None,
+        queue: None,
+        unique: None,
+        keep: None,
     }
 }
 
@@ -109,6 +112,8 @@ pub fn policy(max_attempts: u32) -> Policy {
         retry_on: [RetryOn::Cause(Cause::Flaky), RetryOn::Timeout].into(),
         secrets: Vec::new(),
         environment: None,
+        not_before: None,
+        backoff: None,
     }
 }
 

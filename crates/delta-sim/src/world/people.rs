@@ -46,6 +46,9 @@ pub fn wish(rng: &mut Rng, rerun_of: Option<RunId>) -> Wish {
         planning_timeout: Span::secs(5),
         created_by: "ann".into(),
         idempotency: Some((rng.digest(), rng.digest())),
+        queue: None,
+        unique: None,
+        keep: None,
     };
     let planned = rng.per_mille(300);
     Wish {
@@ -76,6 +79,8 @@ fn job(n: u32, rng: &mut Rng) -> NewJob {
             retry_on,
             secrets: Vec::new(),
             environment: None,
+            not_before: None,
+            backoff: None,
         },
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use delta_core::attempt::{AttemptCancel, Progress, Report};
 use delta_core::lease::{Closing, ClosingKind};
-use delta_core::policy::RetryOn;
-use delta_core::run::{RunCancel, RunHeader};
+use delta_core::policy::{Backoff, RetryOn};
+use delta_core::run::{RunCancel, RunHeader, Unique};
 use delta_core::{Cause, Digest, Millis, Policy, RunId, Span, Text};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -61,6 +61,40 @@ pub struct RunHeaderPart {
     created_by: Text,
     #[serde(with = "key", default, skip_serializing_if = "Option::is_none")]
     idempotency: Option<(Digest, Digest)>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    queue: Option<Text>,
+    #[serde(with = "unique", default, skip_serializing_if = "Option::is_none")]
+    unique: Option<Unique>,
+    #[serde(
+        with = "leaf::span::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    keep: Option<Span>,
+}
+
+/// A key, and until when nobody else may have it.
+mod unique {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Shown(
+        #[serde(with = "leaf::digest")] Digest,
+        #[serde(with = "leaf::millis")] Millis,
+    );
+
+    pub fn serialize<S: Serializer>(value: &Option<Unique>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(|it| Shown(it.key, it.until)).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Unique>, D::Error> {
+        let read = Option::<Shown>::deserialize(from)?;
+        Ok(read.map(|Shown(key, until)| Unique { key, until }))
+    }
 }
 
 /// An idempotency key and the digest of its request.
@@ -112,6 +146,34 @@ pub struct PolicyPart {
         skip_serializing_if = "Option::is_none"
     )]
     environment: Option<Text>,
+    #[serde(
+        with = "leaf::millis::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    not_before: Option<Millis>,
+    #[serde(with = "backoff", default, skip_serializing_if = "Option::is_none")]
+    backoff: Option<Backoff>,
+}
+
+/// Base and cap.
+mod backoff {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Shown(
+        #[serde(with = "leaf::span")] Span,
+        #[serde(with = "leaf::span")] Span,
+    );
+
+    pub fn serialize<S: Serializer>(value: &Option<Backoff>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(|it| Shown(it.base, it.cap)).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Backoff>, D::Error> {
+        let read = Option::<Shown>::deserialize(from)?;
+        Ok(read.map(|Shown(base, cap)| Backoff { base, cap }))
+    }
 }
 
 mod texts {

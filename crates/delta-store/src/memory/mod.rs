@@ -5,6 +5,7 @@
 //! commit can be ordered in advance.
 
 mod agents;
+mod queues;
 mod reader;
 mod results;
 mod secrets;
@@ -181,6 +182,10 @@ impl Store for MemoryStore {
 
     fn prune(&mut self, before: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
         Ok(self.tables().prune(before, limit))
+    }
+
+    fn prune_kept(&mut self, now: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        Ok(self.tables().prune_kept(now, limit))
     }
 
     fn incarnation(&mut self) -> Result<u32, StoreError> {

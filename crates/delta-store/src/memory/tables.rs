@@ -1,6 +1,6 @@
 //! The tables of the store in memory, and how a batch changes them: all at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use delta_core::{
@@ -11,6 +11,7 @@ use super::results::ResultTable;
 use crate::agents::AgentRow;
 use crate::events::{self, Tip};
 use crate::index::Index;
+use crate::queues::QueueRow;
 use crate::read::{Credential, StoredEvent};
 use crate::secrets::{SecretId, SecretRow};
 use crate::{Writes, newest_of};
@@ -32,7 +33,9 @@ pub(super) struct Tables {
     pub incarnation: u32,
     pub newest: Millis,
     pub flushes: u64,
+    pub queues: BTreeMap<Text, QueueRow>,
     keys: BTreeMap<Digest, RunId>,
+    uniques: BTreeMap<Digest, BTreeSet<RunId>>,
 }
 
 impl Tables {
@@ -53,7 +56,9 @@ impl Tables {
             incarnation: 1,
             newest: Millis::ZERO,
             flushes: 0,
+            queues: BTreeMap::new(),
             keys: BTreeMap::new(),
+            uniques: BTreeMap::new(),
         }
     }
 
@@ -79,6 +84,10 @@ impl Tables {
             Want::Key(key) => {
                 let known = world.keys.entry(*key);
                 known.or_insert_with(|| self.keys.get(key).copied());
+            }
+            Want::Unique(key) => {
+                let newest = || self.uniques.get(key)?.last().copied();
+                world.uniques.entry(*key).or_insert_with(newest);
             }
             Want::Holder(principal, runner) => {
                 let known = world.holders.entry((principal.clone(), runner.clone()));
@@ -142,6 +151,9 @@ impl Tables {
             if let Some((key, _)) = run.header.idempotency {
                 self.keys.insert(key, *id);
             }
+            if let Some(unique) = run.header.unique {
+                self.uniques.entry(unique.key).or_default().insert(*id);
+            }
             self.index.put_run(run);
             self.runs.insert(*id, run.clone());
         }
@@ -162,13 +174,18 @@ impl Tables {
     }
 
     pub fn prune(&mut self, before: Millis, limit: usize) -> Vec<RunId> {
-        let mut old: Vec<(Millis, RunId)> = self
-            .runs
-            .values()
-            .filter(|run| run.live_jobs == 0)
-            .filter_map(|run| run.ended_at.map(|at| (at, run.id)))
-            .filter(|(at, _)| *at < before)
-            .collect();
+        self.delete(|run| run.ended_at.filter(|at| *at < before), limit)
+    }
+
+    pub fn prune_kept(&mut self, now: Millis, limit: usize) -> Vec<RunId> {
+        self.delete(|run| run.keep_until().filter(|at| *at < now), limit)
+    }
+
+    /// Deletes the first of those that something is said about.
+    fn delete(&mut self, said: impl Fn(&Run) -> Option<Millis>, limit: usize) -> Vec<RunId> {
+        let ended = self.runs.values().filter(|run| run.live_jobs == 0);
+        let old = ended.filter_map(|run| said(run).map(|at| (at, run.id)));
+        let mut old: Vec<(Millis, RunId)> = old.collect();
         old.sort_unstable();
         old.truncate(limit);
         let ids: Vec<RunId> = old.into_iter().map(|(_, id)| id).collect();
@@ -183,10 +200,13 @@ impl Tables {
         self.events.remove(&id);
         self.results.forget(id);
         self.index.forget_run(id);
-        if let Some(run) = self.runs.remove(&id)
-            && let Some((key, _)) = run.header.idempotency
-        {
-            self.keys.remove(&key);
+        if let Some(run) = self.runs.remove(&id) {
+            if let Some((key, _)) = run.header.idempotency {
+                self.keys.remove(&key);
+            }
+            if let Some(unique) = run.header.unique {
+                self.uniques.entry(unique.key).or_default().remove(&id);
+            }
         }
         self.jobs.retain(|job, _| job.run != id);
         self.specs.retain(|job, _| job.run != id);

@@ -248,11 +248,11 @@ impl<'a> Plan<'a> {
         self.add(Sql::InsertHolders, here);
     }
 
-    /// Only a retry waits for a moment.
+    /// Retries that wait for their moment, and functions with a delay.
     fn delayed(&mut self, writes: &'a Writes, reading: &Reading, projects: &Projects<'a>) {
         let (mut over, mut waiting) = (Rows::default(), Rows::default());
-        let retries = writes.edits.attempts.iter().filter(|(id, _)| id.index > 1);
-        for (id, attempt) in retries {
+        let edited = writes.edits.attempts.iter();
+        for (id, attempt) in edited.filter(|(_, it)| it.waits_for_a_moment()) {
             let waits = attempt.state == AttemptState::Created;
             if reading.new_attempts.contains(id) && waits {
                 let project = Value::Text(projects.of(id.run()));

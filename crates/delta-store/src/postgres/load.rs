@@ -29,6 +29,7 @@ struct Wanted {
     past: BTreeSet<LeaseKey>,
     live: BTreeSet<RunId>,
     keys: BTreeSet<Digest>,
+    uniques: BTreeSet<Digest>,
     holders: BTreeSet<(Text, Text)>,
     /// Jobs whose current attempt comes along: whoever asks for a job looks at it next.
     current: BTreeSet<JobId>,
@@ -67,6 +68,9 @@ impl Wanted {
             }
             Want::Key(key) if !world.keys.contains_key(key) => {
                 self.keys.insert(*key);
+            }
+            Want::Unique(key) if !world.uniques.contains_key(key) => {
+                self.uniques.insert(*key);
             }
             Want::Holder(principal, runner) => {
                 let holder = (principal.clone(), runner.clone());
@@ -108,6 +112,9 @@ impl Wanted {
         for key in self.keys {
             world.keys.entry(key).or_insert(None);
         }
+        for key in self.uniques {
+            world.uniques.entry(key).or_insert(None);
+        }
         for holder in self.holders {
             world.holders.entry(holder).or_insert(None);
         }
@@ -125,6 +132,7 @@ struct Arrays {
     past: (Vec<Uuid>, Vec<i64>, Vec<i64>, Vec<i64>),
     live: Vec<Uuid>,
     keys: Vec<Vec<u8>>,
+    uniques: Vec<Vec<u8>>,
     holders: (Vec<String>, Vec<String>),
 }
 
@@ -136,6 +144,8 @@ impl Arrays {
         arrays
             .keys
             .extend(wanted.keys.iter().map(|key| key.to_vec()));
+        let uniques = wanted.uniques.iter().map(|key| key.to_vec());
+        arrays.uniques.extend(uniques);
         arrays.jobs = pairs(&wanted.jobs);
         arrays.current = pairs(&wanted.current);
         for id in &wanted.attempts {
@@ -183,6 +193,12 @@ impl Arrays {
         }
         if !self.keys.is_empty() {
             calls.push((Sql::Keys, vec![&self.keys]));
+        }
+        if !self.uniques.is_empty() {
+            // Nobody else may look before this batch has written: what is not there yet has no row
+            // that could be locked.
+            calls.push((Sql::LockUniques, vec![&self.uniques]));
+            calls.push((Sql::Uniques, vec![&self.uniques]));
         }
         if !self.holders.0.is_empty() {
             calls.push((Sql::Holders, vec![&self.holders.0, &self.holders.1]));
@@ -285,6 +301,11 @@ fn enter(sql: Sql, row: &Row, batch: &mut Batch, world: &mut World) -> Result<()
         Sql::Keys => {
             let (key, run) = (fields.digest()?, fields.run()?);
             world.keys.entry(key).or_insert(Some(run));
+        }
+        Sql::LockUniques => {}
+        Sql::Uniques => {
+            let (key, run) = (fields.digest()?, fields.run()?);
+            world.uniques.entry(key).or_insert(Some(run));
         }
         Sql::Holders => {
             let holder = (unescape(fields.plain()?), unescape(fields.plain()?));

@@ -22,6 +22,7 @@ mod error;
 mod join;
 mod listen;
 mod load;
+mod queues;
 mod reader;
 mod resolve;
 mod results;

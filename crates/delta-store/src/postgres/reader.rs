@@ -22,7 +22,7 @@ use crate::StoreError;
 use crate::codec::corrupt;
 use crate::events::{EventRow, Unfolding};
 use crate::read::{
-    Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
+    Credential, JobRows, QueueDepth, Reader, RunFilter, RunKind, RunRows, StoreStats, StoredEvent,
 };
 
 /// Connections for reading. A page takes about a millisecond, so four serve thousands of pages a
@@ -210,6 +210,13 @@ impl Reader for PgReader {
         let outcome = filter.outcome.map(|outcome| outcome.name());
         let [repository, git_ref, commit] = [&filter.repository, &filter.git_ref, &filter.commit]
             .map(|text| text.as_deref().map(escape));
+        let queue = filter.queue.as_deref().map(escape);
+        let functions = match filter.kind {
+            RunKind::Any => None,
+            RunKind::Plain => Some(false),
+            RunKind::Functions | RunKind::DeadLetters => Some(true),
+        };
+        let dead = filter.kind == RunKind::DeadLetters;
         let most = limit as i64;
         let found = self.rows(
             Sql::ListRuns,
@@ -221,6 +228,9 @@ impl Reader for PgReader {
                 &repository,
                 &git_ref,
                 &commit,
+                &queue,
+                &functions,
+                &dead,
                 &most,
             ],
         )?;

@@ -24,6 +24,8 @@ pub(super) const RUN_FIXED: Columns = &[
     ("git_ref", "text"),
     ("commit", "text"),
     ("idempotency_key", "bytea"),
+    ("queue", "text"),
+    ("unique_key", "bytea"),
     ("created_at", "int8"),
 ];
 
@@ -42,6 +44,7 @@ pub(super) const RUN_MOVING: Columns = &[
     ("ended", "bool"),
     ("due_at", "int8"),
     ("moment", "int8"),
+    ("keep_until", "int8"),
 ];
 
 /// What is read of a run, for [`read_run`].
@@ -146,7 +149,7 @@ pub(super) const LEASE: Columns = &[
     ("lease_heartbeat_seq", "int8"),
 ];
 
-pub(super) fn run_fixed(run: &Run) -> [Value<'_>; 7] {
+pub(super) fn run_fixed(run: &Run) -> [Value<'_>; 9] {
     let header = &run.header;
     let key = header.idempotency.as_ref().map(|(key, _)| key.as_slice());
     [
@@ -156,11 +159,13 @@ pub(super) fn run_fixed(run: &Run) -> [Value<'_>; 7] {
         Value::OptText(header.git_ref.as_deref()),
         Value::OptText(header.commit.as_deref()),
         Value::Bytes(key),
+        Value::OptText(header.queue.as_deref()),
+        Value::Bytes(header.unique.as_ref().map(|it| it.key.as_slice())),
         Value::Int(run.created_at.0),
     ]
 }
 
-pub(super) fn run_moving(run: &Run) -> [Value<'_>; 14] {
+pub(super) fn run_moving(run: &Run) -> [Value<'_>; 15] {
     [
         Value::Text(run.state.name()),
         Value::OptText(run.outcome.map(|outcome| outcome.name())),
@@ -176,6 +181,7 @@ pub(super) fn run_moving(run: &Run) -> [Value<'_>; 14] {
         Value::Bool(run.ended_at.is_some()),
         Value::OptInt(millis(run.due_at())),
         Value::OptInt(millis(moment(run))),
+        Value::OptInt(millis(run.keep_until())),
     ]
 }
 

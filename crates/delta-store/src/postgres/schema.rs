@@ -38,6 +38,10 @@ const STEPS: &[Migration] = &[
         version: 7,
         sql: include_str!("../../migrations/postgres/0007_secrets.sql"),
     },
+    Migration {
+        version: 8,
+        sql: include_str!("../../migrations/postgres/0008_functions.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

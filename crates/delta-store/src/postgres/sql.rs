@@ -20,7 +20,7 @@ macro_rules! statements {
 
 statements! {
     Lock, LockAtOnce, Tips, Jobs, Attempts, CurrentAttempts, LiveJobs, LiveAttempts, PastLeases,
-    Keys, Holders,
+    Keys, LockUniques, Uniques, Holders,
     ClaimOne, ClaimSome, MatchKeys,
     InsertRuns, UpdateRuns, InsertJobs, UpdateJobs, InsertAttempts, UpdateAttempts,
     RenewAttempts, InsertPastLeases, InsertEvents, EnterQueue, LeaveQueue, InsertHolders,
@@ -33,7 +33,7 @@ statements! {
     DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, WithdrawResults,
     PutResultClaim, LeaseResults,
     LeaseClaim, RunResults, RunClaims, ResultPage, TestHistory, Secrets, Secret, SecretsFor,
-    NewSecret, ReplaceSecret, RemoveSecret, Ping, Stats,
+    NewSecret, ReplaceSecret, RemoveSecret, Queues, PutQueue, RemoveQueue, Ping, Stats,
 }
 
 impl Sql {
@@ -57,6 +57,13 @@ impl Sql {
             Sql::Keys => {
                 "SELECT idempotency_key, id FROM runs WHERE idempotency_key = ANY ($1)".into()
             }
+            Sql::LockUniques => "SELECT pg_advisory_xact_lock(\
+                 hashtextextended(encode(w.key, 'hex'), 0)) FROM unnest($1::bytea[]) AS w(key)"
+                .into(),
+            Sql::Uniques => "SELECT w.key, r.id FROM unnest($1::bytea[]) AS w(key), \
+                 LATERAL (SELECT id FROM runs WHERE unique_key = w.key \
+                          ORDER BY id DESC LIMIT 1) r"
+                .into(),
             Sql::Holders => "SELECT h.principal, h.runner, h.run_id, h.job, h.n \
                  FROM unnest($1::text[], $2::text[]) AS w(principal, runner) \
                  JOIN holders h ON h.principal = w.principal AND h.runner = w.runner"

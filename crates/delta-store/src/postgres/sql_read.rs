@@ -42,7 +42,10 @@ pub(super) fn text(sql: Sql) -> String {
              AND ($5::text IS NULL OR r.repository = $5) \
              AND ($6::text IS NULL OR r.git_ref = $6) \
              AND ($7::text IS NULL OR r.commit = $7) \
-             ORDER BY r.id DESC LIMIT $8"
+             AND ($8::text IS NULL OR r.queue = $8) AND ($9::bool IS NULL OR \
+             (r.queue IS NOT NULL) = $9) AND (NOT $10::bool OR (r.queue IS NOT NULL \
+             AND r.outcome IN ('FAILED', 'TIMEOUT') AND r.state <> 'REPORTED' \
+             AND r.live_jobs = 0)) ORDER BY r.id DESC LIMIT $11"
         ),
         Sql::Secrets
         | Sql::Secret
@@ -50,6 +53,9 @@ pub(super) fn text(sql: Sql) -> String {
         | Sql::NewSecret
         | Sql::ReplaceSecret
         | Sql::RemoveSecret => super::secrets::text(sql).into(),
+        Sql::Queues => super::queues::READ.into(),
+        Sql::PutQueue => super::queues::PUT.into(),
+        Sql::RemoveQueue => super::queues::REMOVE.into(),
         Sql::PutResults
         | Sql::WithdrawResults
         | Sql::PutResultClaim

@@ -259,6 +259,10 @@ impl Store for PgStore {
         self.prune_runs(before, limit)
     }
 
+    fn prune_kept(&mut self, now: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        self.prune_kept_runs(now, limit)
+    }
+
     fn incarnation(&mut self) -> Result<u32, StoreError> {
         self.read_incarnation("SELECT incarnation FROM store")
     }

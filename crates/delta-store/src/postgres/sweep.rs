@@ -114,11 +114,29 @@ impl PgStore {
         before: Millis,
         limit: usize,
     ) -> Result<Vec<RunId>, StoreError> {
+        self.delete_runs(OLD_RUNS, before, limit)
+    }
+
+    /// Runs that say themselves how long they are kept.
+    pub(super) fn prune_kept_runs(
+        &mut self,
+        now: Millis,
+        limit: usize,
+    ) -> Result<Vec<RunId>, StoreError> {
+        self.delete_runs(KEPT_RUNS, now, limit)
+    }
+
+    fn delete_runs(
+        &mut self,
+        which: &str,
+        before: Millis,
+        limit: usize,
+    ) -> Result<Vec<RunId>, StoreError> {
         assert!(self.batch.is_none(), "a batch is open");
         let most = limit as i64;
         let begun = self.again_if_lost(async |session: &Session| {
             session.client.batch_execute("BEGIN").await?;
-            session.client.query(OLD_RUNS, &[&before.0, &most]).await
+            session.client.query(which, &[&before.0, &most]).await
         });
         let rows = self.or_rollback(begun)?;
         let (mut ids, mut xid) = (Vec::with_capacity(rows.len()), String::new());
@@ -158,6 +176,10 @@ impl PgStore {
 
 const OLD_RUNS: &str = "SELECT id, pg_current_xact_id()::text FROM runs \
      WHERE ended AND moment < $1 AND live_jobs = 0 ORDER BY moment, id LIMIT $2 \
+     FOR UPDATE SKIP LOCKED";
+
+const KEPT_RUNS: &str = "SELECT id, pg_current_xact_id()::text FROM runs \
+     WHERE keep_until < $1 AND live_jobs = 0 ORDER BY keep_until, id LIMIT $2 \
      FOR UPDATE SKIP LOCKED";
 
 const TOMBSTONES: &str = "INSERT INTO tombstones (project, run_id, version, hash) \

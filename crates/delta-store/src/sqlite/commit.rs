@@ -245,7 +245,7 @@ impl Before<'_> {
             } else if self.attempts.peek(*id) != Some(attempt) {
                 write.renew_attempt(attempt)?;
             }
-            if id.index > 1 {
+            if attempt.waits_for_a_moment() {
                 write_delayed(attempt, plan, write)?;
             }
         }

@@ -12,6 +12,7 @@ mod connection;
 mod credentials;
 mod open;
 mod prune;
+mod queues;
 mod reader;
 mod results;
 mod rows;
@@ -162,6 +163,12 @@ impl SqliteStore {
                 let found = rows::one(self.reading()?, sql, [key], rows::read_run_id)?;
                 world.keys.insert(*key, found);
             }
+            Want::Unique(key) if !world.uniques.contains_key(key) => {
+                let sql = "SELECT run_id FROM runs WHERE unique_key = ?1 \
+                           ORDER BY run_id DESC LIMIT 1";
+                let found = rows::one(self.reading()?, sql, [key], rows::read_run_id)?;
+                world.uniques.insert(*key, found);
+            }
             Want::Holder(principal, runner) => {
                 let known = world.holders.entry((principal.clone(), runner.clone()));
                 known.or_insert_with(|| self.index().holder(principal, runner));
@@ -264,6 +271,10 @@ impl Store for SqliteStore {
 
     fn prune(&mut self, before: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
         self.prune_runs(before, limit)
+    }
+
+    fn prune_kept(&mut self, now: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        self.prune_kept_runs(now, limit)
     }
 
     fn incarnation(&mut self) -> Result<u32, StoreError> {

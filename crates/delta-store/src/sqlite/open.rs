@@ -47,6 +47,10 @@ const MIGRATIONS: &[Migration] = &[
         version: 7,
         sql: include_str!("../../migrations/sqlite/0007_secrets.sql"),
     },
+    Migration {
+        version: 8,
+        sql: include_str!("../../migrations/sqlite/0008_functions.sql"),
+    },
 ];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller

@@ -31,6 +31,26 @@ impl SqliteStore {
     ) -> Result<Vec<RunId>, StoreError> {
         let sql = "SELECT run_id FROM runs INDEXED BY runs_ended \
                    WHERE ended_at < ?1 AND live_jobs = 0 ORDER BY ended_at, run_id LIMIT ?2";
+        self.delete(sql, before, limit)
+    }
+
+    /// Runs that say themselves how long they are kept.
+    pub(super) fn prune_kept_runs(
+        &mut self,
+        now: Millis,
+        limit: usize,
+    ) -> Result<Vec<RunId>, StoreError> {
+        let sql = "SELECT run_id FROM runs INDEXED BY runs_kept \
+                   WHERE keep_until < ?1 AND live_jobs = 0 ORDER BY keep_until, run_id LIMIT ?2";
+        self.delete(sql, now, limit)
+    }
+
+    fn delete(
+        &mut self,
+        sql: &str,
+        before: Millis,
+        limit: usize,
+    ) -> Result<Vec<RunId>, StoreError> {
         let key = params![before.0, limit as i64];
         let old = rows::all(&self.connection, sql, key, rows::read_run_id)?;
         if old.is_empty() {

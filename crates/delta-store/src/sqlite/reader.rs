@@ -18,7 +18,7 @@ use crate::codec::{column, corrupt};
 use crate::events::Unfolding;
 use crate::index::Index;
 use crate::read::{
-    Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
+    Credential, JobRows, QueueDepth, Reader, RunFilter, RunKind, RunRows, StoreStats, StoredEvent,
 };
 
 /// Connections for reading: calls are short, and two cores answer no more than this at a time.
@@ -266,14 +266,28 @@ fn runs_query(filter: &RunFilter, limit: usize) -> (String, Vec<Box<dyn ToSql>>)
         ("repository =", &filter.repository),
         ("git_ref =", &filter.git_ref),
         ("commit_id =", &filter.commit),
+        ("queue =", &filter.queue),
     ];
     for (condition, wanted) in texts {
         if let Some(wanted) = wanted {
             add(condition, Box::new(wanted.to_string()));
         }
     }
-    add("true ORDER BY run_id DESC LIMIT", Box::new(limit as i64));
     // What is true of all these runs anyway lets SQLite see that a partial index holds them.
+    sql.push_str(match filter.kind {
+        RunKind::Any => "",
+        RunKind::Plain => " AND queue IS NULL",
+        RunKind::Functions => " AND queue IS NOT NULL",
+        RunKind::DeadLetters => {
+            " AND queue IS NOT NULL AND (outcome = 'FAILED' OR outcome = 'TIMEOUT') \
+             AND state <> 'REPORTED' AND live_jobs = 0"
+        }
+    });
+    let mut add = |condition: &str, value: Box<dyn ToSql>| {
+        values.push(value);
+        sql.push_str(&format!(" AND {condition} ?{}", values.len()));
+    };
+    add("true ORDER BY run_id DESC LIMIT", Box::new(limit as i64));
     let among = match (filter.state, filter.outcome) {
         (Some(state), _) if !state.has_ended() => "(ended_at IS NULL OR live_jobs > 0)",
         (_, Some(outcome)) if outcome != RunState::Success => "outcome <> 'SUCCESS'",

@@ -37,15 +37,17 @@ impl Sql {
             Sql::InsertRun => {
                 "INSERT INTO runs (run_id, state, outcome, cause, cancel, queued_at, started_at, \
                  ended_at, jobs, live_jobs, required_failed, required_canceled, project, \
-                 created_at, repository, git_ref, commit_id, idempotency_key, header) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-                 ?17, ?18, ?19)"
+                 keep_until, created_at, repository, git_ref, commit_id, idempotency_key, queue, \
+                 unique_key, header) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?13, ?15, ?16, \
+                 ?17, ?18, ?19, ?20, ?21, ?22)"
             }
             // The header of a run never changes.
             Sql::UpdateRun => {
                 "UPDATE runs SET state = ?2, outcome = ?3, cause = ?4, cancel = ?5, \
                  queued_at = ?6, started_at = ?7, ended_at = ?8, jobs = ?9, live_jobs = ?10, \
-                 required_failed = ?11, required_canceled = ?12 WHERE run_id = ?1"
+                 required_failed = ?11, required_canceled = ?12, keep_until = ?13 \
+                 WHERE run_id = ?1"
             }
             Sql::InsertJob => {
                 "INSERT INTO jobs (run_id, job, project, name, policy, spec, dependents, \
@@ -165,7 +167,8 @@ impl Values<'_, '_> {
         self.put(run.jobs)?;
         self.put(run.live_jobs)?;
         self.put(run.required_failed)?;
-        self.put(run.required_canceled)
+        self.put(run.required_canceled)?;
+        self.put(millis(run.keep_until()))
     }
 
     fn job_key(&mut self, id: JobId) -> Result<(), StoreError> {
@@ -249,6 +252,8 @@ impl<'c> Write<'c> {
         values.put(header.git_ref.as_deref())?;
         values.put(header.commit.as_deref())?;
         values.put(header.idempotency.map(|(key, _)| key))?;
+        values.put(header.queue.as_deref())?;
+        values.put(header.unique.map(|it| it.key))?;
         values.put(json::encode_header(header))?;
         values.run()
     }

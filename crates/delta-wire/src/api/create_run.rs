@@ -282,7 +282,7 @@ pub(crate) fn timeout(node: Node<'_>) -> Result<Seconds, Invalid> {
     Ok(seconds)
 }
 
-fn priority(node: Node<'_>) -> Result<i32, Invalid> {
+pub(crate) fn priority(node: Node<'_>) -> Result<i32, Invalid> {
     let number = node.whole((-MAX_PRIORITY).into(), MAX_PRIORITY.into())?;
     i32::try_from(number).map_err(|_| Invalid::here("is out of range"))
 }

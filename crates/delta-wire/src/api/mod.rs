@@ -8,6 +8,7 @@ pub mod agents;
 pub mod caches;
 pub mod create_run;
 pub mod cursor;
+pub mod functions;
 pub mod graph;
 pub mod list;
 pub mod log;
@@ -25,6 +26,10 @@ pub use caches::{
 };
 pub use create_run::{CreateJob, CreateRun, Trust};
 pub use cursor::Cursor;
+pub use functions::{
+    ChooseDeadLetters, CreateFunction, CreateFunctions, DeadLettersDone, FunctionDetail,
+    FunctionList, FunctionTry, FunctionView, PausedView, QueueList, QueueView, RouteQueue,
+};
 pub use list::ListRuns;
 pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
 pub use requests::{CancelRequest, RerunRequest};

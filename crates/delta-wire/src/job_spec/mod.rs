@@ -26,6 +26,7 @@ pub use around::{
     ServiceSpec, environment_name, is_shells_own, secret_name,
 };
 pub use function::{DEFAULT_QUEUE, FunctionSpec, MAX_PARAMS_BYTES, is_name};
+pub(crate) use function::{carrier, default_queue, function_name, no_params, params, queue_name};
 pub use test_spec::{ExecutionKind, ExecutionSpec, ResultConfig, TestSpec};
 
 /// Bytes of one spec: long scripts in every step still fit, a checked-in binary does not.

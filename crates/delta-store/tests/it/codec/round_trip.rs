@@ -6,8 +6,8 @@ use std::sync::Arc;
 use delta_core::attempt::{AttemptCancel, AttemptEvent, Progress, Report};
 use delta_core::fact::{Ending, Grant};
 use delta_core::lease::{Closing, ClosingKind, LeaseEvent, Revocation};
-use delta_core::policy::RetryOn;
-use delta_core::run::{RunCancel, RunEvent, RunHeader};
+use delta_core::policy::{Backoff, RetryOn};
+use delta_core::run::{RunCancel, RunEvent, RunHeader, Unique};
 use delta_core::{
     Cause, Digest, Fact, Job, Millis, Policy, Record, Resolution, Run, RunId, RunState, Span, Text,
 };
@@ -47,6 +47,7 @@ prop_compose! {
         numbers in (any::<u32>(), any::<i32>(), of(any::<u128>())),
         spans in (span(), span(), span()),
         idempotency in of((digests(), digests())),
+        function in (of(text()), of((digests(), millis())), of(span())),
     ) -> RunHeader {
         RunHeader {
             project: texts.0,
@@ -64,6 +65,9 @@ prop_compose! {
             planning_timeout: spans.2,
             created_by: texts.4,
             idempotency,
+            queue: function.0,
+            unique: function.1.map(|(key, until)| Unique { key, until }),
+            keep: function.2,
         }
     }
 }
@@ -79,6 +83,7 @@ prop_compose! {
         classes in any::<(bool, bool)>(),
         secrets in vec(text(), 0..4),
         environment in proptest::option::of(text()),
+        delays in (of(millis()), of((span(), span()))),
     ) -> Policy {
         let mut retry_on: BTreeSet<RetryOn> = causes.into_iter().map(RetryOn::Cause).collect();
         retry_on.extend(classes.0.then_some(RetryOn::Infra));
@@ -94,6 +99,8 @@ prop_compose! {
             retry_on,
             secrets,
             environment,
+            not_before: delays.0,
+            backoff: delays.1.map(|(base, cap)| Backoff { base, cap }),
         }
     }
 }
@@ -104,6 +111,7 @@ prop_compose! {
         texts in (of(text()), of(text()), of(text())),
         log in of((any::<u64>(), digests())),
         moments in (of(millis()), of(millis())),
+        answer in (of(text()), of(span())),
     ) -> Report {
         Report {
             exit_code,
@@ -112,6 +120,8 @@ prop_compose! {
             steps: texts.2,
             confirmed: exit_code.map(|code| code > 0),
             evidence: exit_code.map(|code| format!("{{\"signal\":{code}}}").into()),
+            answer: answer.0,
+            retry_after: answer.1,
             log,
             started_at: moments.0,
             finished_at: moments.1,

@@ -60,6 +60,8 @@ pub fn policy(requires: &str) -> Policy {
         retry_on: Policy::default_retry_on(),
         secrets: Vec::new(),
         environment: None,
+        not_before: None,
+        backoff: None,
     }
 }
 
@@ -93,6 +95,9 @@ pub fn header() -> RunHeader {
         planning_timeout: Span::secs(60),
         created_by: "ann".into(),
         idempotency: None,
+        queue: None,
+        unique: None,
+        keep: None,
     }
 }
 

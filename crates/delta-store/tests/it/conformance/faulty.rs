@@ -82,6 +82,10 @@ impl Store for Faulty {
         self.inner.prune(before, limit)
     }
 
+    fn prune_kept(&mut self, now: Millis, limit: usize) -> Result<Vec<RunId>, StoreError> {
+        self.inner.prune_kept(now, limit)
+    }
+
     fn incarnation(&mut self) -> Result<u32, StoreError> {
         self.inner.incarnation()
     }

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod credentials;
 pub mod durability;
 pub mod faulty;
+pub mod functions;
 pub mod history;
 pub mod queue;
 pub mod races;
@@ -112,6 +113,15 @@ macro_rules! conformance {
             secrets {
                 secrets_are_kept_replaced_and_removed
                 secrets_are_found_by_what_they_are_good_for
+            }
+            functions {
+                a_delayed_function_is_queued_when_its_moment_comes
+                a_unique_key_belongs_to_one_run_at_a_time
+                what_fails_for_good_is_a_dead_letter_until_it_is_put_aside
+                a_function_that_nobody_has_fails_at_once
+                a_run_that_says_how_long_it_is_kept_goes_then
+                a_function_has_its_own_delays
+                what_is_set_about_queues_is_kept
             }
             races {
                 many_runners_each_get_their_own

@@ -109,6 +109,7 @@ impl Player {
                 Want::Attempt(id) => drop(model.attempts.insert(id, None)),
                 Want::PastLease(key) => drop(model.past_leases.insert(key, None)),
                 Want::Key(key) => drop(model.keys.insert(key, None)),
+                Want::Unique(key) => drop(model.uniques.insert(key, None)),
                 Want::Holder(principal, runner) => {
                     model.holders.insert((principal, runner), None);
                 }

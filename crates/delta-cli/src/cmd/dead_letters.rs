@@ -1,0 +1,257 @@
+//! `delta-ci dead-letters` and `requeue`: functions that failed for good, what they were called
+//! with, why they failed, and calling them again.
+
+use delta_wire::api::{
+    ChooseDeadLetters, DeadLettersDone, FunctionDetail, FunctionList, FunctionView,
+};
+
+use crate::clean;
+use crate::client::{self, Client, Target};
+use crate::exit::Exit;
+use crate::failure::{Done, Failure};
+use crate::moment;
+use crate::table::{self, Cell};
+use crate::terminal::{Terminal, Tone};
+
+/// Pages that are asked for: people look at the first.
+const MAX_PAGES: usize = 50;
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci dead-letters                          the newest first
+  delta-ci dead-letters --queue mail --cause handler_not_found
+  delta-ci dead-letters run_0197f3c4             its parameters, and every attempt
+  delta-ci requeue run_0197f3c4                  call it again
+  delta-ci requeue --queue mail --dry-run        which would be called again?
+  delta-ci requeue --all --purge                 put all of them aside instead";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Show one of them: its id
+    #[arg(value_name = "ID", conflicts_with_all = ["queue", "function", "cause"])]
+    id: Option<String>,
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Which {
+    /// Only of this queue
+    #[arg(long)]
+    queue: Option<String>,
+    /// Only of this function, with or without its runner
+    #[arg(long)]
+    function: Option<String>,
+    /// Only with this cause
+    #[arg(long)]
+    cause: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Requeue {
+    /// Which, by id
+    #[arg(value_name = "ID", conflicts_with_all = ["queue", "function", "cause", "all"])]
+    ids: Vec<String>,
+    #[command(flatten)]
+    which: Which,
+    /// Every one there is
+    #[arg(long)]
+    all: bool,
+    /// Only say which they are
+    #[arg(long)]
+    dry_run: bool,
+    /// Put them aside instead of calling them again
+    #[arg(long)]
+    purge: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    client::with(&args.target, async |client| match &args.id {
+        Some(id) => show(client, id, terminal).await,
+        None => list(client, &args.which, terminal).await,
+    })
+    .await
+}
+
+async fn list(client: &Client, which: &Which, terminal: &Terminal) -> Done {
+    let filters = [
+        ("queue", &which.queue),
+        ("function", &which.function),
+        ("cause", &which.cause),
+    ];
+    let given = filters
+        .iter()
+        .filter_map(|(name, value)| Some((*name, value.as_ref()?)));
+    let query: String = given
+        .map(|(name, value)| format!("&{name}={}", escaped(value)))
+        .collect();
+    let (mut all, mut cursor): (Vec<FunctionView>, Option<String>) = (Vec::new(), None);
+    for _ in 0..MAX_PAGES {
+        let after = cursor
+            .as_ref()
+            .map_or_else(String::new, |it| format!("&cursor={it}"));
+        let path = format!("/api/v1/dead-letters?limit=200{query}{after}");
+        let page: FunctionList = client.get(&path).await?;
+        all.extend(page.functions);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    if terminal.json {
+        terminal.value(&serde_json::json!({ "functions": all }));
+        return Ok(Exit::Ok);
+    }
+    if all.is_empty() {
+        terminal.say("no dead letters");
+        return Ok(Exit::Ok);
+    }
+    let now = moment::now();
+    let header = [
+        "ID", "FUNCTION", "QUEUE", "ENDED", "ATTEMPTS", "CAUSE", "ERROR",
+    ];
+    let row = |it: &FunctionView| {
+        let ended = it.ended_at.map(|at| moment::relative(at, now));
+        let error = it.error.as_ref().and_then(|it| it.message.lines().next());
+        vec![
+            Cell::from(it.id.clone()),
+            Cell::from(clean::text(&it.function)),
+            Cell::from(clean::text(&it.queue)),
+            Cell::from(ended.unwrap_or_default()),
+            Cell::from(it.attempts.to_string()),
+            Cell::toned(it.cause.clone().unwrap_or_default(), Tone::Bad),
+            Cell::from(clean::text(error.unwrap_or_default())),
+        ]
+    };
+    let rows: Vec<Vec<Cell>> = all.iter().map(row).collect();
+    for line in table::render(terminal, &header, &rows) {
+        terminal.data(&line);
+    }
+    Ok(Exit::Ok)
+}
+
+/// For a query: everything that is not plain is written as its bytes.
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    let each = text.bytes().map(|byte| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    each.collect()
+}
+
+async fn show(client: &Client, id: &str, terminal: &Terminal) -> Done {
+    let text = client
+        .get_text(&format!("/api/v1/functions/{}", escaped(id)))
+        .await?;
+    if terminal.json {
+        terminal.data(&text);
+        return Ok(Exit::Ok);
+    }
+    let detail: FunctionDetail = client::read(&text)?;
+    let view = &detail.view;
+    let (function, queue) = (clean::text(&view.function), clean::text(&view.queue));
+    terminal.data(&format!(
+        "{}  {function}  queue {queue}  {}",
+        view.id,
+        view.state.as_str()
+    ));
+    terminal.data(&format!("params  {}", clean::text(detail.params.as_str())));
+    for (name, value) in &detail.trace_context {
+        terminal.data(&format!(
+            "trace   {} {}",
+            clean::text(name),
+            clean::text(value)
+        ));
+    }
+    if let Some(of) = &detail.requeue_of {
+        terminal.data(&format!("again   of {of}"));
+    }
+    for attempt in &detail.tries {
+        let it = &attempt.attempt;
+        let cause = it.cause.as_deref().unwrap_or("");
+        let line = format!("attempt {}  {}  {cause}", it.attempt, it.state.as_str());
+        terminal.data(line.trim_end());
+        if let Some(error) = &attempt.error {
+            let kind = error
+                .kind
+                .as_deref()
+                .map_or_else(String::new, |it| format!("{it}: "));
+            terminal.data(&format!(
+                "  {}",
+                clean::text(&format!("{kind}{}", error.message))
+            ));
+            if let Some(details) = &error.details {
+                terminal.data(&format!("  {}", clean::text(details.as_str())));
+            }
+        }
+    }
+    if !view.dead_letter {
+        terminal.say("it is no dead letter (any more)");
+    }
+    Ok(Exit::Ok)
+}
+
+pub async fn requeue(args: Requeue, terminal: &Terminal) -> Done {
+    let which = &args.which;
+    let chosen = [&which.queue, &which.function, &which.cause];
+    let chosen = chosen.iter().any(|it| it.is_some()) || args.all || !args.ids.is_empty();
+    if !chosen {
+        let failure = Failure::new(Exit::Usage, "which dead letters?");
+        return Err(failure.next("name them by id, by --queue, --function, --cause, or say --all"));
+    }
+    let request = ChooseDeadLetters {
+        ids: args.ids.clone(),
+        queue: which.queue.clone(),
+        function: which.function.clone(),
+        cause: which.cause.clone(),
+        all: args.all,
+        dry_run: args.dry_run,
+    };
+    client::with(&args.target, async |client| {
+        let verb = if args.purge { "purge" } else { "requeue" };
+        let path = format!("/api/v1/dead-letters/{verb}");
+        let mut sum = DeadLettersDone::default();
+        loop {
+            let done: DeadLettersDone = client::read(&client.post_text(&path, &request).await?)?;
+            sum.dry_run = done.dry_run;
+            sum.more = done.more;
+            sum.chosen.extend(done.chosen);
+            sum.requeued.extend(done.requeued);
+            if !done.more || done.dry_run {
+                break;
+            }
+            terminal.say(&format!("{} so far", sum.chosen.len()));
+        }
+        tell(&sum, args.purge, terminal);
+        Ok(Exit::Ok)
+    })
+    .await
+}
+
+fn tell(done: &DeadLettersDone, purge: bool, terminal: &Terminal) {
+    if terminal.json {
+        terminal.value(done);
+        return;
+    }
+    let count = done.chosen.len();
+    for (at, old) in done.chosen.iter().enumerate() {
+        match done.requeued.get(at) {
+            Some(fresh) => terminal.data(&format!("{old} -> {fresh}")),
+            None => terminal.data(old),
+        }
+    }
+    let more = if done.more { ", and more" } else { "" };
+    terminal.say(&match (done.dry_run, purge) {
+        (true, false) => format!("{count}{more} would be called again"),
+        (true, true) => format!("{count}{more} would be put aside"),
+        (false, false) => format!("{count} called again"),
+        (false, true) => format!("{count} put aside"),
+    });
+}

@@ -1,0 +1,251 @@
+//! `delta-ci enqueue`: calls a function in the background, and waits for its result on demand.
+
+use std::io::Read as _;
+use std::time::{Duration, Instant};
+
+use delta_core::Span;
+use delta_wire::api::{CreateFunction, CreateFunctions, FunctionDetail, FunctionView};
+use delta_wire::states::JobState;
+use serde_json::{Map, Value, json};
+
+use crate::clean;
+use crate::client::{self, Client, Target};
+use crate::exit::Exit;
+use crate::failure::{Done, Failure};
+use crate::moment;
+use crate::terminal::Terminal;
+use crate::timings;
+
+/// How long one question waits for the end; then it is asked again.
+const EACH_WAIT: Duration = Duration::from_secs(20);
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci enqueue python#send_email --params '{\"to\":\"ann@example.org\"}'
+  delta-ci enqueue python#report --params @params.json --wait     prints the result
+  delta-ci enqueue resize --queue images --delay 10m --max-attempts 5
+  delta-ci enqueue python#sync --unique-key nightly --unique-for 1h
+  delta-ci cancel run_0197f3c4                                      stop one of them
+
+The result goes to stdout as JSON. Exit code with --wait: 0 when it succeeded.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// HANDLER, or RUNNER#HANDLER
+    function: String,
+    /// A JSON object; @FILE reads a file, - reads stdin
+    #[arg(long, value_name = "JSON|@FILE|-", default_value = "{}")]
+    params: String,
+    /// Where it waits
+    #[arg(long, default_value = "default")]
+    queue: String,
+    /// Higher is sooner
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    priority: i32,
+    /// Not before so much time has passed, such as 90s, 10m, 2h
+    #[arg(long, value_name = "TIME", value_parser = timings::span, conflicts_with = "at")]
+    delay: Option<Span>,
+    /// Not before this moment, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "MOMENT")]
+    at: Option<String>,
+    /// While another call has this key, that one is given back instead
+    #[arg(long, value_name = "KEY")]
+    unique_key: Option<String>,
+    /// For how long the key is its own; an hour when absent
+    #[arg(long, value_name = "TIME", value_parser = timings::span, requires = "unique_key")]
+    unique_for: Option<Span>,
+    /// Attempts in all
+    #[arg(long)]
+    max_attempts: Option<u32>,
+    /// First delay between attempts, doubled each time
+    #[arg(long, value_name = "TIME", value_parser = timings::span)]
+    backoff: Option<Span>,
+    /// How long one attempt may take
+    #[arg(long, value_name = "TIME", value_parser = timings::span)]
+    timeout: Option<Span>,
+    /// How long the result is kept
+    #[arg(long, value_name = "TIME", value_parser = timings::span)]
+    result_ttl: Option<Span>,
+    /// Wait for its end and print the result
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    let body = body(&args)?;
+    client::with(&args.target, async |client| {
+        let text = client.post_text("/api/v1/functions", &body).await?;
+        let view: FunctionView = client::read(&text)?;
+        if args.wait {
+            return wait(client, &view, terminal).await;
+        }
+        if terminal.json {
+            terminal.data(&text);
+            return Ok(Exit::Ok);
+        }
+        terminal.data(&view.id);
+        terminal.say(&stands(&view));
+        Ok(if view.dead_letter {
+            Exit::Failed
+        } else {
+            Exit::Ok
+        })
+    })
+    .await
+}
+
+/// How a call stands right after it was made.
+fn stands(view: &FunctionView) -> String {
+    let (function, queue) = (clean::text(&view.function), clean::text(&view.queue));
+    match view.state {
+        _ if view.existing => format!("{function} was there already: {}", view.state.as_str()),
+        JobState::Failed => {
+            let cause = view.cause.as_deref().unwrap_or("unknown");
+            format!("{function} is a dead letter: {cause}; no agent has this runner")
+        }
+        _ => match view.not_before {
+            Some(at) => format!("{function} waits in {queue} until {at}"),
+            None => format!(
+                "{function} waits in {queue}; delta-ci why {} says for what",
+                view.id
+            ),
+        },
+    }
+}
+
+/// What is sent; looked at here first, so that a slip is found before anything is sent.
+fn body(args: &Args) -> Result<Value, Failure> {
+    let params: Value = serde_json::from_str(&params(&args.params)?).map_err(|error| {
+        Failure::new(Exit::Usage, "--params is no JSON")
+            .because(error)
+            .next("give an object, such as --params '{\"to\":\"x\"}'")
+    })?;
+    let seconds = |span: Option<Span>| span.map(|it| json!(it.0 as f64 / 1000.0));
+    let fields = [
+        ("function", Some(json!(args.function))),
+        ("params", Some(params)),
+        ("queue", Some(json!(args.queue))),
+        ("priority", Some(json!(args.priority))),
+        ("delay_seconds", seconds(args.delay)),
+        ("not_before", args.at.as_ref().map(|it| json!(it))),
+        ("unique_key", args.unique_key.as_ref().map(|it| json!(it))),
+        ("unique_seconds", seconds(args.unique_for)),
+        ("max_attempts", args.max_attempts.map(|it| json!(it))),
+        ("backoff_seconds", seconds(args.backoff)),
+        ("timeout_seconds", seconds(args.timeout)),
+        ("result_ttl_seconds", seconds(args.result_ttl)),
+    ];
+    let given = fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    let body = Value::Object(Map::from_iter(given));
+    match CreateFunctions::parse(body.to_string().as_bytes()) {
+        Ok(_) => Ok(body),
+        Err(problems) => Err(Failure::new(Exit::Usage, problems.to_string())
+            .next("delta-ci enqueue --help has examples")),
+    }
+}
+
+fn params(given: &str) -> Result<String, Failure> {
+    let unreadable = |place: &str, error: std::io::Error| {
+        Failure::new(Exit::NotFound, format!("{place} cannot be read")).because(error)
+    };
+    match given {
+        "-" => {
+            let mut text = String::new();
+            let read = std::io::stdin().read_to_string(&mut text);
+            read.map_err(|error| unreadable("stdin", error))?;
+            Ok(text)
+        }
+        given => match given.strip_prefix('@') {
+            Some(path) => std::fs::read_to_string(path).map_err(|error| unreadable(path, error)),
+            None => Ok(given.to_owned()),
+        },
+    }
+}
+
+async fn wait(client: &Client, made: &FunctionView, terminal: &Terminal) -> Done {
+    let began = Instant::now();
+    terminal.say(&format!("{}  {}", made.id, stands(made)));
+    let path = format!("/api/v1/functions/{}?wait={}", made.id, EACH_WAIT.as_secs());
+    let mut told = (made.state, made.attempts);
+    loop {
+        let text = client.get_text(&path).await?;
+        let detail: FunctionDetail = client::read(&text)?;
+        let view = &detail.view;
+        if view.has_ended() {
+            return Ok(ended(view, &text, began, terminal));
+        }
+        if told != (view.state, view.attempts) {
+            told = (view.state, view.attempts);
+            let error = view.error.as_ref().map(|it| clean::text(&it.message));
+            let error = error.map_or_else(String::new, |it| format!(": {it}"));
+            let (attempt, of) = (view.attempts, view.max_attempts);
+            terminal.say(&format!(
+                "{} attempt {attempt} of {of}{error}",
+                view.state.as_str()
+            ));
+        }
+    }
+}
+
+fn ended(view: &FunctionView, text: &str, began: Instant, terminal: &Terminal) -> Exit {
+    let took = moment::short(began.elapsed());
+    if terminal.json {
+        terminal.data(text);
+    } else if view.state == JobState::Succeeded {
+        let result = view.result.as_ref().map_or("null", |it| it.as_str());
+        terminal.data(result);
+        terminal.say(&format!(
+            "SUCCEEDED after {took}, attempt {}",
+            view.attempts
+        ));
+    } else {
+        let cause = view.cause.as_deref().unwrap_or("unknown");
+        terminal.say(&format!("{} after {took}: {cause}", view.state.as_str()));
+        if let Some(error) = &view.error {
+            terminal.say(&clean::text(&error.message));
+        }
+        if view.dead_letter {
+            let words = format!("it is a dead letter: delta-ci dead-letters {}", view.id);
+            terminal.say(&words);
+        }
+    }
+    match view.state {
+        JobState::Succeeded => Exit::Ok,
+        JobState::Canceled => Exit::Canceled,
+        _ => Exit::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of the API and of this command are the same.
+    #[test]
+    fn what_is_sent_is_what_the_server_reads() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let words = "x python#f --params {\"a\":1} --queue mail --delay 90s --unique-key k \
+                     --unique-for 1h --max-attempts 5 --backoff 2s --timeout 1m --result-ttl 1d";
+        let line: Line = clap::Parser::parse_from(words.split_whitespace());
+        let body = body(&line.args).expect("a body").to_string();
+        let Ok(CreateFunctions::One(call)) = CreateFunctions::parse(body.as_bytes()) else {
+            panic!("{body}");
+        };
+        let CreateFunction {
+            max_attempts,
+            delay_seconds,
+            ..
+        } = *call;
+        assert_eq!(max_attempts, 5);
+        assert_eq!(delay_seconds.map(|it| it.as_millis()), Some(90_000));
+    }
+}

@@ -1,0 +1,67 @@
+//! Which runners there are at all: those of every agent that has registered and was not forgotten,
+//! here now or not. A function of a runner that nobody has ever had fails at once (RQ-45); one whose
+//! agents are away waits for them.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use delta_store::read::Reader;
+
+use crate::agents::runners_of;
+use crate::http::{ApiError, App};
+
+/// How old the answer may be: an agent that has just come is seen in the registry anyway.
+const FRESH: Duration = Duration::from_secs(2);
+/// Agents that are looked at, in pages.
+const PAGE: usize = 500;
+const MAX_AGENTS: usize = 20_000;
+
+#[derive(Debug, Default)]
+pub struct Known(Mutex<Option<(Instant, Arc<BTreeSet<String>>)>>);
+
+impl Known {
+    /// Whether a function of this runner can be carried out by anybody, now or later. Where no
+    /// agent ever had a runner, the first may still come.
+    pub async fn is_hopeless(&self, app: &App, runner: &str) -> Result<bool, ApiError> {
+        let requirement = format!("runner:{}", runner.to_lowercase());
+        let seen = app.agents.seen();
+        if seen.iter().any(|it| it.capabilities.fits(&requirement)) {
+            return Ok(false);
+        }
+        let has_runners = seen.iter().any(|it| it.capabilities.fits("work:function"));
+        let known = self.all(app, has_runners).await?;
+        Ok(!known.is_empty() && !known.contains(&runner.to_lowercase()))
+    }
+
+    /// What is remembered counts while it is fresh, unless it says that there are none where some
+    /// have come meanwhile.
+    async fn all(&self, app: &App, some: bool) -> Result<Arc<BTreeSet<String>>, ApiError> {
+        let remembered = || self.0.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some((at, known)) = &*remembered()
+            && at.elapsed() < FRESH
+            && !(some && known.is_empty())
+        {
+            return Ok(Arc::clone(known));
+        }
+        let known = app.read(|reader| read(reader)).await?;
+        let known = Arc::new(known);
+        *remembered() = Some((Instant::now(), Arc::clone(&known)));
+        Ok(known)
+    }
+}
+
+fn read(reader: &dyn Reader) -> Result<BTreeSet<String>, delta_store::StoreError> {
+    let (mut known, mut after, mut seen) = (BTreeSet::new(), String::new(), 0);
+    loop {
+        let page = reader.agents(&after, PAGE)?;
+        for agent in page.iter().filter(|agent| agent.revoked_at.is_none()) {
+            known.extend(runners_of(&agent.about));
+        }
+        seen += page.len();
+        match page.last() {
+            Some(last) if page.len() == PAGE && seen < MAX_AGENTS => after = last.id.to_string(),
+            _ => return Ok(known),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! How many functions came and went by each queue in the last minute, as this server saw it: for
+//! people, decided by nobody, and gone with the process.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use delta_core::run::RunEvent;
+use delta_core::{Fact, Millis, Text};
+use delta_store::Writes;
+
+/// Seconds that are counted.
+const WINDOW: usize = 60;
+/// Queues that are counted; more than these are not shown.
+const MAX_QUEUES: usize = 1000;
+
+#[derive(Debug, Default)]
+pub struct Rates(Mutex<HashMap<Text, Ring>>);
+
+/// Of the last minute.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub enqueued: u64,
+    pub succeeded: u64,
+    pub failed: u64,
+}
+
+#[derive(Debug)]
+struct Ring([(i64, Counts); WINDOW]);
+
+impl Ring {
+    fn at(&mut self, second: i64) -> &mut Counts {
+        let place = &mut self.0[second.rem_euclid(WINDOW as i64) as usize];
+        if place.0 != second {
+            *place = (second, Counts::default());
+        }
+        &mut place.1
+    }
+}
+
+impl Rates {
+    /// Counts what a batch made durable.
+    pub fn note(&self, writes: &Writes, now: Millis) {
+        let runs = &writes.edits.runs;
+        if !runs.values().any(|run| run.header.queue.is_some()) {
+            return;
+        }
+        let mut rings = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        for record in &writes.records {
+            let run = runs.get(&record.run);
+            let Some(queue) = run.and_then(|run| run.header.queue.as_ref()) else {
+                continue;
+            };
+            if !rings.contains_key(queue) && rings.len() >= MAX_QUEUES {
+                continue;
+            }
+            let ring = rings.entry(queue.clone());
+            let ring = ring.or_insert_with(|| Ring([(0, Counts::default()); WINDOW]));
+            let counts = ring.at(now.0 / 1000);
+            for fact in &record.facts {
+                match fact {
+                    Fact::RunCreated(_) => counts.enqueued += 1,
+                    Fact::RunMoved { event, .. } => match event {
+                        RunEvent::Succeeded => counts.succeeded += 1,
+                        RunEvent::Failed | RunEvent::TimedOut => counts.failed += 1,
+                        _ => {}
+                    },
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Everything that was counted within the last minute.
+    pub fn last_minute(&self, now: Millis) -> HashMap<Text, Counts> {
+        let rings = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let since = now.0 / 1000 - WINDOW as i64;
+        let sum = |ring: &Ring| {
+            let live = ring.0.iter().filter(|(second, _)| *second > since);
+            live.fold(Counts::default(), |sum, (_, it)| Counts {
+                enqueued: sum.enqueued + it.enqueued,
+                succeeded: sum.succeeded + it.succeeded,
+                failed: sum.failed + it.failed,
+            })
+        };
+        rings
+            .iter()
+            .map(|(name, ring)| (name.clone(), sum(ring)))
+            .collect()
+    }
+}

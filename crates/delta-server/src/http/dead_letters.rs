@@ -1,0 +1,224 @@
+//! Dead letters: functions that failed for good and wait for a person. They are listed, called
+//! again as new calls, or put aside; either way the old call stays as it is, for the record.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use delta_core::command::{NewJob, NewRun};
+use delta_core::{Command, Reply, RunId};
+use delta_store::read::{JobRows, RunFilter, RunKind};
+use delta_wire::api::{ChooseDeadLetters, DeadLettersDone, FunctionList, FunctionView};
+use delta_wire::{ErrorBody, Invalid};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::App;
+use super::error::ApiError;
+use super::extract::{Heard, User};
+use super::functions::{Page, find, view};
+use super::runs::run_id;
+use crate::audit;
+use crate::identity::Principal;
+use crate::writer::Lane;
+
+/// Dead letters that one request deals with; it says when there are more.
+const MAX_CHOSEN: usize = 1000;
+/// Dead letters that are looked at for a filter.
+const MAX_LOOKED_AT: usize = 100_000;
+const PAGE: usize = 500;
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(requeue))
+        .routes(routes!(purge))
+}
+
+/// Dead letters, newest first. `function` and `cause` choose among those of a page.
+#[utoipa::path(get, path = "/api/v1/dead-letters", tag = "functions",
+    params(("queue" = Option<String>, Query), ("function" = Option<String>, Query),
+        ("cause" = Option<String>, Query), ("limit" = Option<u32>, Query),
+        ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = FunctionList), (status = 422, body = ErrorBody)))]
+async fn list(
+    State(app): State<App>,
+    _who: User,
+    RawQuery(query): RawQuery,
+) -> Result<axum::Json<FunctionList>, ApiError> {
+    let page = Page::parse(query.as_deref(), &["function", "cause"])?;
+    let more = page.more.clone();
+    let mut list = page.read(&app, RunKind::DeadLetters).await?;
+    list.functions.retain(|it| {
+        more.iter().all(|(name, wanted)| match name.as_str() {
+            "function" => is_called(it, wanted),
+            _ => it.cause.as_deref() == Some(wanted),
+        })
+    });
+    Ok(axum::Json(list))
+}
+
+/// Call them again, each as a new call that names the old one. With `dry_run`, only say which.
+#[utoipa::path(post, path = "/api/v1/dead-letters/requeue", tag = "functions",
+    request_body = ChooseDeadLetters,
+    responses((status = 200, body = DeadLettersDone), (status = 404, body = ErrorBody),
+        (status = 422, body = ErrorBody)))]
+async fn requeue(
+    State(app): State<App>,
+    Heard(User(who), body): Heard<User>,
+) -> Result<axum::Json<DeadLettersDone>, ApiError> {
+    let body = body.without_receipt();
+    let (request, chosen, more) = chosen(&app, &body.bytes).await?;
+    let mut requeued = Vec::new();
+    if !request.dry_run {
+        for rows in &chosen {
+            requeued.push(again(&app, rows, &who).await?.to_string());
+            put_aside(&app, rows.run.id).await?;
+        }
+        audit::done("dead_letters.requeue", &who, &requeued.len().to_string());
+    }
+    Ok(axum::Json(done(&request, &chosen, requeued, more)))
+}
+
+/// Put them aside: they are no dead letters any more, and go when their time is over.
+#[utoipa::path(post, path = "/api/v1/dead-letters/purge", tag = "functions",
+    request_body = ChooseDeadLetters,
+    responses((status = 200, body = DeadLettersDone), (status = 404, body = ErrorBody),
+        (status = 422, body = ErrorBody)))]
+async fn purge(
+    State(app): State<App>,
+    Heard(User(who), body): Heard<User>,
+) -> Result<axum::Json<DeadLettersDone>, ApiError> {
+    let body = body.without_receipt();
+    let (request, chosen, more) = chosen(&app, &body.bytes).await?;
+    if !request.dry_run {
+        for rows in &chosen {
+            put_aside(&app, rows.run.id).await?;
+        }
+        audit::done("dead_letters.purge", &who, &chosen.len().to_string());
+    }
+    Ok(axum::Json(done(&request, &chosen, Vec::new(), more)))
+}
+
+fn done(
+    request: &ChooseDeadLetters,
+    chosen: &[JobRows],
+    requeued: Vec<String>,
+    more: bool,
+) -> DeadLettersDone {
+    DeadLettersDone {
+        dry_run: request.dry_run,
+        chosen: chosen.iter().map(|it| it.run.id.to_string()).collect(),
+        requeued,
+        more,
+    }
+}
+
+/// Which are meant, and whether there are more than one request deals with.
+async fn chosen(
+    app: &App,
+    body: &[u8],
+) -> Result<(ChooseDeadLetters, Vec<JobRows>, bool), ApiError> {
+    let request = ChooseDeadLetters::parse(body)?;
+    if request.ids.is_empty() {
+        let (rows, more) = fitting(app, &request).await?;
+        return Ok((request, rows, more));
+    }
+    let mut named = Vec::with_capacity(request.ids.len());
+    for (index, id) in request.ids.iter().enumerate() {
+        let rows = find(app, run_id(id)?).await?;
+        if !rows.run.is_dead_letter() {
+            let words = format!("`{id}` is no dead letter");
+            return Err(Invalid::field(format!("ids[{index}]"), words).into());
+        }
+        named.push(rows);
+    }
+    Ok((request, named, false))
+}
+
+async fn fitting(app: &App, request: &ChooseDeadLetters) -> Result<(Vec<JobRows>, bool), ApiError> {
+    let (mut chosen, mut before, mut looked_at) = (Vec::new(), None, 0);
+    loop {
+        let filter = RunFilter {
+            before,
+            kind: RunKind::DeadLetters,
+            queue: request.queue.as_deref().map(Into::into),
+            ..RunFilter::default()
+        };
+        let page = app.read(move |reader| {
+            let runs = reader.runs(&filter, PAGE)?;
+            let rows = runs.iter().map(|run| reader.job(run.id.job(1)));
+            rows.filter_map(Result::transpose)
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let page = page.await?;
+        let (count, last) = (page.len(), page.last().map(|it| it.run.id));
+        looked_at += count;
+        for rows in page {
+            let shown = view(&rows);
+            let fits = request
+                .function
+                .as_deref()
+                .is_none_or(|it| is_called(&shown, it))
+                && request
+                    .cause
+                    .as_deref()
+                    .is_none_or(|it| shown.cause.as_deref() == Some(it));
+            if !fits {
+                continue;
+            }
+            if chosen.len() == MAX_CHOSEN {
+                return Ok((chosen, true));
+            }
+            chosen.push(rows);
+        }
+        match last {
+            Some(last) if count == PAGE && looked_at < MAX_LOOKED_AT => before = Some(last),
+            last => return Ok((chosen, last.is_some() && count == PAGE)),
+        }
+    }
+}
+
+/// By its whole name, or by its handler's.
+fn is_called(view: &FunctionView, wanted: &str) -> bool {
+    let handler = view.function.split_once('#').map(|(_, handler)| handler);
+    view.function == wanted || handler == Some(wanted)
+}
+
+/// The same call as a new run. A key of its own makes it one, however often it is asked for.
+async fn again(app: &App, rows: &JobRows, who: &Principal) -> Result<RunId, ApiError> {
+    let id = rows.job.id;
+    let spec: Option<Arc<str>> = app.read(move |reader| reader.spec(id)).await?;
+    let spec = spec.ok_or_else(|| ApiError::not_found("function"))?;
+    let now = app.writer.now();
+    let mut header = rows.run.header.clone();
+    header.run_attempt += 1;
+    header.rerun_of = Some(rows.run.id);
+    header.created_by = who.id.clone();
+    let key = crate::writer::sha256(format!("requeue\n{}", rows.run.id).as_bytes());
+    header.idempotency = Some((key, key));
+    header.unique = None;
+    let mut policy = (*rows.job.policy).clone();
+    policy.not_before = None;
+    let new = NewRun {
+        id: app.fresh_run_id(now),
+        header,
+        jobs: Some(vec![NewJob {
+            name: rows.job.name.clone(),
+            policy,
+            spec: rows.job.spec,
+        }]),
+    };
+    let command = Command::CreateRun(Box::new(new));
+    let answer = app.writer.create(now, command, vec![spec]).await?;
+    match answer.reply {
+        Reply::Created { run, .. } => Ok(run),
+        _ => Err(crate::writer::NotDone::Internal.into()),
+    }
+}
+
+async fn put_aside(app: &App, run: RunId) -> Result<(), ApiError> {
+    let command = Command::Report { run };
+    let now = app.writer.now();
+    app.writer.command(Lane::People, now, command).await?;
+    Ok(())
+}

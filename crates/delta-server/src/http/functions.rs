@@ -1,0 +1,365 @@
+//! Functions: enqueue, list, show and wait for them. To cancel one, or to hear its events, is to do
+//! so with its run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use delta_core::{Attempt, Cause, Command, Digest, Job, Reply, Run, RunId};
+use delta_store::read::{JobRows, RunFilter, RunKind};
+use delta_wire::api::{
+    CreateFunction, CreateFunctions, Cursor, FunctionDetail, FunctionList, FunctionTry,
+    FunctionView,
+};
+use delta_wire::states::JobState;
+use delta_wire::{ErrorBody, ErrorCode, FunctionAnswer, Invalid, JobSpec};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::error::ApiError;
+use super::extract::{Heard, User};
+use super::runs::{idempotency, run_id};
+use super::{App, views};
+use crate::functions::{self, Asked};
+use crate::writer::{Answer, Lane, NotDone, sha256};
+
+/// A request of a thousand calls at sixteen kilobytes each.
+pub const CALLS_BYTES: usize = 16 * 1024 * 1024;
+/// The longest that a caller may wait in one request: below the idle limit of common proxies.
+const LONGEST_WAIT: Duration = Duration::from_secs(50);
+const MAX_LIMIT: usize = 200;
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(enqueue, list))
+        .routes(routes!(show))
+}
+
+/// Enqueue one call, or up to a thousand in one commit.
+#[utoipa::path(post, path = "/api/v1/functions", tag = "functions",
+    request_body = CreateFunction,
+    params(("Idempotency-Key" = Option<String>, Header,
+        description = "The same key with the same body gives the same calls")),
+    responses(
+        (status = 201, description = "the call; for `functions`, a FunctionList in their order",
+            body = FunctionView),
+        (status = 409, description = "the key came with another body", body = ErrorBody),
+        (status = 422, description = "everything that is wrong", body = ErrorBody)))]
+async fn enqueue(
+    State(app): State<App>,
+    headers: HeaderMap,
+    Heard(User(who), body): Heard<User, CALLS_BYTES>,
+) -> Result<Response, ApiError> {
+    let body = body.without_receipt();
+    let request = CreateFunctions::parse(&body.bytes)?;
+    let asked = Asked {
+        at: body.at,
+        by: who.id.clone(),
+        idempotency: idempotency(&headers, &who.id, &body.bytes)?,
+    };
+    match request {
+        CreateFunctions::One(call) => {
+            let views = create(&app, std::slice::from_ref(&*call), &asked).await?;
+            let view = views.into_iter().next();
+            let view =
+                view.ok_or_else(|| ApiError::new(ErrorCode::Internal, "nothing was made"))?;
+            let location = [(header::LOCATION, format!("/api/v1/functions/{}", view.id))];
+            Ok((StatusCode::CREATED, location, axum::Json(view)).into_response())
+        }
+        CreateFunctions::Several(calls) => {
+            let functions = create(&app, &calls, &asked).await?;
+            let list = FunctionList {
+                functions,
+                next_cursor: None,
+            };
+            Ok((StatusCode::CREATED, axum::Json(list)).into_response())
+        }
+    }
+}
+
+/// Makes the calls in one commit, each under a key of its own where there is one.
+async fn create(
+    app: &App,
+    calls: &[CreateFunction],
+    asked: &Asked,
+) -> Result<Vec<FunctionView>, ApiError> {
+    let settings = &app.writer.shared().settings;
+    let mut commands = Vec::with_capacity(calls.len());
+    for (n, call) in calls.iter().enumerate() {
+        let runner = app.queues.runner(&call.queue);
+        let asked = Asked {
+            idempotency: asked.idempotency.map(|key| nth(key, n)),
+            ..asked.clone()
+        };
+        let id = app.fresh_run_id(asked.at);
+        let (new, spec) = functions::new_run(id, call, runner.as_deref(), asked, settings);
+        commands.push((Command::CreateRun(Box::new(new)), vec![spec]));
+    }
+    let answers = app
+        .writer
+        .create_all(asked.at, commands.into_iter())
+        .await?;
+    let mut views = Vec::with_capacity(answers.len());
+    for (call, answer) in calls.iter().zip(answers) {
+        let mut view = made(app, answer?).await?;
+        if !view.existing && is_hopeless(app, call, &view).await? {
+            view = give_up(app, &view.id).await?;
+        }
+        views.push(view);
+    }
+    Ok(views)
+}
+
+/// The key of the n-th call of a request.
+fn nth((key, request): (Digest, Digest), n: usize) -> (Digest, Digest) {
+    let own = [&key[..], &(n as u64).to_be_bytes()].concat();
+    (sha256(&own), request)
+}
+
+/// RQ-45: nobody has its runner.
+async fn is_hopeless(
+    app: &App,
+    call: &CreateFunction,
+    view: &FunctionView,
+) -> Result<bool, ApiError> {
+    let named = view.function.split_once('#').map(|(runner, _)| runner);
+    match named.filter(|_| call.delay_seconds.is_none() && call.not_before.is_none()) {
+        Some(runner) => app.known_runners.is_hopeless(app, runner).await,
+        None => Ok(false),
+    }
+}
+
+async fn give_up(app: &App, id: &str) -> Result<FunctionView, ApiError> {
+    let run = run_id(id)?;
+    let cause = Cause::HandlerNotFound;
+    let command = Command::GiveUp { run, cause };
+    let now = app.writer.now();
+    app.writer.command(Lane::People, now, command).await?;
+    find(app, run).await.map(|rows| view(&rows))
+}
+
+async fn made(app: &App, answer: Answer) -> Result<FunctionView, ApiError> {
+    match (answer.created, answer.reply) {
+        (Some(made), _) => {
+            let job = made.jobs.into_iter().next();
+            let (job, attempt) = job.ok_or(NotDone::Internal)?;
+            Ok(shown(&made.run, &job, std::slice::from_ref(&*attempt)))
+        }
+        (None, Reply::Created { run, .. }) => {
+            let rows = find(app, run).await?;
+            Ok(FunctionView {
+                existing: true,
+                ..view(&rows)
+            })
+        }
+        (None, _) => Err(NotDone::Internal.into()),
+    }
+}
+
+/// A call's job; a run that is no function is not found here.
+pub(super) async fn find(app: &App, run: RunId) -> Result<JobRows, ApiError> {
+    let rows = app.read(move |reader| reader.job(run.job(1))).await?;
+    let rows = rows.filter(|rows| rows.run.header.queue.is_some());
+    rows.ok_or_else(|| ApiError::not_found("function"))
+}
+
+pub(super) fn view(rows: &JobRows) -> FunctionView {
+    shown(&rows.run, &rows.job, &rows.attempts)
+}
+
+fn shown(run: &Run, job: &Job, attempts: &[Attempt]) -> FunctionView {
+    let current = attempts.iter().find(|it| it.id.index == job.attempts);
+    let answers = attempts.iter().rev().filter_map(answer);
+    let last = answers.into_iter().next().unwrap_or_default();
+    let waits = current.filter(|it| it.state == delta_core::AttemptState::Created);
+    let lease = current.and_then(|it| it.lease.as_ref());
+    FunctionView {
+        id: run.id.to_string(),
+        function: job.name.to_string(),
+        queue: run.header.queue.as_deref().unwrap_or_default().to_owned(),
+        state: current.map_or(JobState::Created, |it| {
+            JobState::of(job.resolution, it.state)
+        }),
+        dead_letter: run.is_dead_letter(),
+        existing: false,
+        attempts: job.attempts,
+        max_attempts: job.policy.max_attempts,
+        cause: job.cause.map(|cause| cause.name().to_owned()),
+        result: last.result,
+        error: last.error,
+        created_at: views::at(run.created_at),
+        not_before: waits.map(|it| views::at(it.not_before)),
+        started_at: lease.and_then(|it| it.acknowledged_at).map(views::at),
+        ended_at: job.ended_at.map(views::at),
+    }
+}
+
+/// What an attempt answered, as it was kept.
+fn answer(attempt: &Attempt) -> Option<FunctionAnswer> {
+    let kept = attempt.report.as_ref()?.answer.as_ref()?;
+    serde_json::from_str(kept).ok()
+}
+
+/// A call with its parameters and every attempt. With `wait`, once it has ended or so many seconds
+/// have passed.
+#[utoipa::path(get, path = "/api/v1/functions/{id}", tag = "functions",
+    params(("id" = String, Path),
+        ("wait" = Option<f64>, Query, description = "seconds to wait for its end, at most 50")),
+    responses((status = 200, body = FunctionDetail), (status = 404, body = ErrorBody)))]
+async fn show(
+    State(app): State<App>,
+    _who: User,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<axum::Json<FunctionDetail>, ApiError> {
+    let run = run_id(&id)?;
+    let until = tokio::time::Instant::now() + wait(query.as_deref())?;
+    let mut watch = None;
+    loop {
+        let rows = find(&app, run).await?;
+        let left = until.saturating_duration_since(tokio::time::Instant::now());
+        if rows.job.resolution.is_some() || left.is_zero() {
+            return detail(&app, rows).await.map(axum::Json);
+        }
+        let Some(watch) = &mut watch else {
+            // What changes between this look and the next is seen by the next.
+            let watchers = &app.writer.shared().watchers;
+            watch = watchers.watch(run);
+            if watch.is_none() {
+                let words = "too many callers wait; ask again without wait";
+                return Err(ApiError::new(ErrorCode::Overloaded, words));
+            }
+            continue;
+        };
+        tokio::select! {
+            () = watch.changed() => {}
+            () = tokio::time::sleep(left) => {}
+            () = app.stop.cancelled() => return detail(&app, rows).await.map(axum::Json),
+        }
+    }
+}
+
+fn wait(query: Option<&str>) -> Result<Duration, ApiError> {
+    let mut wait = Duration::ZERO;
+    for (name, value) in super::query_pairs(query)? {
+        if name != "wait" {
+            return Err(Invalid::field(name, "is not known; known here: wait").into());
+        }
+        let seconds = value.parse().ok().filter(|it: &f64| *it >= 0.0);
+        let seconds =
+            seconds.ok_or_else(|| Invalid::field("wait", "is not a number of seconds"))?;
+        wait = Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST_WAIT);
+    }
+    Ok(wait.min(LONGEST_WAIT))
+}
+
+async fn detail(app: &App, rows: JobRows) -> Result<FunctionDetail, ApiError> {
+    let id = rows.job.id;
+    let spec: Option<Arc<str>> = app.read(move |reader| reader.spec(id)).await?;
+    let spec = spec.and_then(|text| JobSpec::parse(text.as_bytes()).ok());
+    let function = spec.and_then(|spec| spec.function);
+    let function = function.ok_or_else(|| ApiError::not_found("function"))?;
+    let (params, trace_context) = FunctionDetail::asked(&function);
+    let tries = rows.attempts.iter().map(|attempt| {
+        let answer = answer(attempt).unwrap_or_default();
+        FunctionTry {
+            attempt: views::attempt(attempt, &rows, views::Left::default()),
+            result: answer.result,
+            error: answer.error,
+        }
+    });
+    Ok(FunctionDetail {
+        tries: tries.collect(),
+        params,
+        trace_context,
+        requeue_of: rows.run.header.rerun_of.map(|id| id.to_string()),
+        view: view(&rows),
+    })
+}
+
+/// Calls, newest first.
+#[utoipa::path(get, path = "/api/v1/functions", tag = "functions",
+    params(("queue" = Option<String>, Query), ("limit" = Option<u32>, Query),
+        ("cursor" = Option<String>, Query)),
+    responses((status = 200, body = FunctionList), (status = 422, body = ErrorBody)))]
+async fn list(
+    State(app): State<App>,
+    _who: User,
+    RawQuery(query): RawQuery,
+) -> Result<axum::Json<FunctionList>, ApiError> {
+    let page = Page::parse(query.as_deref(), &[])?;
+    page.read(&app, RunKind::Functions).await.map(axum::Json)
+}
+
+/// A page of calls.
+#[derive(Default)]
+pub(super) struct Page {
+    queue: Option<String>,
+    /// The rest of what was asked for, by name.
+    pub more: Vec<(String, String)>,
+    limit: usize,
+    before: Option<RunId>,
+}
+
+impl Page {
+    pub fn parse(query: Option<&str>, more: &[&str]) -> Result<Page, ApiError> {
+        let mut page = Page {
+            limit: 50,
+            ..Page::default()
+        };
+        for (name, value) in super::query_pairs(query)? {
+            match name.as_str() {
+                "queue" => page.queue = Some(value),
+                "limit" => {
+                    let limit = value.parse().ok().filter(|it| (1..=MAX_LIMIT).contains(it));
+                    let words = format!("must be a whole number from 1 to {MAX_LIMIT}");
+                    page.limit = limit.ok_or_else(|| Invalid::field("limit", words))?;
+                }
+                "cursor" => {
+                    let cursor = Cursor::decode(&value)?;
+                    page.before = Some(RunId(u128::from_be_bytes(cursor.run)));
+                }
+                known if more.contains(&known) => page.more.push((name, value)),
+                _ => {
+                    let known = ["queue", "limit", "cursor"];
+                    let known: Vec<&str> = known.iter().chain(more).copied().collect();
+                    let words = format!("is not known; known here: {}", known.join(", "));
+                    return Err(Invalid::field(name, words).into());
+                }
+            }
+        }
+        Ok(page)
+    }
+
+    pub async fn read(self, app: &App, kind: RunKind) -> Result<FunctionList, ApiError> {
+        let limit = self.limit;
+        let filter = RunFilter {
+            before: self.before,
+            kind,
+            queue: self.queue.as_deref().map(Into::into),
+            ..RunFilter::default()
+        };
+        let rows = app.read(move |reader| {
+            let runs = reader.runs(&filter, limit + 1)?;
+            let rows = runs.iter().map(|run| reader.job(run.id.job(1)));
+            rows.filter_map(Result::transpose)
+                .collect::<Result<Vec<_>, _>>()
+        });
+        let mut rows = rows.await?;
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| more).map(|last| {
+            let cursor = Cursor {
+                created_at: views::at(last.run.created_at),
+                run: last.run.id.0.to_be_bytes(),
+            };
+            cursor.encode()
+        });
+        Ok(FunctionList {
+            functions: rows.iter().map(view).collect(),
+            next_cursor: next,
+        })
+    }
+}

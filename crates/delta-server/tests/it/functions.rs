@@ -1,0 +1,360 @@
+//! Functions by the people's API, carried out by runners that speak HTTP.
+
+use std::time::Duration;
+
+use delta_wire::agent::proto::{Capabilities, Runtime};
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, request};
+use crate::bench::{Answer, Bench, Lease, text};
+
+/// A lease on a function, acknowledged; `None` when nothing came.
+async fn take(bench: &Bench, runner: &str, wait: f64) -> Option<Lease> {
+    let message = json!({
+        "type": "Lease", "runner_id": runner, "wait_seconds": wait,
+        "capabilities": ["work:function", "runner:python"],
+    });
+    let answer = bench.say("/lease", message).await;
+    if answer.status == 204 {
+        return None;
+    }
+    let lease = Lease::from(&answer.expect(200), runner);
+    bench.say("/ack-lease", lease.ack()).await.expect(200);
+    Some(lease)
+}
+
+async fn taken(bench: &Bench) -> Lease {
+    take(bench, "r1", 10.0).await.expect("work")
+}
+
+async fn finish(bench: &Bench, lease: &Lease, status: &str, code: i64, answer: Value) {
+    let mut complete = lease.complete(status, code);
+    complete["answer"] = answer;
+    bench.say("/complete", complete).await.expect(200);
+}
+
+async fn not_found(bench: &Bench, lease: &Lease) {
+    let mut complete = lease.complete("FAILED", 1);
+    complete["cause"] = json!("handler_not_found");
+    complete["answer"] = json!({"error": {"message": "no handler", "type": "handler_not_found"}});
+    bench.say("/complete", complete).await.expect(200);
+}
+
+async fn enqueue(bench: &Bench, body: Value) -> Value {
+    bench.ask("/functions", body).await.expect(201)
+}
+
+async fn shown(bench: &Bench, id: &Value, wait: u32) -> Value {
+    let path = format!("/api/v1/functions/{}?wait={wait}", text(id));
+    bench.get(&path).await.expect(200)
+}
+
+#[tokio::test]
+async fn a_function_is_called_and_its_result_awaited() {
+    // RQ-18, RQ-29, RQ-30
+    let bench = Bench::patient().await;
+    let call = json!({"function": "python#send_email", "params": {"to": "x"}, "queue": "mail"});
+    let view = enqueue(&bench, call).await;
+    assert_eq!(
+        (&view["state"], &view["queue"]),
+        (&json!("QUEUED"), &json!("mail"))
+    );
+    let lease = taken(&bench).await;
+    let function = &lease.granted["job_spec"]["function"];
+    assert_eq!(function["name"], "python#send_email");
+    assert_eq!(function["params"], json!({"to": "x"}));
+    assert!(function["enqueued_at"].is_string());
+    let waiting = {
+        let (client, base, user) = (bench.client.clone(), bench.base.clone(), bench.user.clone());
+        let url = format!("{base}/api/v1/functions/{}?wait=20", text(&view["id"]));
+        tokio::spawn(async move {
+            Answer::of(client.get(url).bearer_auth(user).send().await.unwrap()).await
+        })
+    };
+    finish(
+        &bench,
+        &lease,
+        "SUCCEEDED",
+        0,
+        json!({"result": {"sent": [1, 2.5]}}),
+    )
+    .await;
+    let done = waiting.await.unwrap().expect(200);
+    assert_eq!(done["state"], "SUCCEEDED");
+    assert_eq!(done["result"], json!({"sent": [1, 2.5]}));
+    assert_eq!(done["params"], json!({"to": "x"}));
+    assert_eq!(done["tries"][0]["attempt"], 1);
+    assert_eq!(done["dead_letter"], false);
+    // Runs are listed without functions, and functions by themselves.
+    let runs = bench.get("/api/v1/runs").await.expect(200);
+    assert_eq!(runs["runs"], json!([]));
+    let list = bench.get("/api/v1/functions?queue=mail").await.expect(200);
+    assert_eq!(list["functions"][0]["id"], view["id"]);
+}
+
+#[tokio::test]
+async fn an_error_is_tried_again_and_ends_as_a_dead_letter() {
+    // A48, A57, RQ-33
+    let bench = Bench::patient().await;
+    let call = json!({"function": "python#f", "max_attempts": 2, "backoff_seconds": 0.001});
+    let view = enqueue(&bench, call).await;
+    for attempt in 1..=2 {
+        let lease = taken(&bench).await;
+        assert_eq!(lease.granted["attempt"], attempt);
+        let error = json!({"error": {"message": format!("boom {attempt}"), "type": "ValueError"}});
+        finish(&bench, &lease, "FAILED", 1, error).await;
+    }
+    let done = shown(&bench, &view["id"], 10).await;
+    assert_eq!(
+        (&done["state"], &done["dead_letter"]),
+        (&json!("FAILED"), &json!(true))
+    );
+    assert_eq!(
+        done["error"],
+        json!({"message": "boom 2", "type": "ValueError"})
+    );
+    assert_eq!(done["tries"][0]["error"]["message"], "boom 1");
+    let dead = bench
+        .get("/api/v1/dead-letters?function=f")
+        .await
+        .expect(200);
+    assert_eq!(dead["functions"].as_array().unwrap().len(), 1);
+    let none = bench
+        .get("/api/v1/dead-letters?cause=spec_error")
+        .await
+        .expect(200);
+    assert_eq!(none["functions"], json!([]));
+}
+
+#[tokio::test]
+async fn a_missing_handler_is_a_dead_letter_at_once_and_can_be_called_again() {
+    // RQ-37
+    let bench = Bench::patient().await;
+    let view = enqueue(
+        &bench,
+        json!({"function": "python#nosuch", "max_attempts": 9}),
+    )
+    .await;
+    not_found(&bench, &taken(&bench).await).await;
+    let done = shown(&bench, &view["id"], 0).await;
+    assert_eq!(
+        (&done["attempts"], &done["cause"]),
+        (&json!(1), &json!("handler_not_found"))
+    );
+    let all = json!({"queue": "default", "dry_run": true});
+    let dry = bench
+        .ask("/dead-letters/requeue", all.clone())
+        .await
+        .expect(200);
+    assert_eq!(
+        (&dry["chosen"], &dry["requeued"]),
+        (&json!([view["id"]]), &json!([]))
+    );
+    let named = json!({"ids": [view["id"]]});
+    let again = bench
+        .ask("/dead-letters/requeue", named.clone())
+        .await
+        .expect(200);
+    let fresh = &again["requeued"][0];
+    assert_eq!(shown(&bench, fresh, 0).await["requeue_of"], view["id"]);
+    assert_eq!(shown(&bench, &view["id"], 0).await["dead_letter"], false);
+    let refused = bench.ask("/dead-letters/requeue", named).await.expect(422);
+    assert!(
+        text(&refused["message"]).contains("is no dead letter"),
+        "{refused}"
+    );
+    finish(
+        &bench,
+        &taken(&bench).await,
+        "SUCCEEDED",
+        0,
+        json!({"result": 1}),
+    )
+    .await;
+    assert_eq!(shown(&bench, fresh, 10).await["result"], 1);
+    // Another one is put aside without being called again.
+    enqueue(&bench, json!({"function": "python#nosuch"})).await;
+    not_found(&bench, &taken(&bench).await).await;
+    let purged = bench
+        .ask("/dead-letters/purge", json!({"all": true}))
+        .await
+        .expect(200);
+    assert_eq!(purged["chosen"].as_array().unwrap().len(), 1);
+    let dead = bench.get("/api/v1/dead-letters").await.expect(200);
+    assert_eq!(dead["functions"], json!([]));
+}
+
+#[tokio::test]
+async fn a_paused_queue_gives_nothing_out() {
+    let bench = Bench::patient().await;
+    let paused = bench
+        .ask("/queues/mail/pause", json!({"reason": "deploy"}))
+        .await
+        .expect(200);
+    assert!(
+        text(&paused["paused"]["by"]).ends_with("deploy"),
+        "{paused}"
+    );
+    let mail = enqueue(&bench, json!({"function": "python#f", "queue": "mail"})).await;
+    let other = enqueue(&bench, json!({"function": "python#f", "queue": "video"})).await;
+    let lease = taken(&bench).await;
+    assert_eq!(json!(lease.run), other["id"]);
+    finish(&bench, &lease, "SUCCEEDED", 0, json!({"result": null})).await;
+    assert!(take(&bench, "r1", 0.3).await.is_none(), "mail is paused");
+    let queues = bench.get("/api/v1/queues").await.expect(200);
+    let of = |name: &str| {
+        let all = queues["queues"].as_array().unwrap();
+        all.iter().find(|it| it["name"] == name).cloned().unwrap()
+    };
+    assert_eq!(
+        (&of("mail")["depth"], &of("video")["depth"]),
+        (&json!(1), &json!(0))
+    );
+    assert_eq!(of("video")["succeeded_per_minute"], 1);
+    assert!(of("mail")["oldest_seconds"].as_f64().unwrap() > 0.0);
+    // A slot that waits is woken by the resume.
+    let waits = take(&bench, "r2", 20.0);
+    let resumes = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        bench
+            .ask("/queues/mail/resume", json!({}))
+            .await
+            .expect(200)
+    };
+    let (lease, _) = tokio::join!(waits, resumes);
+    assert_eq!(json!(lease.expect("work").run), mail["id"]);
+    bench
+        .ask("/queues/a%20b/pause", json!({}))
+        .await
+        .expect(422);
+}
+
+#[tokio::test]
+async fn a_thousand_calls_are_made_at_once_and_once() {
+    let bench = Bench::patient().await;
+    let call = |n: u32| json!({"function": "python#f", "params": {"n": n}});
+    let body = json!({"functions": (0..1000).map(call).collect::<Vec<_>>()});
+    let post = || async {
+        let url = format!("{}/api/v1/functions", bench.base);
+        let request = bench.client.post(url).bearer_auth(&bench.user);
+        let request = request
+            .header("Idempotency-Key", "batch")
+            .body(body.to_string());
+        Answer::of(request.send().await.unwrap()).await.expect(201)
+    };
+    let (first, again) = (post().await, post().await);
+    let ids = |list: &Value| -> Vec<String> {
+        let all = list["functions"].as_array().unwrap();
+        all.iter().map(|it| text(&it["id"])).collect()
+    };
+    assert_eq!(ids(&first).len(), 1000);
+    assert_eq!(ids(&first), ids(&again));
+    assert_eq!(again["functions"][999]["existing"], true);
+    let queue = bench.get("/api/v1/queues/default").await.expect(200);
+    assert_eq!(queue["depth"], 1000);
+    let last = shown(&bench, &first["functions"][999]["id"], 0).await;
+    assert_eq!(last["params"], json!({"n": 999}));
+}
+
+#[tokio::test]
+async fn delays_and_unique_keys_are_kept() {
+    let bench = Bench::patient().await;
+    let unique = json!({"function": "python#f", "unique_key": "k", "delay_seconds": 0.4});
+    let first = enqueue(&bench, unique.clone()).await;
+    assert_eq!(
+        (&first["state"], &first["existing"]),
+        (&json!("CREATED"), &json!(false))
+    );
+    assert!(first["not_before"].is_string());
+    let again = enqueue(&bench, unique).await;
+    assert_eq!(
+        (&again["id"], &again["existing"]),
+        (&first["id"], &json!(true))
+    );
+    assert!(take(&bench, "r1", 0.0).await.is_none(), "not yet");
+    let lease = taken(&bench).await;
+    assert_eq!(json!(lease.run), first["id"]);
+    // The same key in another queue is another key.
+    let other = json!({"function": "python#f", "unique_key": "k", "queue": "other"});
+    assert_ne!(enqueue(&bench, other).await["id"], first["id"]);
+}
+
+#[tokio::test]
+async fn a_route_names_the_runner_of_functions_that_name_none() {
+    let bench = Bench::patient().await;
+    let url = format!("{}/api/v1/queues/mail", bench.base);
+    let request = bench.client.put(url).bearer_auth(&bench.user);
+    let request = request.body(json!({"runner": "python"}).to_string());
+    let routed = Answer::of(request.send().await.unwrap()).await.expect(200);
+    assert_eq!(routed["runner"], "python");
+    let view = enqueue(&bench, json!({"function": "send", "queue": "mail"})).await;
+    assert_eq!(view["function"], "python#send");
+    let lease = taken(&bench).await;
+    assert_eq!(lease.granted["job_spec"]["function"]["name"], "python#send");
+}
+
+#[tokio::test]
+async fn a_runner_that_nobody_has_fails_at_once() {
+    // RQ-45
+    let bench = Bench::patient().await;
+    let early = enqueue(&bench, json!({"function": "ruby#f"})).await;
+    assert_eq!(early["state"], "QUEUED", "the first agent may still come");
+    let mut register = request();
+    register.capabilities = Some(Capabilities {
+        max_parallel: 1,
+        work: vec!["function".into()],
+        runtimes: vec![Runtime {
+            name: "runner:python".into(),
+            ..Default::default()
+        }],
+        ..Default::default()
+    });
+    let agent = Agent::register(&bench, register).await.unwrap();
+    let known = enqueue(&bench, json!({"function": "python#f"})).await;
+    assert_ne!(known["state"], "FAILED");
+    let unknown = enqueue(&bench, json!({"function": "perl#f"})).await;
+    assert_eq!(
+        (&unknown["state"], &unknown["dead_letter"]),
+        (&json!("FAILED"), &json!(true))
+    );
+    assert_eq!(unknown["cause"], "handler_not_found");
+    drop(agent);
+}
+
+#[tokio::test]
+async fn a_bad_call_is_told_everything_that_is_wrong() {
+    let bench = Bench::patient().await;
+    let body = json!({"function": "a#", "params": [], "queue": "a b", "retries": 3});
+    let refused = bench.ask("/functions", body).await.expect(422);
+    let message = text(&refused["message"]);
+    for field in ["function", "params", "queue", "retries"] {
+        assert!(message.contains(field), "{field}: {message}");
+    }
+    let run = bench.create_one().await.0;
+    bench
+        .get(&format!("/api/v1/functions/{run}"))
+        .await
+        .expect(404);
+    bench.get("/api/v1/functions?colour=red").await.expect(422);
+}
+
+#[tokio::test]
+async fn what_an_attempt_asks_for_decides_when_it_is_tried_again() {
+    // RQ-31, RQ-38, A48
+    let bench = Bench::patient().await;
+    let view = enqueue(&bench, json!({"function": "python#f"})).await;
+    let lease = taken(&bench).await;
+    let later = json!({"error": {"message": "later"}, "retry_after_ms": 3_600_000});
+    finish(&bench, &lease, "FAILED", 1, later).await;
+    let waits = shown(&bench, &view["id"], 0).await;
+    assert_eq!(
+        (&waits["state"], &waits["attempts"]),
+        (&json!("CREATED"), &json!(2))
+    );
+    assert_eq!(waits["error"]["message"], "later");
+    let why = bench
+        .get(&format!("/api/v1/jobs/{}", lease.job))
+        .await
+        .expect(200);
+    assert_eq!(why["why"]["code"], "waiting_for_retry");
+}
