@@ -5,6 +5,7 @@
 //! here, each address checked first like that of a repository, and git-lfs only puts them in their
 //! places.
 
+mod names;
 mod ssh;
 mod transfer;
 
