@@ -14,7 +14,8 @@ use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 use delta_core::Cause;
 use delta_wire::agent::proto::{Artifact, CreateUpload};
-use delta_wire::runner::upload_name;
+use delta_wire::runner::{MAX_ARTIFACT_BYTES, upload_name};
+use tokio_util::sync::CancellationToken;
 
 use super::files::{FileError, Matched, Owner, Root, WalkError, Walked};
 use super::glob::Glob;
@@ -53,7 +54,7 @@ pub(super) async fn keep(around: &Around<'_>) -> Stored {
     tell(around, &walked);
     let mut bytes = 0;
     for matched in &walked.files {
-        match one(around, &root, matched).await {
+        match one(around, &root, matched, bytes).await {
             Ok(length) => {
                 stored.count += 1;
                 bytes += length;
@@ -132,7 +133,13 @@ struct Ready {
     small: Option<Bytes>,
 }
 
-async fn one(around: &Around<'_>, root: &Arc<Root>, matched: &Matched) -> Result<u64, Trouble> {
+/// Keeps one file, with so many bytes kept before it.
+async fn one(
+    around: &Around<'_>,
+    root: &Arc<Root>,
+    matched: &Matched,
+    kept: u64,
+) -> Result<u64, Trouble> {
     let name = &matched.path;
     if !upload_name(name) {
         let words = "its name is longer than 255 characters, or has `\\`, `:` or a line end";
@@ -140,7 +147,7 @@ async fn one(around: &Around<'_>, root: &Arc<Root>, matched: &Matched) -> Result
     }
     let kind = around.spec.artifacts.get(matched.pattern);
     let kind = kind.map_or_else(String::new, |it| it.kind.clone());
-    let ready = prepare(around, root, name).await?;
+    let ready = prepare(around, root, name, kept).await?;
     let (execution, lease) = (&around.context.execution, around.lease);
     if let Some(bytes) = &ready.small {
         let artifact = Artifact {
@@ -197,47 +204,117 @@ async fn upload(around: &Around<'_>, name: &str, kind: &str, ready: &Ready) -> R
     sending.send().await.map(drop)
 }
 
-async fn prepare(around: &Around<'_>, root: &Arc<Root>, name: &str) -> Result<Ready, Trouble> {
+async fn prepare(
+    around: &Around<'_>,
+    root: &Arc<Root>,
+    name: &str,
+    kept: u64,
+) -> Result<Ready, Trouble> {
     let (root, name, stopped) = (Arc::clone(root), name.to_owned(), around.stopped.clone());
     let user = around.confinement.user;
     let owner = Owner(user.unwrap_or_else(|| rustix::process::geteuid().as_raw()));
     let read = tokio::task::spawn_blocking(move || {
-        let (mut file, size) = root.file(&name, owner).map_err(trouble)?;
-        let mut hash = Context::new(&SHA256);
-        let mut small = (size <= INLINE_BYTES).then(Vec::new);
-        let (mut buffer, mut seen) = (vec![0; HASH_BYTES.min(size as usize + 1)], 0);
-        while !stopped.is_cancelled() {
-            let count = match file.read(&mut buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                count => count?,
-            };
-            if count == 0 {
-                break;
-            }
-            hash.update(&buffer[..count]);
-            seen += count as u64;
-            if let Some(small) = small.as_mut().filter(|_| seen <= INLINE_BYTES) {
-                small.extend_from_slice(&buffer[..count]);
-            }
-        }
-        if seen != size {
-            return Err(Trouble::Refused("it changes while it is read".to_owned()));
-        }
-        file.rewind()?;
-        Ok(Ready {
-            file,
-            size,
-            sha256: hex(hash.finish().as_ref()),
-            small: small.map(Bytes::from),
-        })
+        let (file, size) = root.file(&name, owner).map_err(trouble)?;
+        hashed(file, size, kept, &stopped)
     });
     read.await
         .unwrap_or_else(|problem| Err(Trouble::Refused(problem.to_string())))
+}
+
+/// Reads all of a file, unless the server would not take it: one without blocks can be as long as
+/// its owner likes, and takes as long to read (T11).
+fn hashed(
+    mut file: File,
+    size: u64,
+    kept: u64,
+    stopped: &CancellationToken,
+) -> Result<Ready, Trouble> {
+    if size > MAX_ARTIFACT_BYTES.saturating_sub(kept) {
+        return Err(Trouble::Refused(too_large(size, kept)));
+    }
+    let mut hash = Context::new(&SHA256);
+    let mut small = (size <= INLINE_BYTES).then(Vec::new);
+    let (mut buffer, mut seen) = (vec![0; HASH_BYTES.min(size as usize + 1)], 0);
+    while seen <= size && !stopped.is_cancelled() {
+        let count = match file.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            count => count?,
+        };
+        if count == 0 {
+            break;
+        }
+        hash.update(&buffer[..count]);
+        seen += count as u64;
+        if let Some(small) = small.as_mut().filter(|_| seen <= INLINE_BYTES) {
+            small.extend_from_slice(&buffer[..count]);
+        }
+    }
+    if seen != size {
+        return Err(Trouble::Refused("it changes while it is read".to_owned()));
+    }
+    file.rewind()?;
+    Ok(Ready {
+        file,
+        size,
+        sha256: hex(hash.finish().as_ref()),
+        small: small.map(Bytes::from),
+    })
+}
+
+fn too_large(bytes: u64, kept: u64) -> String {
+    let (bytes, most) = (size(bytes), size(MAX_ARTIFACT_BYTES));
+    let before = match kept {
+        0 => String::new(),
+        kept => format!(" after {} of others", size(kept)),
+    };
+    format!("it has {bytes}{before}, and the artifacts of an attempt have at most {most}")
 }
 
 fn trouble(error: FileError) -> Trouble {
     match error {
         FileError::Io(error) => error.into(),
         other => Trouble::Refused(format!("it {other}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sparse(bytes: u64) -> (tempfile::TempDir, File, u64) {
+        let place = tempfile::tempdir().expect("a folder");
+        let path = place.path().join("disk.img");
+        let file = File::create(&path).expect("a file");
+        file.set_len(bytes).expect("a length");
+        let root = Root::open(place.path()).expect("a root");
+        let owner = Owner(rustix::process::geteuid().as_raw());
+        let (file, size) = root.file("disk.img", owner).expect("a file");
+        (place, file, size)
+    }
+
+    // T11
+    #[test]
+    fn a_file_that_the_server_would_not_take_is_not_read() {
+        let stopped = CancellationToken::new();
+        for (bytes, kept, words) in [
+            (MAX_ARTIFACT_BYTES + 1, 0, "it has 10.7 GB, and"),
+            (1 << 43, 0, "it has 8.8 TB, and"),
+            (
+                2_000_000,
+                MAX_ARTIFACT_BYTES - 1_999_999,
+                "it has 2.0 MB after 10.7 GB of others, and",
+            ),
+        ] {
+            let (_place, file, size) = sparse(bytes);
+            assert_eq!(size, bytes);
+            let mut twin = file.try_clone().expect("a descriptor");
+            let refused = hashed(file, size, kept, &stopped).map(|it| it.sha256);
+            let said = refused.expect_err("too large").to_string();
+            assert!(said.starts_with(words), "{said}");
+            assert_eq!(twin.stream_position().expect("a position"), 0, "not read");
+        }
+        let (_place, file, size) = sparse(2_000_000);
+        let ready = hashed(file, size, MAX_ARTIFACT_BYTES - 2_000_000, &stopped);
+        assert_eq!(ready.map(|it| it.size), Ok(2_000_000));
     }
 }

@@ -5,6 +5,8 @@
 //! Only regular files are opened, each once, and what is known of one is read from the very
 //! descriptor that its bytes come from.
 
+mod walk;
+
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -15,16 +17,9 @@ use rustix::fs::{
     openat2, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-use tokio_util::sync::CancellationToken;
 
-use super::glob::{Glob, Place};
+pub(crate) use self::walk::{Matched, WalkError, Walked};
 
-/// Entries of folders that one walk looks at: several times a large `node_modules`.
-const MAX_ENTRIES: usize = 1_000_000;
-/// Folders inside each other: more is a loop somebody built.
-const MAX_DEPTH: usize = 128;
-/// Names that are told of those that cannot be taken.
-const MAX_SKIPPED: usize = 20;
 /// How often a resolution that met a rename is begun again.
 const RACES: usize = 16;
 
@@ -37,38 +32,6 @@ pub(crate) struct Root {
 /// Whose files count as the job's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner(pub u32);
-
-/// What a walk found, in the order of the paths.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Walked {
-    pub files: Vec<Matched>,
-    /// What a pattern names and what cannot be taken, and why.
-    pub skipped: Vec<(String, &'static str)>,
-    /// For each pattern, whether anything was found.
-    pub met: Vec<bool>,
-}
-
-/// A regular file, and the first pattern that means it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Matched {
-    pub path: String,
-    pub pattern: usize,
-}
-
-/// Why a walk was given up.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum WalkError {
-    #[error("more than {0} files match")]
-    TooMany(usize),
-    #[error("there are more than {MAX_ENTRIES} files to look at; narrow the pattern")]
-    TooLarge,
-    #[error("folders are more than {MAX_DEPTH} deep")]
-    TooDeep,
-    #[error("it was stopped")]
-    Stopped,
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
 
 /// What lies at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,8 +155,9 @@ impl Root {
         })
     }
 
-    /// The names in a folder, in no order, and how many there are that are no text.
-    pub fn names(&self, path: &str) -> io::Result<(Vec<String>, usize)> {
+    /// The names in a folder, in no order, and how many there are that are no text. Nothing where
+    /// there are more than so many: how many there are is somebody else's choice (T11).
+    pub fn names(&self, path: &str, most: usize) -> io::Result<Option<(Vec<String>, usize)>> {
         let folder = self.folder(path)?;
         let (mut names, mut strange) = (Vec::new(), 0);
         for entry in Dir::read_from(&folder.folder)? {
@@ -201,12 +165,15 @@ impl Root {
             if matches!(&*name, b"." | b"..") {
                 continue;
             }
+            if names.len() + strange >= most {
+                return Ok(None);
+            }
             match String::from_utf8(name) {
                 Ok(name) => names.push(name),
                 Err(_) => strange += 1,
             }
         }
-        Ok((names, strange))
+        Ok(Some((names, strange)))
     }
 
     /// Makes a link; what it points at is the caller's to judge.
@@ -252,154 +219,13 @@ impl Root {
             moved => Ok(moved?),
         }
     }
-
-    /// Every regular file that one of the patterns means, at most so many.
-    pub fn walk(
-        &self,
-        patterns: &[Glob],
-        most: usize,
-        stopped: &CancellationToken,
-    ) -> Result<Walked, WalkError> {
-        let mut walk = Walk {
-            root: self,
-            patterns,
-            most,
-            seen: 0,
-            walked: Walked {
-                met: vec![false; patterns.len()],
-                ..Walked::default()
-            },
-        };
-        let start: Vec<Reached> = patterns
-            .iter()
-            .map(|it| Reached::from(it.start()))
-            .collect();
-        let mut open = vec![(String::new(), 0, start)];
-        while let Some((path, depth, reached)) = open.pop() {
-            if stopped.is_cancelled() {
-                return Err(WalkError::Stopped);
-            }
-            if depth > MAX_DEPTH {
-                return Err(WalkError::TooDeep);
-            }
-            walk.folder(&path, depth, &reached, &mut open)?;
-        }
-        walk.walked.files.sort();
-        walk.walked.skipped.sort();
-        Ok(walk.walked)
-    }
 }
 
-/// How a pattern stands at a folder.
-#[derive(Debug, Clone)]
-enum Reached {
-    /// The folder is meant, with everything in it.
-    All,
-    At(Place),
-}
-
-impl From<super::glob::Met> for Reached {
-    fn from(met: super::glob::Met) -> Reached {
-        match met.matched {
-            true => Reached::All,
-            false => Reached::At(met.below),
-        }
-    }
-}
-
-type Open = Vec<(String, usize, Vec<Reached>)>;
-
-struct Walk<'a> {
-    root: &'a Root,
-    patterns: &'a [Glob],
-    most: usize,
-    seen: usize,
-    walked: Walked,
-}
-
-impl Walk<'_> {
-    fn folder(
-        &mut self,
-        path: &str,
-        depth: usize,
-        reached: &[Reached],
-        open: &mut Open,
-    ) -> Result<(), WalkError> {
-        let folder = match self.root.folder(path) {
-            Ok(folder) => folder,
-            Err(problem) if path.is_empty() => return Err(problem.into()),
-            Err(_) => {
-                self.skip(path.to_owned(), "cannot be opened");
-                return Ok(());
-            }
-        };
-        for entry in Dir::read_from(&folder.folder).map_err(io::Error::from)? {
-            let entry = entry.map_err(io::Error::from)?;
-            let name = entry.file_name().to_bytes();
-            if matches!(name, b"." | b"..") {
-                continue;
-            }
-            self.seen += 1;
-            if self.seen > MAX_ENTRIES {
-                return Err(WalkError::TooLarge);
-            }
-            let next: Vec<Reached> = self.meet(reached, name);
-            let meant = next.iter().position(|it| matches!(it, Reached::All));
-            let alive = |it: &Reached| !matches!(it, Reached::At(place) if place.is_over());
-            if !next.iter().any(alive) {
-                continue;
-            }
-            let kind = match entry.file_type() {
-                FileType::Unknown => {
-                    let found =
-                        statat(&folder.folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
-                    FileType::from_raw_mode(found.map_err(io::Error::from)?.st_mode)
-                }
-                known => known,
-            };
-            let Ok(name) = std::str::from_utf8(name) else {
-                self.skip(format!("{path}/?"), "has a name that is no text");
-                continue;
-            };
-            let inside = match path {
-                "" => name.to_owned(),
-                path => format!("{path}/{name}"),
-            };
-            match (kind, meant) {
-                (FileType::Directory, _) => open.push((inside, depth + 1, next)),
-                (FileType::RegularFile, Some(pattern)) => self.take(inside, pattern, &next)?,
-                (FileType::RegularFile, None) => {}
-                (other, Some(_)) => self.skip(inside, kind_of(other)),
-                (_, None) => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn meet(&self, reached: &[Reached], name: &[u8]) -> Vec<Reached> {
-        let each = reached.iter().zip(self.patterns);
-        let each = each.map(|(reached, pattern)| match reached {
-            Reached::All => Reached::All,
-            Reached::At(place) => pattern.meet(place, name).into(),
-        });
-        each.collect()
-    }
-
-    fn take(&mut self, path: String, pattern: usize, next: &[Reached]) -> Result<(), WalkError> {
-        if self.walked.files.len() >= self.most {
-            return Err(WalkError::TooMany(self.most));
-        }
-        for (met, reached) in self.walked.met.iter_mut().zip(next) {
-            *met |= matches!(reached, Reached::All);
-        }
-        self.walked.files.push(Matched { path, pattern });
-        Ok(())
-    }
-
-    fn skip(&mut self, path: String, why: &'static str) {
-        if self.walked.skipped.len() < MAX_SKIPPED {
-            self.walked.skipped.push((path, why));
-        }
+/// A path inside a folder of a root.
+pub(crate) fn join(folder: &str, name: &str) -> String {
+    match folder {
+        "" | "." => name.to_owned(),
+        folder => format!("{folder}/{name}"),
     }
 }
 
@@ -477,10 +303,12 @@ fn kind_of(kind: FileType) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use super::super::glob::Glob;
     use super::*;
     use std::fs;
     use std::io::Read;
     use std::os::unix::fs::symlink;
+    use tokio_util::sync::CancellationToken;
 
     /// Without waiting for somebody at the other end of a pipe.
     const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
@@ -623,22 +451,16 @@ mod tests {
         opened.remove("fresh/folder/file").expect("gone already");
     }
 
+    // T11, D15
     #[test]
-    fn a_walk_has_bounds() {
+    fn names_are_counted_while_they_are_listed() {
         let place = tempfile::tempdir().expect("a folder");
-        for n in 0..101 {
+        for n in 0..5 {
             fs::write(place.path().join(n.to_string()), "").expect("a file");
         }
-        let many = walk(place.path(), &["*"]);
-        assert!(matches!(many, Err(WalkError::TooMany(100))), "{many:?}");
-        let deep = vec!["d"; MAX_DEPTH + 2].join("/");
-        fs::create_dir_all(place.path().join(deep)).expect("folders");
-        let deep = walk(place.path(), &["d/**"]);
-        assert!(matches!(deep, Err(WalkError::TooDeep)), "{deep:?}");
-        let stopped = CancellationToken::new();
-        stopped.cancel();
         let root = Root::open(place.path()).expect("a root");
-        let walked = root.walk(&[], 1, &stopped);
-        assert!(matches!(walked, Err(WalkError::Stopped)));
+        let listed = root.names("", 5).expect("a folder");
+        assert_eq!(listed.map(|(names, _)| names.len()), Some(5));
+        assert_eq!(root.names("", 4).expect("a folder"), None);
     }
 }

@@ -50,6 +50,11 @@ impl Place {
     pub fn is_over(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// What it holds beside itself.
+    pub fn bytes(&self) -> usize {
+        self.0.capacity() * size_of::<(usize, usize)>()
+    }
 }
 
 impl Glob {

@@ -12,6 +12,9 @@ use reqwest::Url;
 const MAX_URL: usize = 2048;
 /// Longer than any ref that a file system could hold.
 const MAX_REF: usize = 1024;
+/// Alibaba Cloud's, and that of AWS over IPv6.
+const METADATA_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
+const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254);
 
 /// What may be cloned from besides https and ssh.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,7 +65,7 @@ pub(crate) enum Refused {
     Incomplete,
     #[error("repositories are cloned over https or ssh; {0} is not allowed on this agent")]
     Protocol(String),
-    #[error("no repository is cloned from a link-local address, or one in an old spelling")]
+    #[error("nothing is fetched from a link-local or metadata address, or one in an old spelling")]
     LinkLocal,
     #[error("another machine's files are not on this one")]
     Here,
@@ -245,11 +248,20 @@ fn ip(name: &str) -> Option<IpAddr> {
     Some(ip.to_canonical())
 }
 
-/// Where clouds keep the credentials of their machines: never a git server (T17).
+/// Where clouds keep the credentials of their machines: never a git server (T17). Most use a
+/// link-local address, some another.
+pub(super) fn is_never_a_server(ip: IpAddr) -> bool {
+    match ip.to_canonical() {
+        IpAddr::V4(ip) => ip.is_link_local() || [Ipv4Addr::UNSPECIFIED, METADATA_V4].contains(&ip),
+        IpAddr::V6(ip) => {
+            ip.is_unicast_link_local() || [Ipv6Addr::UNSPECIFIED, METADATA_V6].contains(&ip)
+        }
+    }
+}
+
 fn is_link_local(name: &str) -> bool {
     match ip(name) {
-        Some(IpAddr::V4(ip)) => ip.is_link_local() || ip == Ipv4Addr::UNSPECIFIED,
-        Some(IpAddr::V6(ip)) => ip.is_unicast_link_local() || ip == Ipv6Addr::UNSPECIFIED,
+        Some(ip) => is_never_a_server(ip),
         // Old spellings of addresses, as `0xa9fea9fe` and `2852039166`: programs read them, too.
         None => name
             .rsplit('.')
@@ -390,6 +402,8 @@ mod tests {
             "https://2852039166/latest",
             "https://[::ffff:169.254.169.254]/latest",
             "https://[fe80::1]/a",
+            "https://[fd00:ec2::254]/latest",
+            "https://100.100.100.200/latest",
             "https://127.0.0.1/a",
             "http://localhost/a",
             "http://LOCALHOST./a",

@@ -84,6 +84,15 @@ pub(crate) enum GitError {
     },
 }
 
+/// What a search of git found: it ends with 1 where there is nothing. Any other end is no answer,
+/// and a job would work with less than there is.
+pub(super) fn found(searched: Result<Vec<u8>, GitError>) -> Result<Option<Vec<u8>>, GitError> {
+    match searched {
+        Err(GitError::Ended { status, .. }) if status.code() == Some(1) => Ok(None),
+        other => other.map(Some),
+    }
+}
+
 /// Who calls git, and where its words go.
 pub(crate) struct Git<'a> {
     pub program: &'a Path,
@@ -317,5 +326,31 @@ impl Drop for Family {
             // Nothing to do about one that is gone.
             let _ = kill_process_group(group, Signal::KILL);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
+    use super::*;
+
+    #[test]
+    fn a_search_that_failed_does_not_mean_that_there_is_nothing() {
+        let ended = |raw: i32| {
+            let status = ExitStatus::from_raw(raw);
+            Err(GitError::Ended {
+                status,
+                last: Vec::new(),
+            })
+        };
+        assert!(matches!(found(Ok(b"x".to_vec())), Ok(Some(_))));
+        assert!(matches!(found(ended(1 << 8)), Ok(None)));
+        // It gave up, it was killed, it is not there.
+        for failed in [ended(128 << 8), ended(2 << 8), ended(9)] {
+            assert!(found(failed).is_err());
+        }
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        assert!(found(Err(missing.into())).is_err());
     }
 }

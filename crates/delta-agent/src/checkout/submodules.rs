@@ -4,11 +4,13 @@
 //! cloned, and only the way of updating that starts no program is taken.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
 
 use super::address::{Address, Protocol, Refused};
 use super::credential::{Credential, Loan};
-use super::git::{Call, Git};
+use super::git::{Call, Git, MAX_OUTPUT, found};
 use super::{Checkout, Trouble};
 
 /// Levels that are followed; real trees have two or three.
@@ -28,18 +30,16 @@ pub(super) async fn update(
     let mut open = vec![(checkout.workspace.to_owned(), 0)];
     let mut count = 0;
     while let Some((folder, level)) = open.pop() {
-        let has_some = Call::in_folder(&folder, &["cat-file", "-e", "HEAD:.gitmodules"]);
-        if git.call(has_some).await.is_err() {
+        // Printed where there is one: only an answer says that there is none.
+        let has_some = ["ls-tree", "HEAD", "--", ".gitmodules"];
+        let has_some = git.call(Call::in_folder(&folder, &has_some)).await?;
+        if has_some.is_empty() {
             continue;
         }
         if level == MAX_LEVELS {
             return Err(Trouble::TooDeep(MAX_LEVELS));
         }
-        let below = one_level(checkout, git, loan, &folder).await?;
-        count += below.len();
-        if count > MAX_SUBMODULES {
-            return Err(Trouble::TooMany(MAX_SUBMODULES));
-        }
+        let below = one_level(checkout, git, loan, &folder, &mut count).await?;
         open.extend(below.into_iter().map(|folder| (folder, level + 1)));
     }
     Ok(())
@@ -51,15 +51,21 @@ async fn one_level(
     git: &Git<'_>,
     loan: Option<&Loan>,
     folder: &Path,
+    count: &mut usize,
 ) -> Result<Vec<PathBuf>, Trouble> {
     // Notes the addresses, and makes whole those that are relative to this one.
     git.call(Call::in_folder(folder, &["submodule", "--quiet", "init"]))
         .await?;
     let noted = ["config", "--local", "-z", "--get-regexp", ADDRESSES];
-    let noted = git.call(Call::in_folder(folder, &noted)).await;
+    let noted = listed(git, folder, &noted).await?;
+    *count += noted.len();
+    if *count > MAX_SUBMODULES {
+        return Err(Trouble::TooMany(MAX_SUBMODULES));
+    }
     let mut protocols = BTreeSet::new();
-    for (name, url) in pairs(&noted.unwrap_or_default()) {
-        let allowed = allowed(checkout, &url);
+    for (name, url) in noted {
+        // What is no text is not passed over: git would go where nobody looked.
+        let allowed = allowed(checkout, &url.to_string_lossy());
         let protocol = allowed.map_err(|problem| Trouble::Submodule { name, problem })?;
         protocols.insert(protocol.name());
     }
@@ -98,32 +104,54 @@ async fn present(git: &Git<'_>, folder: &Path) -> Result<Vec<PathBuf>, Trouble> 
         "--get-regexp",
         PATHS,
     ];
-    let named = git.call(Call::in_folder(folder, &blob)).await?;
-    let mut found = Vec::new();
-    for (_, path) in pairs(&named) {
-        let entry = ["--literal-pathspecs", "ls-files", "-s", "-z", "--", &path];
-        let Ok(entry) = git.call(Call::in_folder(folder, &entry)).await else {
+    let mut below = Vec::new();
+    for (_, path) in listed(git, folder, &blob).await? {
+        // What leads out of here is in no index, and git would not even look.
+        let inside = |it| matches!(it, Component::Normal(_));
+        if !Path::new(&path).components().all(inside) {
             continue;
-        };
-        let below = folder.join(&path);
-        let is_one = entry.starts_with(b"160000 ")
-            && entry.ends_with(format!("\t{path}\0").as_bytes())
-            && below.join(".git").exists();
-        if is_one {
-            found.push(below);
+        }
+        let entry = ["--literal-pathspecs", "ls-files", "-s", "-z", "--"];
+        let entry = Call::in_folder(folder, &entry).arg(&path);
+        let entry = git.call(entry).await?;
+        let named = [b"\t", path.as_bytes(), b"\0"].concat();
+        if !entry.starts_with(b"160000 ") || !entry.ends_with(&named) {
+            continue;
+        }
+        let one = folder.join(&path);
+        let there = one.join(".git").try_exists();
+        if there.map_err(Trouble::io("a submodule cannot be read"))? {
+            below.push(one);
         }
     }
-    Ok(found)
+    Ok(below)
 }
 
-/// What `git config -z --get-regexp` prints: a key, a line's end, a value, a NUL. What is no text
-/// is not passed over: git would go to an address that nobody looked at.
-fn pairs(printed: &[u8]) -> Vec<(String, String)> {
+/// What `git config -z --get-regexp` finds, all of it: it ends with 1 where that is nothing, and
+/// what it prints beyond a bound would be known to git and not to us.
+async fn listed(
+    git: &Git<'_>,
+    folder: &Path,
+    search: &[&str],
+) -> Result<Vec<(String, OsString)>, Trouble> {
+    let printed = found(git.call(Call::in_folder(folder, search)).await)?;
+    let printed = printed.unwrap_or_default();
+    let pairs = pairs(&printed);
+    match printed.len() >= MAX_OUTPUT || pairs.len() > MAX_SUBMODULES {
+        true => Err(Trouble::TooMany(MAX_SUBMODULES)),
+        false => Ok(pairs),
+    }
+}
+
+/// A key, a line's end, a value, a NUL; of a key without a value there is no line's end.
+fn pairs(printed: &[u8]) -> Vec<(String, OsString)> {
     let entries = printed.split(|byte| *byte == 0);
-    let entries = entries.filter_map(|entry| {
-        let entry = String::from_utf8_lossy(entry);
-        let (key, value) = entry.split_once('\n')?;
-        Some((key.to_owned(), value.to_owned()))
+    let entries = entries.filter(|entry| !entry.is_empty()).map(|entry| {
+        let end = entry.iter().position(|byte| *byte == b'\n');
+        let (key, value) = entry.split_at(end.unwrap_or(entry.len()));
+        let value = value.get(1..).unwrap_or_default().to_vec();
+        let key = String::from_utf8_lossy(key).into_owned();
+        (key, OsString::from_vec(value))
     });
     entries.collect()
 }

@@ -53,8 +53,8 @@ fn what_does_not_end_in_time_is_ended() {
     worker.send(&request("1", "wait", json!({"seconds": 300})));
     assert_eq!(worker.ask("2", "echo", json!({}))["status"], "success");
     runner.signal("-TERM");
-    // And whoever asks twice does not want to wait.
-    std::thread::sleep(Duration::from_millis(50));
+    // It has heard when it takes nobody in any more. Whoever asks twice does not want to wait.
+    refuses(&runner.address, "the runner did not hear");
     runner.signal("-TERM");
     assert_eq!(worker.hear().unwrap()["error"]["type"], "cancelled");
     assert_eq!(runner.code(), Some(0));
@@ -76,9 +76,14 @@ fn a_runner_ends_with_whoever_started_it() {
     while worker.hear().is_some() {
         assert!(began.elapsed() < PATIENCE);
     }
-    // Nobody listens there any more.
-    while std::net::TcpStream::connect(&parent.address).is_ok() {
-        assert!(began.elapsed() < PATIENCE, "the runner outlives its parent");
+    refuses(&parent.address, "the runner outlives its parent");
+}
+
+/// Waits until nobody listens there any more.
+fn refuses(address: &str, otherwise: &str) {
+    let began = Instant::now();
+    while std::net::TcpStream::connect(address).is_ok() {
+        assert!(began.elapsed() < PATIENCE, "{otherwise}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

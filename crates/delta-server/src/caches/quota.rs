@@ -9,6 +9,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use super::{Cache, CachePart, Caches, Scope, names, scope};
+use crate::objects::SILENT;
 
 /// Bytes without an entry are left alone for so long: their server may be about to write it.
 const ORPHAN: Duration = Duration::from_secs(3600);
@@ -133,7 +134,12 @@ impl Caches<'_> {
                 continue;
             };
             // Gone meanwhile: it is on its way no more.
-            if let Ok(found) = folder.join(&name).metadata() {
+            let Ok(found) = folder.join(&name).metadata() else {
+                continue;
+            };
+            // Nor is what a server left that died: it cannot say so.
+            let silent = found.modified()?.elapsed().unwrap_or_default();
+            if silent < SILENT {
                 coming.push(Coming {
                     project: project.to_owned(),
                     trusted,

@@ -185,6 +185,23 @@ fn whatever_a_fork_writes_no_trusted_entry_goes_for_it() {
 
 // T11
 #[test]
+fn what_a_dead_server_was_receiving_is_in_nobodys_way() {
+    let (_folder, one, two) = pair();
+    let main = scope("");
+    let dead = coming(&one, &main, 10, "123").unwrap();
+    let refused = coming(&two, &main, 5, "").err();
+    assert_eq!(refused, Some(NoRoom::OnTheWay));
+    let silent = FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(130));
+    dead.file.set_times(silent).unwrap();
+    assert!(coming(&two, &main, 10, "").is_ok());
+    // What speaks again counts again.
+    (&dead.file).write_all(b"4").unwrap();
+    let refused = coming(&two, &main, 5, "").err();
+    assert_eq!(refused, Some(NoRoom::OnTheWay));
+}
+
+// T11
+#[test]
 fn what_is_on_its_way_counts_for_every_server() {
     let (_folder, one, two) = pair();
     let refused = |part: Result<CachePart, NoRoom>| part.err();

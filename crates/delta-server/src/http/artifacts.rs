@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use delta_core::{Attempt, Job};
+use delta_core::{Attempt, Job, LeaseKey};
 use delta_store::read::JobRows;
 use delta_wire::api::{ArtifactList, ArtifactView, JobArtifact};
 use delta_wire::{ErrorBody, Invalid};
@@ -20,7 +20,7 @@ use super::error::ApiError;
 use super::extract::User;
 use super::log::range;
 use super::{App, internal};
-use crate::objects::{Objects, UploadId};
+use crate::objects::{ArtifactMeta, Objects, UploadId};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -251,48 +251,85 @@ pub fn views(objects: &Objects, attempt: &Attempt) -> Vec<ArtifactView> {
 /// References as the runner gave them. Ours are shown with what is known of the bytes, and only
 /// when all of them are there; others are text (A49).
 pub(super) fn named(objects: &Objects, attempt: &Attempt) -> Vec<(Option<UploadId>, ArtifactView)> {
-    #[derive(serde::Deserialize)]
-    struct Named {
-        r#type: String,
-        uri: String,
+    let references = references(attempt).into_iter();
+    let view = |reference| view(reference, winner(attempt), |id| objects.artifact(id));
+    references.filter_map(view).collect()
+}
+
+/// One of them, if it is named and stored here; the others are not looked at.
+pub(super) fn named_one(
+    objects: &Objects,
+    attempt: &Attempt,
+    id: UploadId,
+) -> Option<ArtifactView> {
+    one(references(attempt), winner(attempt), id, |id| {
+        objects.artifact(id)
+    })
+}
+
+fn one(
+    references: Vec<Reference>,
+    winner: Option<LeaseKey>,
+    id: UploadId,
+    meta: impl Fn(UploadId) -> Option<ArtifactMeta>,
+) -> Option<ArtifactView> {
+    let reference = references.into_iter().find(|it| it.upload() == Some(id))?;
+    let (own, view) = view(reference, winner, meta)?;
+    own.is_some().then_some(view)
+}
+
+/// An artifact as a runner names it.
+#[derive(serde::Deserialize)]
+struct Reference {
+    r#type: String,
+    uri: String,
+}
+
+impl Reference {
+    fn upload(&self) -> Option<UploadId> {
+        self.uri.strip_prefix("delta:")?.parse().ok()
     }
-    let text = attempt
-        .report
-        .as_ref()
-        .and_then(|report| report.artifacts.as_ref());
-    let named: Vec<Named> = text
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
-    let winner = attempt
-        .lease
-        .as_ref()
-        .map(|lease| attempt.id.lease(lease.epoch));
-    let view = |named: Named| {
-        let id: Option<UploadId> = named
-            .uri
-            .strip_prefix("delta:")
-            .and_then(|id| id.parse().ok());
-        let own = id.filter(|id| Some(id.lease) == winner);
-        let file = own.filter(|id| id.artifact.is_some());
-        let meta = file.and_then(|id| objects.artifact(id));
-        if file.is_some() && meta.is_none() {
-            return None;
-        }
-        let view = ArtifactView {
-            kind: named.r#type,
-            uri: named.uri,
-            external: own.is_none(),
-            name: meta.as_ref().map(|meta| meta.name.clone()),
-            size: meta.as_ref().and_then(|meta| meta.size),
-            sha256: meta.and_then(|meta| meta.sha256),
-        };
-        Some((file, view))
+}
+
+fn references(attempt: &Attempt) -> Vec<Reference> {
+    let report = attempt.report.as_ref();
+    let text = report.and_then(|report| report.artifacts.as_ref());
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}
+
+/// The lease whose artifacts count.
+fn winner(attempt: &Attempt) -> Option<LeaseKey> {
+    let lease = attempt.lease.as_ref();
+    lease.map(|lease| attempt.id.lease(lease.epoch))
+}
+
+fn view(
+    reference: Reference,
+    winner: Option<LeaseKey>,
+    meta: impl Fn(UploadId) -> Option<ArtifactMeta>,
+) -> Option<(Option<UploadId>, ArtifactView)> {
+    let own = reference.upload().filter(|id| Some(id.lease) == winner);
+    let file = own.filter(|id| id.artifact.is_some());
+    let meta = file.and_then(meta);
+    if file.is_some() && meta.is_none() {
+        return None;
+    }
+    let view = ArtifactView {
+        kind: reference.r#type,
+        uri: reference.uri,
+        external: own.is_none(),
+        name: meta.as_ref().map(|meta| meta.name.clone()),
+        size: meta.as_ref().and_then(|meta| meta.size),
+        sha256: meta.and_then(|meta| meta.sha256),
     };
-    named.into_iter().filter_map(view).collect()
+    Some((file, view))
 }
 
 #[cfg(test)]
 mod tests {
+    use delta_core::RunId;
+
     use super::*;
 
     #[test]
@@ -307,5 +344,40 @@ mod tests {
             let wanted = format!("attachment; filename*=UTF-8''{saved}");
             assert_eq!(attachment(name), wanted, "{name}");
         }
+    }
+
+    // T8, D15
+    #[test]
+    fn one_artifact_is_found_without_a_look_at_the_others() {
+        let lease = |epoch| RunId(7).job(1).attempt(1).lease(epoch);
+        let upload = |epoch, artifact| UploadId {
+            lease: lease(epoch),
+            artifact: Some(artifact),
+        };
+        let named = |id: UploadId| Reference {
+            r#type: "file".into(),
+            uri: format!("delta:{id}"),
+        };
+        let looks = std::cell::Cell::new(0);
+        let find = |id: UploadId| {
+            let mut all: Vec<_> = (0..1000).map(|n| named(upload(2, n))).collect();
+            all.push(named(upload(1, 5000)));
+            one(all, Some(lease(2)), id, |id| {
+                looks.set(looks.get() + 1);
+                Some(ArtifactMeta {
+                    name: id.to_string(),
+                    kind: None,
+                    size: Some(1),
+                    sha256: None,
+                })
+            })
+        };
+        let found = find(upload(2, 500)).expect("an artifact");
+        assert_eq!(found.name, Some(upload(2, 500).to_string()));
+        assert_eq!(looks.get(), 1);
+        // Not named; named, and of a lease that lost.
+        assert_eq!(find(upload(2, 5000)), None);
+        assert_eq!(find(upload(1, 5000)), None);
+        assert_eq!(looks.get(), 1);
     }
 }

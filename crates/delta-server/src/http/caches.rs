@@ -65,7 +65,7 @@ async fn find_cache(
     if let Some((field, words)) = wanted.wrong() {
         return Err(Invalid::field(field, words).into());
     }
-    let scopes = Scope::readable(&asker.run);
+    let (scopes, saving) = (Scope::readable(&asker.run), wanted.saving);
     let found = app.files(move |objects| {
         let caches = objects.caches();
         caches.find(&scopes, &wanted.key, &wanted.restore_keys)
@@ -73,6 +73,7 @@ async fn find_cache(
     let found = found.await?;
     let metrics = app.metrics();
     match found {
+        _ if saving => 0,
         Some(_) => metrics.cache_hits.inc(),
         None => metrics.cache_misses.inc(),
     };
@@ -93,19 +94,17 @@ async fn fetch_cache(
     Path((id, cache)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let asker = match asker(&app, &who, &id, &headers).await? {
-        Ok(asker) => asker,
+    let cache = match readable(&app, &who, &id, &headers, cache).await? {
+        Ok(cache) => cache,
         Err(answer) => return Ok(answer),
     };
-    let scopes = Scope::readable(&asker.run);
-    let found = app.files(move |objects| {
-        let caches = objects.caches();
-        let found = caches.get(&scopes, &cache)?;
+    let size = cache.meta.size;
+    let path = app.files(move |objects| {
         // Here and not where it is looked for: one that nobody fetches may age.
-        found.iter().for_each(|it| caches.used(it));
-        Ok(found.map(|it| (it.meta.size, caches.bytes_of(&it))))
+        objects.caches().used(&cache);
+        Ok(objects.caches().bytes_of(&cache))
     });
-    let (size, path) = found.await?.ok_or_else(|| ApiError::not_found("cache"))?;
+    let path = path.await?;
     let file = match tokio::fs::File::open(path).await {
         // Evicted meanwhile.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -136,23 +135,20 @@ async fn check_cache(
     Path((id, cache)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let asker = match asker(&app, &who, &id, &headers).await? {
-        Ok(asker) => asker,
+    let cache = match readable(&app, &who, &id, &headers, cache).await? {
+        Ok(cache) => cache,
         Err(answer) => return Ok(answer),
     };
-    let scopes = Scope::readable(&asker.run);
     let turn = CHECKS.acquire().await;
     let turn = turn.map_err(|error| internal("no cache can be checked", &error))?;
-    let named = cache.clone();
+    let id = cache.id.clone();
     let removed = app.files(move |objects| {
-        let (caches, _turn) = (objects.caches(), turn);
-        let found = caches.get(&scopes, &named)?;
-        found.map(|it| caches.check(&it)).transpose()
+        let _turn = turn;
+        objects.caches().check(&cache)
     });
     let removed = removed.await?;
-    let removed = removed.ok_or_else(|| ApiError::not_found("cache"))?;
     if removed {
-        tracing::warn!(%cache, "a cache was removed: its bytes are not those that were saved");
+        tracing::warn!(cache = %id, "a cache was removed: its bytes are not those that were saved");
     }
     Ok(axum::Json(CacheChecked { removed }).into_response())
 }
@@ -316,6 +312,24 @@ async fn asker(
         run: rows.run.header,
         job: rows.job.name.to_string(),
     }))
+}
+
+/// A cache that whoever asks may read.
+async fn readable(
+    app: &App,
+    who: &Principal,
+    id: &str,
+    headers: &HeaderMap,
+    cache: String,
+) -> Result<Result<Cache, Response>, ApiError> {
+    let asker = match asker(app, who, id, headers).await? {
+        Ok(asker) => asker,
+        Err(answer) => return Ok(Err(answer)),
+    };
+    let scopes = Scope::readable(&asker.run);
+    let found = app.files(move |objects| objects.caches().get(&scopes, &cache));
+    let found = found.await?.ok_or_else(|| ApiError::not_found("cache"))?;
+    Ok(Ok(found))
 }
 
 /// What a save says of itself.

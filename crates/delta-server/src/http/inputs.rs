@@ -12,12 +12,12 @@ use delta_core::{Attempt, Job, JobId};
 use delta_store::StoreError;
 use delta_store::read::{Reader, RunRows};
 use delta_wire::ErrorBody;
-use delta_wire::api::{InputArtifact, InputList};
+use delta_wire::api::{ArtifactView, InputArtifact, InputList};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::App;
-use super::artifacts::{self, named, serve};
+use super::artifacts::{self, named, named_one, serve};
 use super::error::ApiError;
 use super::extract::Runner;
 use super::uploads::held_for;
@@ -44,10 +44,19 @@ async fn list_inputs(
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let inputs = match found(&app, &who, &id, &headers).await? {
-        Ok(found) => found.into_iter().map(|(_, input)| input).collect(),
+    let needed = match needed_by(&app, &who, &id, &headers).await? {
+        Ok(needed) => needed,
         Err(answer) => return Ok(answer),
     };
+    let inputs = app.files(move |objects| {
+        let mut inputs = Vec::new();
+        for (job, attempt) in &needed {
+            let own = named(objects, attempt).into_iter();
+            inputs.extend(own.filter_map(|(id, view)| input(id?, job, view)));
+        }
+        Ok(inputs)
+    });
+    let inputs = inputs.await?;
     Ok(axum::Json(InputList { inputs }).into_response())
 }
 
@@ -65,13 +74,21 @@ async fn show_input(
     Path((id, artifact)): Path<(String, String)>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let found = match found(&app, &who, &id, &headers).await? {
-        Ok(found) => found,
+    let needed = match needed_by(&app, &who, &id, &headers).await? {
+        Ok(needed) => needed,
         Err(answer) => return Ok(answer),
     };
-    let asked: Option<UploadId> = artifact.parse().ok();
-    let found = found.into_iter().find(|(id, _)| Some(*id) == asked);
-    let (id, input) = found.ok_or_else(|| ApiError::not_found("input"))?;
+    // An id says whose it is, so that of many only this one is looked at.
+    let missing = || ApiError::not_found("input");
+    let id: UploadId = artifact.parse().map_err(|()| missing())?;
+    let mut needed = needed.into_iter();
+    let of = needed.find(|(_, attempt)| attempt.id == id.lease.attempt);
+    let (job, attempt) = of.ok_or_else(missing)?;
+    let found = app.files(move |objects| {
+        let view = named_one(objects, &attempt, id);
+        Ok(view.and_then(|view| input(id, &job, view)))
+    });
+    let input = found.await?.ok_or_else(missing)?;
     let kept = artifacts::Kept {
         id,
         name: input.name,
@@ -81,43 +98,34 @@ async fn show_input(
     serve(&app, &kept, &headers).await
 }
 
-type Inputs = Vec<(UploadId, InputArtifact)>;
+fn input(id: UploadId, job: &Job, view: ArtifactView) -> Option<InputArtifact> {
+    Some(InputArtifact {
+        id: id.to_string(),
+        job: job.name.to_string(),
+        name: view.name?,
+        size: view.size?,
+        sha256: view.sha256?,
+    })
+}
 
-async fn found(
+type Needed = Vec<(Job, Attempt)>;
+
+async fn needed_by(
     app: &App,
     who: &crate::identity::Principal,
     id: &str,
     headers: &HeaderMap,
-) -> Result<Result<Inputs, Response>, ApiError> {
+) -> Result<Result<Needed, Response>, ApiError> {
     let job = match held_for(app, who, id, headers, Right::Artifact).await? {
         Ok(held) => held.key.attempt.job,
         Err(answer) => return Ok(Err(answer)),
     };
-    let needed = app.read(move |reader| needed(reader, job)).await?;
-    let inputs = app.files(move |objects| {
-        let mut inputs = Inputs::new();
-        for (job, attempt) in &needed {
-            let own = named(objects, attempt).into_iter();
-            inputs.extend(own.filter_map(|(id, view)| {
-                let id = id?;
-                let input = InputArtifact {
-                    id: id.to_string(),
-                    job: job.name.to_string(),
-                    name: view.name?,
-                    size: view.size?,
-                    sha256: view.sha256?,
-                };
-                Some((id, input))
-            }));
-        }
-        Ok(inputs)
-    });
-    inputs.await.map(Ok)
+    app.read(move |reader| needed(reader, job)).await.map(Ok)
 }
 
 /// The jobs that a job needs, each with the attempt that ended it.
-fn needed(reader: &dyn Reader, job: JobId) -> Result<Vec<(Job, Attempt)>, StoreError> {
-    let mut found: Vec<(Job, Attempt)> = Vec::new();
+fn needed(reader: &dyn Reader, job: JobId) -> Result<Needed, StoreError> {
+    let mut found = Needed::new();
     let mut seen = BTreeSet::new();
     let Some(mut rows) = reader.run(job.run)? else {
         return Ok(found);

@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use delta_core::LeaseKey;
+pub use delta_wire::runner::MAX_ARTIFACT_BYTES;
 use serde::{Deserialize, Serialize};
 
 use super::{Objects, UploadId, create, fresh, id, make_folder};
 use crate::writer::{random, sha256};
 
-/// Artifact bytes of one lease: an image of a small machine fits, a disk does not.
-pub const MAX_ARTIFACT_BYTES: u64 = 10 * 1024 * 1024 * 1024;
 /// Artifacts of one lease: what one Complete may name.
 const MAX_ARTIFACTS: usize = 1000;
 /// Senders of one artifact at a time: one that speaks and a few whose connection broke. They do not
@@ -23,7 +22,7 @@ const MAX_ARTIFACTS: usize = 1000;
 const MAX_SENDERS: usize = 4;
 /// A part that got no byte for this long reserves nothing: its sender is given up after half a
 /// minute, and a server that died cannot say so.
-const SILENT: Duration = Duration::from_secs(120);
+pub(crate) const SILENT: Duration = Duration::from_secs(120);
 
 /// What is known of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,6 +24,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::writer::random;
 
+pub(crate) use artifact::SILENT;
 pub use artifact::{ArtifactMeta, MAX_ARTIFACT_BYTES, Part, Sealed};
 pub use id::UploadId;
 pub use log::{AppendError, Cursors, LogExtent, LogReader, LogWatch, MAX_LOG_BYTES};

@@ -393,9 +393,12 @@ async fn a_job_gets_the_artifacts_of_those_it_needs_and_of_no_others() {
     let base = format!("{}/api/v1/runner/jobs/{}/inputs", bench.base, work.job_id);
     let one = format!("{base}/{}", text(&list[0]["id"]));
     assert_eq!(get(&bench, &one, &work.lease).await.text, "built");
-    get(&bench, &format!("{base}/{others}"), &work.lease)
-        .await
-        .expect(404);
+    let log = text(&list[0]["id"]);
+    let log = format!("{}-log", log.rsplit_once('-').unwrap().0);
+    for other in [others.as_str(), &log, "strange"] {
+        let other = format!("{base}/{other}");
+        get(&bench, &other, &work.lease).await.expect(404);
+    }
     get(&bench, &one, "no-lease-at-all").await.expect(409);
     agent
         .say([agent.completed(&work, RunStatus::Failure)])

@@ -49,6 +49,10 @@ fn url(bench: &Bench, work: &AssignWork, rest: &str) -> String {
 
 async fn find(bench: &Bench, work: &AssignWork, key: &str, prefixes: &[&str]) -> Value {
     let body = json!({ "key": key, "restore_keys": prefixes });
+    ask(bench, work, body).await
+}
+
+async fn ask(bench: &Bench, work: &AssignWork, body: Value) -> Value {
     let request = bench.client.post(url(bench, work, "/find"));
     let request = request.bearer_auth(&bench.runner);
     let request = request.header("Delta-Lease", &work.lease).json(&body);
@@ -264,4 +268,25 @@ async fn a_cache_is_used_when_it_is_fetched_and_not_when_it_is_found() {
     fetch(&bench, &work, found["id"].as_str().unwrap()).await;
     let fetched = find(&bench, &work, "k", &[]).await;
     assert_ne!(fetched["used_at"], before["used_at"]);
+}
+
+#[tokio::test]
+async fn only_what_is_restored_counts_as_a_hit_or_a_miss() {
+    let bench = Bench::patient().await;
+    let mut agent = Agent::new(&bench).await;
+    let work = at_work(&bench, &mut agent, "trusted", "main").await;
+    let saving = json!({ "key": "k", "saving": true });
+    assert_eq!(find(&bench, &work, "k", &[]).await, json!(null));
+    assert_eq!(ask(&bench, &work, saving.clone()).await, json!(null));
+    save(&bench, &work, "k", &hash(b"bytes"), "bytes")
+        .await
+        .expect(200);
+    assert_ne!(ask(&bench, &work, saving).await, json!(null));
+    for _ in 0..2 {
+        assert_ne!(find(&bench, &work, "x", &["k"]).await, json!(null));
+    }
+    let text = bench.get("/metrics").await.text;
+    for line in ["delta_cache_hits_total 2", "delta_cache_misses_total 1"] {
+        assert!(text.lines().any(|it| it == line), "{line} in {text}");
+    }
 }

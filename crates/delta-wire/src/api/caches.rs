@@ -17,6 +17,9 @@ pub struct FindCache {
     /// Beginnings of keys to fall back on, in this order.
     #[serde(default)]
     pub restore_keys: Vec<String>,
+    /// Only to see whether it has to be saved; that is neither a hit nor a miss.
+    #[serde(default)]
+    pub saving: bool,
 }
 
 impl FindCache {

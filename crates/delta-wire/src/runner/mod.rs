@@ -25,7 +25,9 @@ pub use reason::{Reason, StaleLease};
 pub use results::{TestResults, TestResultsAck};
 pub use settle::{Artifact, CancelAckAck, CompleteAck, LogDigest};
 pub use token::{CancelToken, LeaseToken, Locator};
-pub use upload::{CreateUpload, UploadCreated, UploadKind, UploadMethod, upload_name};
+pub use upload::{
+    CreateUpload, MAX_ARTIFACT_BYTES, UploadCreated, UploadKind, UploadMethod, upload_name,
+};
 
 /// What a request is answered with when it is refused: the one shape of an error.
 pub type RunnerError = crate::error::ErrorBody;

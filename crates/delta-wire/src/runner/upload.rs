@@ -10,6 +10,8 @@ use crate::states::spelled;
 
 /// Characters of an upload's name: what file systems allow for one path of a few folders.
 const MAX_NAME: usize = 255;
+/// Artifact bytes of one lease: an image of a small machine fits, a disk does not.
+pub const MAX_ARTIFACT_BYTES: u64 = 10 * 1024 * 1024 * 1024;
 
 /// The runner has bytes to store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

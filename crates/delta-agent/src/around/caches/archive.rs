@@ -6,12 +6,13 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::rc::Rc;
 use std::time::SystemTime;
 
 use tar::{Builder, EntryType, Header};
 use tokio_util::sync::CancellationToken;
 
-use super::super::files::{FileError, Kind, Owner, Root};
+use super::super::files::{FileError, Kind, Owner, Root, join};
 use super::super::transfer::size as in_words;
 use super::unpack::{self, MAX_LINK_BYTES, MAX_RATIO};
 
@@ -59,6 +60,8 @@ pub(super) struct Packer<'a, W: Write> {
     stopped: &'a CancellationToken,
     owner: Owner,
     pub content: Content,
+    /// Entries, at most.
+    most: usize,
     link_bytes: usize,
 }
 
@@ -70,17 +73,22 @@ impl<'a, W: Write> Packer<'a, W> {
             stopped,
             owner,
             content: Content::default(),
+            most: MAX_ENTRIES,
             link_bytes: 0,
         })
     }
 
     /// Adds a path of a root, with everything below it; nothing where there is none.
     pub fn add(&mut self, part: &str, root: &Root, path: &str) -> Result<(), ArchiveError> {
-        let mut open = vec![(path.trim_end_matches('/').to_owned(), 0)];
-        while let Some((path, depth)) = open.pop() {
+        let path = path.trim_end_matches('/');
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        // The folder of those beside each other is held once: its path may be long (T11).
+        let mut open: Vec<(Rc<str>, String, usize)> = vec![(above.into(), name.to_owned(), 0)];
+        while let Some((above, name, depth)) = open.pop() {
             if self.stopped.is_cancelled() {
                 return Err(ArchiveError::Stopped);
             }
+            let path = join(&above, &name);
             let kind = match root.kind(&path) {
                 Err(error) if depth == 0 && error.kind() == io::ErrorKind::NotFound => {
                     return Ok(());
@@ -88,7 +96,7 @@ impl<'a, W: Write> Packer<'a, W> {
                 kind => kind?,
             };
             self.content.entries += 1;
-            if self.content.entries > MAX_ENTRIES || depth > MAX_DEPTH {
+            if self.content.entries > self.most || depth > MAX_DEPTH {
                 return Err(ArchiveError::TooLarge);
             }
             let name = format!("{part}/{path}");
@@ -96,11 +104,15 @@ impl<'a, W: Write> Packer<'a, W> {
             match kind {
                 Kind::Folder => {
                     self.folder(&name)?;
-                    // The last is taken first.
-                    let (mut names, strange) = root.names(&path)?;
+                    let room = self.most.saturating_sub(self.content.entries + open.len());
+                    let listed = root.names(&path, room)?;
+                    let (mut names, strange) = listed.ok_or(ArchiveError::TooLarge)?;
                     self.content.left_out += strange;
+                    // The last is taken first.
                     names.sort_by(|one, two| two.cmp(one));
-                    open.extend(names.into_iter().map(|it| (join(&path, &it), depth + 1)));
+                    let path: Rc<str> = path.into();
+                    let inside = |name| (Rc::clone(&path), name, depth + 1);
+                    open.extend(names.into_iter().map(inside));
                 }
                 Kind::File => self.file(&name, root, &path)?,
                 Kind::Link(target) if stays(&path, &target) => self.link(&name, &target)?,
@@ -219,13 +231,6 @@ fn header(kind: EntryType, mode: u32, size: u64, written: u64) -> Header {
     header.set_uid(0);
     header.set_gid(0);
     header
-}
-
-fn join(folder: &str, name: &str) -> String {
-    match folder {
-        "" | "." => name.to_owned(),
-        folder => format!("{folder}/{name}"),
-    }
 }
 
 /// Whether a link at this path of a root stays inside: steps up come first, and no more of them

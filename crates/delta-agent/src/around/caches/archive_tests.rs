@@ -384,3 +384,44 @@ fn a_name_that_is_no_text_is_left_out_and_counted() {
     let (_, content) = pack(place.path(), &["deps"]);
     assert_eq!((content.entries, content.left_out), (2, 2));
 }
+
+// T11, D15
+#[test]
+fn a_folder_of_many_names_is_given_up_before_they_are_held() {
+    let place = tempfile::tempdir().expect("a folder");
+    fs::create_dir(place.path().join("deps")).expect("a folder");
+    for n in 0..100 {
+        fs::write(place.path().join(format!("deps/{n}")), "").expect("a file");
+    }
+    let (stopped, root) = (
+        CancellationToken::new(),
+        Root::open(place.path()).expect("a root"),
+    );
+    let mut packer = Packer::new(Vec::new(), me(), &stopped).expect("a packer");
+    packer.most = 100;
+    let many = packer.add(WORKSPACE, &root, "deps");
+    assert!(matches!(many, Err(ArchiveError::TooLarge)), "{many:?}");
+    assert_eq!(packer.content.entries, 1, "it was the folder that told");
+    let mut packer = Packer::new(Vec::new(), me(), &stopped).expect("a packer");
+    packer.most = 101;
+    packer.add(WORKSPACE, &root, "deps").expect("packed");
+}
+
+// T11, D15
+#[test]
+fn names_below_a_long_path_are_held_without_it() {
+    const FILES: u64 = 20_000;
+    let place = tempfile::tempdir().expect("a folder");
+    let mut root = Root::open(place.path()).expect("a root");
+    let above = vec!["a".repeat(250); 15].join("/");
+    root = root.make_folder(&above).expect("folders");
+    for n in 0..FILES {
+        root.create(&n.to_string(), 0o600).expect("a file");
+    }
+    let before = peak();
+    let (_, content) = packing(place.path(), &above).expect("packed");
+    assert_eq!(content.entries as u64, FILES + 1);
+    // The path alone is nearly 4 kB.
+    let grown = peak() - before;
+    assert!(grown < FILES * 2, "{grown} kB more memory");
+}

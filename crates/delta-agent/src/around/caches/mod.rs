@@ -195,6 +195,7 @@ async fn wanted(around: &Around<'_>, cache: &CacheSpec) -> Result<FindCache, Fai
     Ok(FindCache {
         key,
         restore_keys: keys,
+        saving: false,
     })
 }
 

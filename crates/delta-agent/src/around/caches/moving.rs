@@ -6,10 +6,11 @@
 
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 
-use super::super::files::{Kind, Root};
+use super::super::files::{Kind, Root, join};
 use super::Place;
-use super::archive::{HOME, WORKSPACE};
+use super::archive::{HOME, MAX_ENTRIES, WORKSPACE};
 
 /// Why a cache is not in its place.
 #[derive(Debug, thiserror::Error)]
@@ -27,8 +28,30 @@ enum Step {
     /// A folder was made.
     Made(String),
     /// What was at a path lies aside, under this number.
-    Aside(String, usize),
-    Moved(String),
+    Aside(At, usize),
+    Moved(At),
+}
+
+/// A path: of those beside each other the folder is held once, for it may be long, and they many
+/// (T11).
+#[derive(Clone)]
+struct At {
+    folder: Rc<str>,
+    name: Rc<str>,
+}
+
+impl At {
+    fn new(path: &str) -> At {
+        let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+        At {
+            folder: folder.into(),
+            name: name.into(),
+        }
+    }
+
+    fn path(&self) -> String {
+        join(&self.folder, &self.name)
+    }
 }
 
 /// Moves what was unpacked in a folder to these places of the workspace and of HOME.
@@ -94,26 +117,32 @@ impl Moving {
             kind => drop(kind?),
         }
         self.make_above(path)?;
-        let mut open = vec![path.to_owned()];
-        while let Some(path) = open.pop() {
+        let mut open = vec![At::new(path)];
+        while let Some(at) = open.pop() {
+            let path = at.path();
             let there = match self.to.kind(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => None,
                 kind => Some(kind?),
             };
             if (self.from.kind(&path)?, &there) == (Kind::Folder, &Some(Kind::Folder)) {
                 // All of them are text: an archive has no others.
-                let (names, _) = self.from.names(&path)?;
-                open.extend(names.into_iter().map(|name| format!("{path}/{name}")));
+                let listed = self.from.names(&path, MAX_ENTRIES)?;
+                let (names, _) = listed.ok_or_else(|| io::Error::other("it has too many files"))?;
+                let folder: Rc<str> = path.into();
+                open.extend(names.into_iter().map(|name| At {
+                    folder: Rc::clone(&folder),
+                    name: name.into(),
+                }));
                 continue;
             }
             if there.is_some() {
                 let number = self.steps.len();
                 let name = number.to_string();
                 self.to.move_to(&path, &self.aside, &name)?;
-                self.steps.push(Step::Aside(path.clone(), number));
+                self.steps.push(Step::Aside(at.clone(), number));
             }
             self.from.move_to(&path, &self.to, &path)?;
-            self.steps.push(Step::Moved(path));
+            self.steps.push(Step::Moved(at));
         }
         Ok(())
     }
@@ -138,10 +167,11 @@ impl Moving {
         for step in self.steps.iter().rev() {
             match step {
                 Step::Made(path) => self.to.remove_folder(path)?,
-                Step::Aside(path, number) => {
-                    self.aside.move_to(&number.to_string(), &self.to, path)?;
+                Step::Aside(at, number) => {
+                    let number = number.to_string();
+                    self.aside.move_to(&number, &self.to, &at.path())?;
                 }
-                Step::Moved(path) => self.to.move_to(path, &self.from, path)?,
+                Step::Moved(at) => self.to.move_to(&at.path(), &self.from, &at.path())?,
             }
         }
         Ok(())

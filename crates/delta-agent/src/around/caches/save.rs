@@ -71,6 +71,7 @@ async fn save_one(
     let exact = FindCache {
         key: key.to_owned(),
         restore_keys: Vec::new(),
+        saving: true,
     };
     if find(around, &exact).await?.is_some() {
         return Ok(Done::There);

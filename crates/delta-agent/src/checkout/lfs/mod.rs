@@ -5,6 +5,7 @@
 //! here, each address checked first like that of a repository, and git-lfs only puts them in their
 //! places.
 
+mod names;
 mod ssh;
 mod transfer;
 
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::address::{Address, Protocol};
 use super::credential::Loan;
-use super::git::{Call, Git, GitError, MAX_OUTPUT};
+use super::git::{Call, Git, GitError, MAX_OUTPUT, found};
 use super::{Checkout, Trouble};
 
 /// What a file of attributes says of them.
@@ -57,7 +58,7 @@ pub(super) async fn pull(
     let asked = git
         .call(Call::in_folder(workspace, &["lfs", "version"]))
         .await;
-    if asked.is_err() {
+    if !is_installed(asked)? {
         let text = "this repository keeps files in Git LFS, and git-lfs is not installed here: \
                     the workspace has their pointers only";
         checkout.log.mark(text);
@@ -88,6 +89,20 @@ pub(super) async fn pull(
     Ok(())
 }
 
+/// Whether git knows the other: it says in words that it does not, and any other failure is one.
+fn is_installed(asked: Result<Vec<u8>, GitError>) -> Result<bool, GitError> {
+    let unknown = |line: &String| line.contains("'lfs' is not a git command");
+    match asked {
+        Ok(_) => Ok(true),
+        Err(GitError::Ended { status, last })
+            if status.code() == Some(1) && last.iter().any(unknown) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// What the index has of them, each once.
 async fn pointers(git: &Git<'_>, checkout: &Checkout<'_>) -> Result<Vec<Pointer>, Trouble> {
     let grep = [
@@ -99,16 +114,6 @@ async fn pointers(git: &Git<'_>, checkout: &Checkout<'_>) -> Result<Vec<Pointer>
         return Err(Trouble::Lfs("there are too many of them".to_owned()));
     }
     Ok(read(&String::from_utf8_lossy(&printed)))
-}
-
-/// What `git grep` found: it ends with 1 where there is nothing. Any other end is no answer, and a
-/// job would work on pointers as if they were the files.
-fn found(searched: Result<Vec<u8>, GitError>) -> Result<Option<Vec<u8>>, Trouble> {
-    match searched {
-        Ok(printed) => Ok(Some(printed)),
-        Err(GitError::Ended { status, .. }) if status.code() == Some(1) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }
 
 /// Pointers are three lines in this order.
@@ -132,29 +137,7 @@ fn read(text: &str) -> Vec<Pointer> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::ExitStatus;
-
     use super::*;
-
-    #[test]
-    fn a_search_that_failed_does_not_mean_that_there_are_no_large_files() {
-        let ended = |raw: i32| {
-            let status = ExitStatus::from_raw(raw);
-            Err(GitError::Ended {
-                status,
-                last: Vec::new(),
-            })
-        };
-        assert!(matches!(found(Ok(b"x".to_vec())), Ok(Some(_))));
-        assert!(matches!(found(ended(1 << 8)), Ok(None)));
-        // It gave up, it was killed, it is not there.
-        for failed in [ended(128 << 8), ended(2 << 8), ended(9)] {
-            assert!(matches!(found(failed), Err(Trouble::Git(_))));
-        }
-        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
-        assert!(matches!(found(Err(missing.into())), Err(Trouble::Git(_))));
-    }
 
     #[test]
     fn pointers_are_three_lines_and_each_file_counts_once() {

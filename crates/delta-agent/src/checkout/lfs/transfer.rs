@@ -13,10 +13,11 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 
-use super::super::address::{Address, Away, check_away};
+use super::super::address::{Address, Away, Refused, check_away};
 use super::super::credential::Credential;
 use super::super::{Checkout, Trouble};
 use super::Pointer;
+use super::names::Names;
 use super::ssh::Granted;
 use crate::backoff::{Backoff, entropy};
 use crate::tls::TlsFiles;
@@ -36,13 +37,21 @@ const CONNECT_TIME: Duration = Duration::from_secs(30);
 const SILENCE: Duration = Duration::from_secs(60);
 /// How often one is sent on: to a store, and once within it.
 const MAX_HOPS: usize = 4;
-/// What a server may not say in our name.
-const OWN_HEADERS: [&str; 5] = [
+/// What is ours to say: of such a header a server's own is not taken.
+const OWN_HEADERS: [&str; 7] = [
     "host",
     "connection",
     "content-length",
     "transfer-encoding",
     "upgrade",
+    "accept-encoding",
+    "user-agent",
+];
+/// What servers of files and of objects want to see, by name and by the beginning of it. Any other
+/// opens doors that are not theirs: `Metadata-Flavor`, `X-aws-ec2-metadata-token`, `Cookie` (T17).
+const HEADERS: [&str; 3] = ["authorization", "accept", "content-type"];
+const HEADERS_OF_STORES: [&str; 8] = [
+    "x-amz-", "x-goog-", "x-ms-", "x-oss-", "x-cos-", "x-obs-", "x-bz-", "x-lfs-",
 ];
 const NO_ADDRESS: &str = "their server has no address";
 const KIND: &str = "application/vnd.git-lfs+json";
@@ -105,11 +114,13 @@ enum Miss {
 
 impl From<reqwest::Error> for Miss {
     fn from(error: reqwest::Error) -> Miss {
-        let refused = error.is_redirect();
+        let mut refused = error.is_redirect();
         // The innermost says it best, and has no URL in it, which may be signed.
         let error = error.without_url();
         let (mut words, mut source) = (error.to_string(), std::error::Error::source(&error));
         while let Some(inner) = source {
+            // Also where a name leads does not change in a second.
+            refused |= inner.is::<Refused>();
             (words, source) = (inner.to_string(), inner.source());
         }
         let trouble = Trouble::Lfs(quoted(&words));
@@ -136,7 +147,7 @@ pub(super) async fn fetch(
             let mut url = place(&granted.href, away)?;
             let path = format!("{}/objects/batch", url.path().trim_end_matches('/'));
             url.set_path(&path);
-            (url, Right::Header(granted.header))
+            (url, Right::Header(taken(granted.header)?))
         }
         None => {
             let mut url = Url::parse(&address.url).map_err(|_| wrong(NO_ADDRESS))?;
@@ -193,14 +204,30 @@ impl Right<'_> {
     }
 }
 
-/// What a server wants to see, but for what is ours to say.
 fn with(mut request: RequestBuilder, header: &BTreeMap<String, String>) -> RequestBuilder {
     for (name, value) in header {
-        if !OWN_HEADERS.contains(&name.to_ascii_lowercase().as_str()) {
-            request = request.header(name, value);
-        }
+        request = request.header(name, value);
     }
     request
+}
+
+/// What a server wants to see, but for what is ours to say, if it may.
+fn taken(header: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Trouble> {
+    let mut taken = BTreeMap::new();
+    for (name, value) in header {
+        let lower = name.to_ascii_lowercase();
+        if OWN_HEADERS.contains(&lower.as_str()) {
+            continue;
+        }
+        let of_store = HEADERS_OF_STORES.iter().any(|it| lower.starts_with(it));
+        if !of_store && !HEADERS.contains(&lower.as_str()) {
+            let text =
+                format!("their server wants the header `{name}`, which no such server needs");
+            return Err(Trouble::Lfs(quoted(&text)));
+        }
+        taken.insert(lower, value);
+    }
+    Ok(taken)
 }
 
 struct Transfer<'a> {
@@ -213,7 +240,7 @@ struct Transfer<'a> {
 
 impl Transfer<'_> {
     async fn fetch(&self, pointers: &[Pointer]) -> Result<(), Trouble> {
-        let asking = client(Policy::none())?;
+        let asking = client(Policy::none(), self.away)?;
         let mut tries = Tries::new();
         let answer = loop {
             match self.ask(&asking, pointers).await {
@@ -232,7 +259,7 @@ impl Transfer<'_> {
                 Err(problem) => attempt.error(problem),
             }
         });
-        let (client, open) = (client(follow)?, Mutex::new(tasks));
+        let (client, open) = (client(follow, away)?, Mutex::new(tasks));
         let lane = || self.lane(&client, &open);
         // Small files take as long as the way to them: four at once.
         tokio::try_join!(lane(), lane(), lane(), lane())?;
@@ -297,7 +324,7 @@ impl Transfer<'_> {
             tasks.push(Task {
                 pointer: pointer.clone(),
                 url,
-                header: download.header,
+                header: taken(download.header)?,
             });
         }
         Ok(tasks)
@@ -305,9 +332,8 @@ impl Transfer<'_> {
 
     async fn download(&self, client: &Client, task: &Task) -> Result<(), Miss> {
         let mut request = with(client.get(task.url.clone()), &task.header);
-        let named = |it: &String| it.eq_ignore_ascii_case("authorization");
         // Ours is for the server that was asked and no other.
-        if !task.header.keys().any(named) && task.url.origin() == self.batch.origin() {
+        if !task.header.contains_key("authorization") && task.url.origin() == self.batch.origin() {
             request = self.right.show(request);
         }
         let answer = judged(request.send().await?)?;
@@ -389,11 +415,12 @@ impl Tries {
     }
 }
 
-fn client(redirect: Policy) -> Result<Client, Trouble> {
+fn client(redirect: Policy, away: Away) -> Result<Client, Trouble> {
     let tls = TlsFiles::default().config(&[b"http/1.1"]);
     let tls = tls.map_err(|error| wrong(&error.to_string()))?;
     let client = Client::builder()
         .redirect(redirect)
+        .dns_resolver(Names::new(away.from_here))
         .connect_timeout(CONNECT_TIME)
         .read_timeout(SILENCE)
         .tls_backend_preconfigured(tls)
@@ -412,4 +439,78 @@ fn quoted(words: &str) -> String {
         .take(MAX_QUOTE)
         .flat_map(char::escape_debug)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::address::Protocols;
+    use super::*;
+
+    // T17
+    #[test]
+    fn a_server_says_nothing_in_our_name_that_only_others_want_to_hear() {
+        let taken = |names: &[&str]| {
+            let header = names.iter().map(|it| (it.to_string(), "x".to_owned()));
+            taken(header.collect()).map(|it| it.into_keys().collect::<Vec<_>>())
+        };
+        let usual = [
+            "Accept",
+            "Authorization",
+            "Host",
+            "X-Amz-Date",
+            "x-ms-version",
+        ];
+        let kept = taken(&usual).expect("headers");
+        assert_eq!(
+            kept,
+            ["accept", "authorization", "x-amz-date", "x-ms-version"]
+        );
+        for strange in [
+            "Metadata-Flavor",
+            "Metadata",
+            "X-aws-ec2-metadata-token",
+            "X-aws-ec2-metadata-token-ttl-seconds",
+            "X-Google-Metadata-Request",
+            "X-Vault-Request",
+            "X-Forwarded-For",
+            "Cookie",
+            "",
+        ] {
+            let refused = taken(&["Authorization", strange]);
+            assert!(matches!(refused, Err(Trouble::Lfs(_))), "{strange}");
+        }
+    }
+
+    // T17
+    #[tokio::test]
+    async fn a_name_that_leads_to_this_machine_is_refused_when_it_is_looked_up() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let get = async |from_here| {
+            let away = Away {
+                protocols: Protocols::default(),
+                from_here,
+            };
+            let client = client(Policy::none(), away).expect("a client");
+            let url = format!("http://localhost:{port}/");
+            client
+                .get(url)
+                .timeout(Duration::from_secs(10))
+                .send()
+                .await
+        };
+        match Miss::from(get(false).await.expect_err("refused")) {
+            Miss::Never(trouble) => {
+                let words = trouble.to_string();
+                assert!(words.contains("files are not on this one"), "{words}");
+            }
+            Miss::Again(trouble) => panic!("{trouble}"),
+        }
+        // A repository of this machine may: somebody is there, and hears of it.
+        let heard = tokio::select! {
+            heard = listener.accept() => heard,
+            answer = get(true) => panic!("{answer:?}"),
+        };
+        assert!(heard.is_ok());
+    }
 }

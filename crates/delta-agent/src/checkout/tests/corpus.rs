@@ -1,7 +1,7 @@
 //! Hostile words, for whoever reads words of strangers.
 
 /// What must not reach git.
-pub(crate) const HOSTILE_URLS: [&str; 42] = [
+pub(crate) const HOSTILE_URLS: [&str; 44] = [
     "",
     "-oProxyCommand=id",
     "--upload-pack=touch /tmp/x",
@@ -36,6 +36,8 @@ pub(crate) const HOSTILE_URLS: [&str; 42] = [
     "https://169.254.169.254/latest/meta-data",
     "https://[::ffff:169.254.169.254]/latest",
     "https://[fe80::1]/a.git",
+    "https://[fd00:ec2::254]/latest",
+    "https://100.100.100.200/latest",
     "https://2852039166/latest",
     "https://0xa9fea9fe/latest",
     "https://0/a.git",

@@ -233,18 +233,25 @@ async fn over_ssh_the_server_says_where_large_files_are_and_that_is_checked_too(
     );
 }
 
+/// A git that does something else first, with each of its words as `$word`.
+fn other_git(bench: &mut Bench, first: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let program = bench.folder.path().join("git");
+    let text = format!("#!/bin/sh\nfor word; do {first}; done\nexec git \"$@\"\n");
+    fs::write(&program, text).expect("a program");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
+    bench.settings.git = program;
+}
+
 #[tokio::test]
 async fn a_machine_without_git_lfs_says_so_and_leaves_the_pointers() {
-    use std::os::unix::fs::PermissionsExt;
     let hub = Hub::start();
     let commit = large_file(&hub);
     let mut bench = Bench::new(&hub.url()).at(&commit);
     // git as it is where nobody installed the other.
-    let program = bench.folder.path().join("git");
-    let text = "#!/bin/sh\nfor word; do [ \"$word\" != lfs ] || exit 1; done\nexec git \"$@\"\n";
-    fs::write(&program, text).expect("a program");
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
-    bench.settings.git = program;
+    let words = "git: 'lfs' is not a git command. See 'git --help'.";
+    let missing = format!("[ \"$word\" != lfs ] || {{ echo \"{words}\" >&2; exit 1; }}");
+    other_git(&mut bench, &missing);
     let out = bench.checkout().await.expect();
     assert!(
         out.log.contains("git-lfs is not installed here"),
@@ -253,4 +260,66 @@ async fn a_machine_without_git_lfs_says_so_and_leaves_the_pointers() {
     );
     let pointer = out.file("data/large.bin").expect("a file");
     assert!(pointer.starts_with("version https://git-lfs"), "{pointer}");
+    // Any other failure says nothing of what is installed.
+    for failed in ["kill -9 $$", "exit 1", "exit 2"] {
+        other_git(&mut bench, &format!("[ \"$word\" != lfs ] || {failed}"));
+        let out = bench.checkout().await;
+        assert_eq!(out.failed().cause, Cause::Clone, "{failed}: {out:?}");
+    }
+}
+
+// T14, T17
+#[tokio::test]
+async fn a_search_for_submodules_that_failed_does_not_mean_that_there_are_none() {
+    let hub = Hub::start();
+    let commit = nested(&hub);
+    let mut bench = Bench::new(&hub.url()).at(&commit);
+    bench.options.submodules = true;
+    for search in ["ls-tree", "--get-regexp", "--blob", "ls-files"] {
+        for failed in ["kill -9 $$", "exit 128"] {
+            other_git(
+                &mut bench,
+                &format!("[ \"$word\" != {search} ] || {failed}"),
+            );
+            let out = bench.checkout().await;
+            assert_eq!(out.failed().cause, Cause::Clone, "{search}: {out:?}");
+        }
+    }
+    // With nothing in the way they come, whatever else is named beside them.
+    let more = "[submodule \"a\"]\npath = ../x\n[submodule \"b\"]\npath = gone\n";
+    let named = fs::read_to_string(hub.app.work().join(".gitmodules")).expect("a file");
+    let commit = hub
+        .app
+        .commit(".gitmodules", &format!("{named}\n{more}"))
+        .expect("a commit");
+    bench.origin.commit = Some(commit);
+    other_git(&mut bench, ":");
+    let out = bench.checkout().await.expect();
+    assert!(out.file("parts/outer/inner/deep.txt").is_some());
+}
+
+// T14, T17
+#[tokio::test]
+async fn more_submodules_than_can_be_looked_at_are_refused_before_git_goes_there() {
+    let hub = Hub::start();
+    let commit = nested(&hub);
+    let mut bench = Bench::new(&hub.url()).at(&commit);
+    bench.options.submodules = true;
+    let tripped = bench.folder.path().join("tripped");
+    let goes = format!("[ \"$word\" != update ] || touch {}", tripped.display());
+    for printed in [
+        // Longer than what is kept of it, in one address and in many.
+        "head -c 5000000 /dev/zero | tr '\\0' x",
+        "seq -f 'submodule.%.0f.url=https://host.example/x' 1001 | tr '=\\n' '\\n\\0'",
+    ] {
+        let prints = format!("[ \"$word\" != --get-regexp ] || {{ {printed}; exit 0; }}");
+        other_git(&mut bench, &format!("{goes}; {prints}"));
+        let out = bench.checkout().await;
+        assert_eq!(out.failed().cause, Cause::SpecError, "{out:?}");
+        assert!(
+            out.failed().summary.contains("more than 1000 submodules"),
+            "{out:?}"
+        );
+    }
+    assert!(!tripped.exists());
 }
