@@ -76,3 +76,11 @@ def _attributes(request: ExecutionRequest) -> dict[str, Any]:
         "delta.lease_epoch": context.lease_epoch,
     }
     return {name: value for name, value in attributes.items() if value is not None}
+
+
+def carrier() -> dict[str, str]:
+    """The current trace, to be handed on with a call (RQ-28); empty where there is none."""
+    found: dict[str, str] = {}
+    if trace is not None:
+        _quietly(lambda: propagate.inject(found))
+    return found

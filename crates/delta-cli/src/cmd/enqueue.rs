@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use delta_core::Span;
-use delta_wire::api::{CreateFunction, CreateFunctions, FunctionDetail, FunctionView};
+use delta_wire::api::{CreateFunctions, FunctionDetail, FunctionView};
 use delta_wire::states::JobState;
 use serde_json::{Map, Value, json};
 
@@ -240,12 +240,7 @@ mod tests {
         let Ok(CreateFunctions::One(call)) = CreateFunctions::parse(body.as_bytes()) else {
             panic!("{body}");
         };
-        let CreateFunction {
-            max_attempts,
-            delay_seconds,
-            ..
-        } = *call;
-        assert_eq!(max_attempts, 5);
-        assert_eq!(delay_seconds.map(|it| it.as_millis()), Some(90_000));
+        assert_eq!(call.max_attempts, 5);
+        assert_eq!(call.delay_seconds.map(|it| it.as_millis()), Some(90_000));
     }
 }

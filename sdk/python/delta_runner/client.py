@@ -1,0 +1,198 @@
+"""Calling functions from a program: enqueue, wait, cancel, result, over the server's HTTP API.
+
+Owns one request at a time per call of a method, and asks again where that is safe: every enqueue
+carries an idempotency key of its own, so that a lost answer makes no second call. Refuses to guess:
+what the server refuses is raised with the server's words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Mapping, Optional
+
+from .tracing import carrier
+
+#: Tries of one request, and the pauses between them: a server that restarts is back by then.
+TRIES = 6
+PAUSE = 0.2
+#: How long one question for the end waits at the server; longer waits are several questions.
+EACH_WAIT = 20.0
+#: Longer than any answer takes.
+TIMEOUT = 40.0
+
+
+class ServerError(Exception):
+    """The server refused, or could not be reached."""
+
+    def __init__(self, message: str, status: Optional[int] = None, code: Optional[str] = None):
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+class FunctionFailed(Exception):
+    """The call has ended, and not with a result."""
+
+    def __init__(self, call: "Call") -> None:
+        error = call.error or {}
+        super().__init__(error.get("message") or call.cause or call.state)
+        self.call = call
+        #: As the handler or its runner gave them.
+        self.type: Optional[str] = error.get("type")
+        self.code: Optional[str] = error.get("code")
+        self.details: Any = error.get("details")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call as it stood when the server was asked."""
+
+    id: str
+    function: str
+    queue: str
+    state: str
+    attempts: int
+    cause: Optional[str]
+    result: Any
+    error: Optional[Dict[str, Any]]
+    dead_letter: bool
+    #: An earlier call had the unique key, and is this one.
+    existing: bool
+    ended: bool
+
+    @staticmethod
+    def _of(view: Mapping[str, Any]) -> "Call":
+        return Call(
+            id=view["id"],
+            function=view["function"],
+            queue=view["queue"],
+            state=view["state"],
+            attempts=view["attempts"],
+            cause=view.get("cause"),
+            result=view.get("result"),
+            error=view.get("error"),
+            dead_letter=bool(view.get("dead_letter")),
+            existing=bool(view.get("existing")),
+            ended="ended_at" in view,
+        )
+
+
+class Client:
+    """A server's address and a token of role `user`.
+
+    Without arguments they come from `DELTA_SERVER`, and `DELTA_TOKEN` or `DELTA_TOKEN_FILE`.
+    Methods block; from asyncio use `asyncio.to_thread`.
+    """
+
+    def __init__(self, server: Optional[str] = None, token: Optional[str] = None) -> None:
+        server = server or os.environ.get("DELTA_SERVER")
+        if not server:
+            raise ValueError("which server? give one, or set DELTA_SERVER")
+        self._base = server.rstrip("/")
+        self._token = token or _token_of_environment()
+
+    def enqueue(
+        self, function: str, params: Optional[Mapping[str, Any]] = None, **options: Any
+    ) -> Call:
+        """Calls `handler` or `runner#handler`. Options are the fields of the API: `queue`,
+        `priority`, `delay_seconds`, `not_before`, `unique_key`, `unique_seconds`, `max_attempts`,
+        `backoff_seconds`, `backoff_cap_seconds`, `timeout_seconds`, `result_ttl_seconds`."""
+        body = _body(function, params, options)
+        return Call._of(self._ask("POST", "/api/v1/functions", body, key=str(uuid.uuid4())))
+
+    def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> List[Call]:
+        """Up to a thousand calls in one commit: `{"function": …, "params": …, …}` each."""
+        bodies = []
+        for call in calls:
+            rest = dict(call)
+            bodies.append(_body(rest.pop("function"), rest.pop("params", None), rest))
+        made = self._ask("POST", "/api/v1/functions", {"functions": bodies}, key=str(uuid.uuid4()))
+        return [Call._of(view) for view in made["functions"]]
+
+    def get(self, id: str) -> Call:
+        return Call._of(self._ask("GET", f"/api/v1/functions/{_quoted(id)}"))
+
+    def wait(self, id: str, timeout: Optional[float] = None) -> Call:
+        """The call once it has ended; `TimeoutError` when it has not by then."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = EACH_WAIT if until is None else min(EACH_WAIT, until - time.monotonic())
+            path = f"/api/v1/functions/{_quoted(id)}?wait={max(left, 0.0):.3f}"
+            call = Call._of(self._ask("GET", path))
+            if call.ended:
+                return call
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError(f"{id} has not ended: {call.state}")
+
+    def result(self, id: str, timeout: Optional[float] = None) -> Any:
+        """What the handler returned; `FunctionFailed` when it ended otherwise."""
+        call = self.wait(id, timeout)
+        if call.state != "SUCCEEDED":
+            raise FunctionFailed(call)
+        return call.result
+
+    def cancel(self, id: str, reason: Optional[str] = None) -> None:
+        """Asks it to stop. One that has ended stays as it is."""
+        body = {"reason": reason} if reason else {}
+        self._ask("POST", f"/api/v1/runs/{_quoted(id)}/cancel", body)
+
+    def _ask(self, method: str, path: str, body: Any = None, key: Optional[str] = None) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        if key:
+            headers["Idempotency-Key"] = key
+        data = None if body is None else json.dumps(body).encode()
+        for attempt in range(TRIES):
+            request = urllib.request.Request(self._base + path, data, headers, method=method)
+            try:
+                with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                refused = _refused(error)
+                if error.code not in (429, 502, 503, 504):
+                    raise refused from None
+            except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
+                refused = ServerError(f"the server cannot be reached: {error}")
+            if attempt + 1 < TRIES:
+                time.sleep(PAUSE * 2**attempt)
+        raise refused
+
+
+def _body(
+    function: str, params: Optional[Mapping[str, Any]], options: Mapping[str, Any]
+) -> Dict[str, Any]:
+    body = {"function": function, "params": dict(params or {}), **options}
+    trace = carrier()
+    if trace:
+        body.setdefault("trace_context", trace)
+    return body
+
+
+def _refused(error: urllib.error.HTTPError) -> ServerError:
+    try:
+        said = json.load(error)
+        return ServerError(said["message"], error.code, said.get("code"))
+    except (ValueError, KeyError, TypeError):
+        return ServerError(f"the server answered {error.code}", error.code)
+
+
+def _quoted(id: str) -> str:
+    return urllib.parse.quote(id, safe="")
+
+
+def _token_of_environment() -> Optional[str]:
+    if os.environ.get("DELTA_TOKEN"):
+        return os.environ["DELTA_TOKEN"].strip()
+    path = os.environ.get("DELTA_TOKEN_FILE")
+    if path:
+        with open(path, encoding="utf-8") as file:
+            return file.read().strip()
+    return None
