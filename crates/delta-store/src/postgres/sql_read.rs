@@ -52,6 +52,7 @@ pub(super) fn text(sql: Sql) -> String {
         | Sql::RemoveSecret => super::secrets::text(sql).into(),
         Sql::PutResults
         | Sql::WithdrawResults
+        | Sql::SizesOfResults
         | Sql::PutResultClaim
         | Sql::LeaseResults
         | Sql::LeaseClaim
