@@ -60,7 +60,7 @@ pub struct Go {
 pub struct Running {
     /// Packages of Go are there under no test's name.
     tests: BTreeMap<(String, String), String>,
-    /// What the compiler printed of packages of Go. It may say something of those that it can build.
+    /// What the compiler printed of packages of Go. It may say something of those that it builds.
     builds: BTreeMap<String, String>,
     /// Packages of Go in which a test failed: the package's own failure says nothing more.
     blamed: BTreeSet<String>,

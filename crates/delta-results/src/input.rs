@@ -33,8 +33,8 @@ impl<R: BufRead> Input<R> {
         self.over
     }
 
-    /// The next line with its end, or so much of it, left where it is: a decision must not depend on
-    /// how the bytes happened to come, nor wait for more of a report that grows than it needs.
+    /// The next line with its end, or so much of it, left where it is: a decision must not depend
+    /// on how the bytes happened to come, nor wait for more of a report that grows than it needs.
     pub fn line_ahead(&mut self, most: usize) -> Result<&[u8]> {
         loop {
             let there = &self.ahead[self.taken..];

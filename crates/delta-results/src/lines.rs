@@ -1,7 +1,7 @@
 //! JSON line by line: libtest's events, `go test -json`, and our own schema. Each line stands for
 //! itself, so a report that breaks off in the middle loses its last line only. Lines that are no
-//! JSON are other people's output, and skipped; one of ours with something wrong in it is not, since
-//! it may be the one that failed.
+//! JSON are other people's output, and skipped; one of ours with something wrong in it is not,
+//! since it may be the one that failed.
 
 use std::io::BufRead;
 

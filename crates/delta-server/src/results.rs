@@ -150,8 +150,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Repeats were counted as if they were new: what there really is decides. What replaces a result
-    /// takes the room of it.
+    /// Repeats were counted as if they were new: what there really is decides. What replaces a
+    /// result takes the room of it.
     fn put_what_fits(
         &mut self,
         reader: &dyn Reader,

@@ -71,8 +71,8 @@ pub fn is_broken<'a>(results: impl Iterator<Item = &'a PastResult>) -> bool {
     seen(results).any(|it| it == (false, true))
 }
 
-/// Whether each test passed, and failed. The same one in another job is another one. One that passed
-/// when its tool tried it again did both.
+/// Whether each test passed, and failed. The same one in another job is another one. One that
+/// passed when its tool tried it again did both.
 fn seen<'a>(results: impl Iterator<Item = &'a PastResult>) -> impl Iterator<Item = (bool, bool)> {
     let mut seen: HashMap<([u8; 16], &str), (bool, bool)> = HashMap::new();
     for it in results {

@@ -50,7 +50,8 @@ fn what_is_null_in_our_schema_is_not_there() {
 
 #[test]
 fn other_json_between_the_lines_is_skipped() {
-    let text = "{\"level\":\"info\",\"type\":{},\"event\":1}\n{\"name\":\"n\",\"status\":\"pass\"}\n\
+    let text = "{\"level\":\"info\",\"type\":{},\"event\":1}\n\
+        {\"name\":\"n\",\"status\":\"pass\"}\n\
         [1,2]\nnull\n{\"a\":{}}\n{\n}\n";
     let (found, report) = cases(Format::Json, text.as_bytes());
     assert_eq!(found.len(), 1);

@@ -82,8 +82,8 @@ fn a_report_of_cargo_nextest_comes_to_what_it_printed() {
     assert_eq!(flaky.metadata["earlier_failures"], "1");
 }
 
-/// Where nobody can know that there was more: behind a whole line of our own schema, and between two
-/// packages of Go.
+/// Where nobody can know that there was more: behind a whole line of our own schema, and between
+/// two packages of Go.
 fn ends_at_a_seam(file: &Path, bytes: &[u8]) -> bool {
     let text = String::from_utf8_lossy(bytes);
     let last = text.trim_end().lines().last().unwrap_or_default();

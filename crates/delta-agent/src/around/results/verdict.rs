@@ -31,8 +31,9 @@ pub fn wire_status(status: Status) -> TestStatus {
     }
 }
 
-/// Where the tests are the work, one that fails fails the attempt, whatever the exit codes say. Where
-/// nothing is wrong but that this machine lost reports, for these causes, it is not the job's (D10).
+/// Where the tests are the work, one that fails fails the attempt, whatever the exit codes say.
+/// Where nothing is wrong but that this machine lost reports, for these causes, it is not the
+/// job's fault (D10).
 pub fn failed(spec: &JobSpec, summary: &RunSummary, ours: &[Cause]) -> Option<Failed> {
     let unhappy = summary.failed + summary.errors;
     if spec.tests.is_empty() || (unhappy == 0 && summary.total_tests > 0) {
