@@ -33,19 +33,30 @@ impl<R: BufRead> Input<R> {
         self.over
     }
 
-    /// The next bytes, at least so many unless the report ends before, left where they are: a
-    /// decision must not depend on how the bytes happened to come.
-    pub fn ahead(&mut self, least: usize) -> Result<&[u8]> {
-        while self.ahead.len() - self.taken < least {
+    /// The next line with its end, or so much of it, left where it is: a decision must not depend
+    /// on how the bytes happened to come, nor wait for more of a report that grows than it needs.
+    pub fn line_ahead(&mut self, most: usize) -> Result<&[u8]> {
+        loop {
+            let there = &self.ahead[self.taken..];
+            let there = &there[..there.len().min(most)];
+            if there.len() == most || there.contains(&b'\n') {
+                break;
+            }
             let bytes = self.inner.fill_buf()?;
             let seen = bytes.len();
             if seen == 0 {
                 break;
             }
+            // What has had its turn must not pile up.
+            self.ahead.drain(..self.taken);
+            self.taken = 0;
             self.ahead.extend_from_slice(bytes);
             self.inner.consume(seen);
         }
-        self.fill_buf()
+        let bytes = self.fill_buf()?;
+        let end = bytes.iter().position(|b| *b == b'\n');
+        let end = end.map_or(bytes.len(), |end| end + 1);
+        Ok(&bytes[..end.min(most)])
     }
 
     /// The first byte that is not white space, left where it is.

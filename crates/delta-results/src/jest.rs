@@ -3,8 +3,9 @@
 
 use std::io::BufRead;
 
-use serde::Deserialize;
+use serde::de::{IgnoredAny, MapAccess};
 
+use crate::held::{Held, Joined, Room, list, skip, text};
 use crate::input::Input;
 use crate::json::{Listed, Numbers, stream};
 use crate::stream::Cases;
@@ -20,46 +21,71 @@ pub fn read<R: BufRead>(input: &mut Input<R>, cases: &mut Cases) -> Result<(), P
     Ok(())
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Default)]
 struct File {
-    #[serde(default)]
     name: String,
-    #[serde(default)]
     message: String,
-    #[serde(default)]
     status: String,
-    #[serde(default)]
-    assertion_results: Vec<Assertion>,
+    assertions: Vec<Assertion>,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+impl Held for File {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "name" => self.name = text(map)?,
+            "message" => self.message = text(map)?,
+            "status" => self.status = text(map)?,
+            "assertionResults" => self.assertions = list(map, room)?,
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
 struct Assertion {
-    #[serde(default)]
-    ancestor_titles: Vec<String>,
-    #[serde(default)]
+    /// Of the blocks it is in.
+    titles: String,
     title: String,
-    #[serde(default)]
     status: String,
-    #[serde(default)]
     duration: Option<f64>,
-    #[serde(default)]
-    failure_messages: Option<Vec<String>>,
-    #[serde(default)]
-    retry_reasons: Option<Vec<String>>,
+    failures: String,
+    earlier: usize,
+}
+
+impl Held for Assertion {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        _room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "ancestorTitles" => self.titles = map.next_value_seed(Joined(" > "))?,
+            "title" => self.title = text(map)?,
+            "status" => self.status = text(map)?,
+            "duration" => self.duration = map.next_value()?,
+            "failureMessages" => self.failures = map.next_value_seed(Joined("\n\n"))?,
+            "retryReasons" => {
+                let reasons: Option<Vec<IgnoredAny>> = map.next_value()?;
+                self.earlier = reasons.map_or(0, |reasons| reasons.len());
+            }
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
 }
 
 fn file(file: File, cases: &mut Cases) -> Result<(), Problem> {
     let suite = cases.place(&file.name);
-    // It did not even load: there are no tests to tell of it.
-    if file.assertion_results.is_empty() && file.status == "failed" {
-        let mut case = Case::new(suite, "(the file itself)", Status::Error);
-        case.explain(None, Some(file.message));
-        return cases.put(case);
-    }
-    for test in file.assertion_results {
-        let mut name = test.ancestor_titles.join(" > ");
+    let mut blamed = false;
+    for test in file.assertions {
+        let mut name = test.titles;
         if !name.is_empty() {
             name.push_str(" > ");
         }
@@ -70,14 +96,20 @@ fn file(file: File, cases: &mut Cases) -> Result<(), Problem> {
             "pending" | "skipped" | "todo" | "disabled" => Status::Skip,
             _ => Status::Error,
         };
+        blamed |= matches!(status, Status::Fail | Status::Error);
         let mut case = Case::new(suite.clone(), name, status);
         case.duration_ms = test.duration.and_then(crate::junit::millis);
-        let failures = test.failure_messages.unwrap_or_default();
-        case.explain(None, Some(failures.join("\n\n")));
-        let earlier = test.retry_reasons.map_or(0, |reasons| reasons.len());
-        if earlier > 0 {
-            case.note("earlier_failures", earlier.to_string());
+        case.explain(None, Some(test.failures));
+        if test.earlier > 0 {
+            case.note("earlier_failures", test.earlier.to_string());
         }
+        cases.put(case)?;
+    }
+    // It did not even load, or failed outside its tests: none of them tells of it. Vitest may call
+    // such a file passed, and has a message of it then.
+    if !blamed && (file.status == "failed" || !file.message.trim().is_empty()) {
+        let mut case = Case::new(suite, "(the file itself)", Status::Error);
+        case.explain(None, Some(file.message));
         cases.put(case)?;
     }
     Ok(())

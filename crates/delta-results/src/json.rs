@@ -8,16 +8,18 @@ use std::io::BufRead;
 use std::marker::PhantomData;
 
 use serde::Deserialize;
-use serde::de::{
-    self, DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
+use crate::held::{Held, Metadata, One, Room, skip};
 use crate::input::Input;
 use crate::stream::Cases;
 use crate::{Case, Problem, Status, lines};
 
 /// The numbers at the top of a document, by name.
 pub type Numbers = BTreeMap<String, u64>;
+
+/// Numbers that are kept: Jest has a dozen of them.
+const NUMBERS: usize = 64;
 
 /// A list at the top of a document, and what becomes of its elements.
 pub struct Listed<T> {
@@ -29,48 +31,71 @@ pub struct Listed<T> {
 pub fn read<R: BufRead>(input: &mut Input<R>, cases: &mut Cases) -> Result<(), Problem> {
     match input.peek()? {
         None => Err(Problem::CutOff),
-        Some(b'[') => walk(input, cases, Walk::Elements(own)).map(drop),
+        Some(b'[') => {
+            walk(input, cases, Walk::Elements(own), true)?;
+            Ok(())
+        }
         Some(_) => lines::read(input, cases),
     }
 }
 
 /// A test in our own schema (docs/results.md).
-#[derive(Deserialize)]
+#[derive(Default)]
 pub struct Own {
-    name: String,
-    #[serde(default)]
-    suite: String,
-    status: String,
-    #[serde(default)]
+    name: Option<String>,
+    suite: Option<String>,
+    status: Option<String>,
     duration_ms: Option<f64>,
-    #[serde(default)]
     message: Option<String>,
-    #[serde(default)]
     trace: Option<String>,
-    #[serde(default)]
     metadata: BTreeMap<String, String>,
 }
 
+impl Held for Own {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "name" => self.name = map.next_value()?,
+            "suite" => self.suite = map.next_value()?,
+            "status" => self.status = map.next_value()?,
+            "duration_ms" => self.duration_ms = map.next_value()?,
+            "message" => self.message = map.next_value()?,
+            "trace" => self.trace = map.next_value()?,
+            "metadata" => self.metadata = map.next_value_seed(Metadata(room))?,
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
 pub fn own(test: Own, cases: &mut Cases) -> Result<(), Problem> {
-    let status = Status::from_name(&test.status).unwrap_or(Status::Error);
-    let mut case = Case::new(test.suite, test.name, status);
+    let (Some(name), Some(status)) = (test.name, test.status) else {
+        let why = "a test has no name or no status".to_owned();
+        return Err(Problem::Malformed { at: 0, why });
+    };
+    let status = Status::from_name(&status).unwrap_or(Status::Error);
+    let mut case = Case::new(test.suite.unwrap_or_default(), name, status);
     case.duration_ms = test.duration_ms.and_then(crate::junit::millis);
     case.metadata = test.metadata;
     case.explain(test.message, test.trace);
     cases.put(case)
 }
 
-/// Walks a document of our own schema that is one object: `{"tests": […]}`.
+/// Walks a document of our own schema that is one object: `{"tests": […]}`. More may follow it.
 pub fn document<R: BufRead>(input: &mut Input<R>, cases: &mut Cases) -> Result<(), Problem> {
     let lists = &[Listed {
         field: "tests",
         put: own,
     }];
-    stream(input, cases, lists).map(drop)
+    walk(input, cases, Walk::Fields(lists), false).map(drop)
 }
 
-/// Walks an object; returns the numbers in it.
-pub fn stream<R: BufRead, T: DeserializeOwned>(
+/// Walks an object that is all there is; returns the numbers in it.
+pub fn stream<R: BufRead, T: Held>(
     input: &mut Input<R>,
     cases: &mut Cases,
     lists: &[Listed<T>],
@@ -78,7 +103,7 @@ pub fn stream<R: BufRead, T: DeserializeOwned>(
     if input.peek()?.is_none() {
         return Err(Problem::CutOff);
     }
-    walk(input, cases, Walk::Fields(lists))
+    walk(input, cases, Walk::Fields(lists), true)
 }
 
 enum Walk<'l, T> {
@@ -86,10 +111,11 @@ enum Walk<'l, T> {
     Elements(fn(T, &mut Cases) -> Result<(), Problem>),
 }
 
-fn walk<R: BufRead, T: DeserializeOwned>(
+fn walk<R: BufRead, T: Held>(
     input: &mut Input<R>,
     cases: &mut Cases,
     walk: Walk<'_, T>,
+    alone: bool,
 ) -> Result<Numbers, Problem> {
     // Our own refusals travel past serde, which has errors of its own only.
     let refused = RefCell::new(None);
@@ -99,11 +125,19 @@ fn walk<R: BufRead, T: DeserializeOwned>(
         refused: &refused,
         cases,
     };
-    let read = top.deserialize(&mut document);
-    if let Some(problem) = refused.take() {
-        return Err(problem);
+    let read = top.deserialize(&mut document).and_then(|numbers| {
+        // What comes after it would be read by nobody.
+        if alone {
+            document.end()?;
+        }
+        Ok(numbers)
+    });
+    let at = input.at();
+    match refused.take() {
+        Some(Problem::Malformed { why, .. }) => Err(Problem::Malformed { at, why }),
+        Some(problem) => Err(problem),
+        None => read.map_err(|error| explain(error, at)),
     }
-    read.map_err(|error| explain(error, input.at()))
 }
 
 pub fn explain(error: serde_json::Error, at: u64) -> Problem {
@@ -124,7 +158,7 @@ struct Top<'a, 'c, 's, T> {
     cases: &'c mut Cases<'s>,
 }
 
-impl<'de, T: DeserializeOwned> DeserializeSeed<'de> for Top<'_, '_, '_, T> {
+impl<'de, T: Held> DeserializeSeed<'de> for Top<'_, '_, '_, T> {
     type Value = Numbers;
     fn deserialize<D: de::Deserializer<'de>>(self, from: D) -> Result<Numbers, D::Error> {
         match self.walk {
@@ -134,7 +168,7 @@ impl<'de, T: DeserializeOwned> DeserializeSeed<'de> for Top<'_, '_, '_, T> {
     }
 }
 
-impl<'de, T: DeserializeOwned> Visitor<'de> for Top<'_, '_, '_, T> {
+impl<'de, T: Held> Visitor<'de> for Top<'_, '_, '_, T> {
     type Value = Numbers;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,7 +188,9 @@ impl<'de, T: DeserializeOwned> Visitor<'de> for Top<'_, '_, '_, T> {
                     cases: &mut *self.cases,
                     element: PhantomData,
                 })?;
-            } else if let Some(number) = map.next_value::<Value>()?.0 {
+            } else if let Some(number) = map.next_value::<Value>()?.0
+                && numbers.len() < NUMBERS
+            {
                 numbers.insert(name, number);
             }
         }
@@ -183,14 +219,14 @@ struct Elements<'a, 'c, 's, T> {
     element: PhantomData<T>,
 }
 
-impl<'de, T: DeserializeOwned> DeserializeSeed<'de> for Elements<'_, '_, '_, T> {
+impl<'de, T: Held> DeserializeSeed<'de> for Elements<'_, '_, '_, T> {
     type Value = ();
     fn deserialize<D: de::Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
         from.deserialize_seq(self)
     }
 }
 
-impl<'de, T: DeserializeOwned> Visitor<'de> for Elements<'_, '_, '_, T> {
+impl<'de, T: Held> Visitor<'de> for Elements<'_, '_, '_, T> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -198,13 +234,19 @@ impl<'de, T: DeserializeOwned> Visitor<'de> for Elements<'_, '_, '_, T> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while let Some(element) = seq.next_element::<T>()? {
+        loop {
+            let room = Room::new(self.cases.limits);
+            let element = seq.next_element_seed(One::new(&room)).inspect_err(|_| {
+                *self.refused.borrow_mut() = room.problem();
+            })?;
+            let Some(element) = element else {
+                return Ok(());
+            };
             if let Err(problem) = (self.put)(element, self.cases) {
                 *self.refused.borrow_mut() = Some(problem);
                 return Err(de::Error::custom("refused"));
             }
         }
-        Ok(())
     }
 }
 

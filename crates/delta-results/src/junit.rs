@@ -16,23 +16,27 @@ pub fn read<R: BufRead>(input: &mut Input<R>, cases: &mut Cases) -> Result<(), P
         return Err(Problem::CutOff);
     }
     let mut pieces = Pieces::new(input, cases.limits.depth);
-    loop {
+    let mut root = loop {
         match pieces.next()? {
-            Piece::Open(root) if root.name == "TestRun" => return trx::read(&mut pieces, cases),
-            Piece::Open(root) if root.name == "testsuites" => return suites(&mut pieces, cases),
-            Piece::Open(mut root) if root.name == "testsuite" => {
-                claim(&mut root, cases);
-                let name = root.take("name").unwrap_or_default();
-                return suite(&mut pieces, cases, name);
-            }
-            Piece::Open(root) => {
-                let why = format!("<{}> is no test report", root.name);
-                return Err(Problem::Malformed { at: 0, why });
-            }
+            Piece::Open(root) => break root,
             Piece::End => return Err(Problem::CutOff),
             Piece::Text(_) | Piece::Close => {}
         }
+    };
+    match root.name.as_str() {
+        "TestRun" => trx::read(&mut pieces, cases)?,
+        "testsuites" => suites(&mut pieces, cases)?,
+        "testsuite" => {
+            claim(&mut root, cases);
+            let name = root.take("name").unwrap_or_default();
+            suite(&mut pieces, cases, name)?;
+        }
+        name => {
+            let why = format!("<{name}> is no test report");
+            return Err(Problem::Malformed { at: 0, why });
+        }
     }
+    pieces.end()
 }
 
 /// The outermost element with numbers speaks for everything inside it. `testsuites` often has
@@ -104,7 +108,7 @@ fn test_case<R: BufRead>(
     pieces: &mut Pieces<R>,
     mut element: Element,
     suite: &str,
-    cases: &Cases,
+    cases: &mut Cases,
 ) -> Result<Case, Problem> {
     // Node says `test` of everything.
     let class = element.take("classname");
@@ -119,7 +123,13 @@ fn test_case<R: BufRead>(
         case.note("file", cases.place(&file));
     }
     case.note("line", element.take("line").unwrap_or_default());
-    let mut again = 0u64;
+    // GoogleTest has no element for a test that is disabled.
+    let (status, result) = (element.take("status"), element.take("result"));
+    let left_out = |it: &str| matches!(it, "notrun" | "disabled" | "suppressed" | "skipped");
+    if [status, result].iter().flatten().any(|it| left_out(it)) {
+        case.status = Status::Skip;
+    }
+    let (mut again, mut failures) = (0u64, 0u64);
     loop {
         let mut inside = match pieces.next()? {
             Piece::Open(inside) => inside,
@@ -128,12 +138,18 @@ fn test_case<R: BufRead>(
             Piece::Text(_) => continue,
         };
         match inside.name.as_str() {
-            "failure" => fail(pieces, inside, Status::Fail, &mut case, cases)?,
-            "error" => fail(pieces, inside, Status::Error, &mut case, cases)?,
+            "failure" => {
+                failures += 1;
+                fail(pieces, inside, Status::Fail, &mut case, cases)?;
+            }
+            "error" => {
+                failures += 1;
+                fail(pieces, inside, Status::Error, &mut case, cases)?;
+            }
             "skipped" => {
                 let why = inside.take("message");
                 let said = pieces.text(cases.limits.message)?;
-                if case.status == Status::Pass {
+                if matches!(case.status, Status::Pass | Status::Skip) {
                     case.status = Status::Skip;
                     case.explain(why.or(Some(said)), None);
                 }
@@ -150,6 +166,7 @@ fn test_case<R: BufRead>(
     if again > 0 {
         case.note("earlier_failures", again.to_string());
     }
+    cases.more_failures(failures.saturating_sub(1));
     Ok(case)
 }
 

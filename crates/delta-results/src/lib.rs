@@ -7,6 +7,8 @@
 //! It opens no file, resolves no entity, follows no reference and knows nothing of jobs.
 
 mod case;
+mod events;
+mod held;
 mod input;
 mod jest;
 mod json;
@@ -75,6 +77,8 @@ impl Format {
 pub struct Totals {
     /// What was read.
     pub seen: Counts,
+    /// Failures and errors that were read: a case may have several.
+    pub failures: u64,
     /// What the report says of itself, where it does.
     pub claimed: Option<Counts>,
 }
@@ -87,6 +91,13 @@ impl Totals {
             return false;
         };
         claimed.total() != self.seen.total() || claimed.unhappy() != self.seen.unhappy()
+    }
+
+    /// The report says of more failures than are in it. That it says of more tests means nothing:
+    /// Catch2 and doctest count assertions, and others count some tests twice.
+    pub fn lacks_failures(&self) -> bool {
+        let claimed = self.claimed.map_or(0, |claimed| claimed.unhappy());
+        claimed > self.failures
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::io::BufRead;
 
-use serde::Deserialize;
+use serde::de::MapAccess;
 
+use crate::held::{Held, One, Room, each, list, skip, text};
 use crate::input::Input;
 use crate::json::{Listed, stream};
 use crate::stream::Cases;
@@ -13,81 +14,173 @@ pub fn read<R: BufRead>(input: &mut Input<R>, cases: &mut Cases) -> Result<(), P
     let lists: &[Listed<Top>] = &[
         Listed {
             field: "suites",
-            put: |top, cases| match top {
-                Top::Suite(suite) => walk(&suite, &mut Vec::new(), cases),
-                Top::Trouble(_) => Ok(()),
-            },
+            put: |top, cases| walk(&top.suite, &mut Vec::new(), cases),
         },
         Listed {
             field: "errors",
-            put: |top, cases| match top {
-                Top::Trouble(error) => trouble(error, cases),
-                Top::Suite(_) => Ok(()),
-            },
+            put: |top, cases| trouble(top.trouble, cases),
         },
     ];
     stream(input, cases, lists).map(drop)
 }
 
-/// Told apart by what they have: a suite has a title.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Top {
-    Suite(Suite),
-    Trouble(Trouble),
+/// An element of either list.
+#[derive(Default)]
+struct Top {
+    suite: Suite,
+    trouble: Trouble,
 }
 
-#[derive(Deserialize)]
+impl Held for Top {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "message" | "stack" => self.trouble.field(name, map, room),
+            _ => self.suite.field(name, map, room),
+        }
+    }
+}
+
+#[derive(Default)]
 struct Suite {
     title: String,
-    #[serde(default)]
     file: String,
-    #[serde(default)]
     specs: Vec<Spec>,
-    #[serde(default)]
     suites: Vec<Suite>,
 }
 
-#[derive(Deserialize)]
+impl Held for Suite {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "title" => self.title = text(map)?,
+            "file" => self.file = text(map)?,
+            "specs" => self.specs = list(map, room)?,
+            "suites" => self.suites = list(map, room)?,
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
 struct Spec {
     title: String,
-    #[serde(default)]
     tests: Vec<Test>,
-    #[serde(default)]
     file: String,
-    #[serde(default)]
     line: u64,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+impl Held for Spec {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "title" => self.title = text(map)?,
+            "tests" => self.tests = list(map, room)?,
+            "file" => self.file = text(map)?,
+            "line" => self.line = map.next_value::<Option<u64>>()?.unwrap_or(0),
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
 struct Test {
-    #[serde(default)]
-    project_name: String,
-    #[serde(default)]
+    project: String,
     status: String,
-    #[serde(default)]
-    results: Vec<Try>,
+    /// How often it was tried, and what became of the last try.
+    tries: u64,
+    last: Option<Box<Try>>,
 }
 
-#[derive(Deserialize)]
+impl Held for Test {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "projectName" => self.project = text(map)?,
+            "status" => self.status = text(map)?,
+            "results" => each(map, room, |it: Try| {
+                self.tries += 1;
+                self.last = Some(Box::new(it));
+            })?,
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
 struct Try {
-    #[serde(default)]
     status: String,
-    #[serde(default)]
     duration: f64,
-    #[serde(default)]
     error: Option<Trouble>,
-    #[serde(default)]
-    errors: Vec<Trouble>,
+    /// The first of several.
+    first: Option<Trouble>,
 }
 
-#[derive(Deserialize)]
+impl Held for Try {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "status" => self.status = text(map)?,
+            "duration" => self.duration = map.next_value::<Option<f64>>()?.unwrap_or(0.0),
+            "error" => self.error = Some(map.next_value_seed(One::new(room))?),
+            "errors" => each(map, room, |it: Trouble| {
+                self.first.get_or_insert(it);
+            })?,
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
 struct Trouble {
-    #[serde(default)]
     message: Option<String>,
-    #[serde(default)]
     stack: Option<String>,
+}
+
+impl Trouble {
+    fn says_something(&self) -> bool {
+        self.message.is_some() || self.stack.is_some()
+    }
+}
+
+impl Held for Trouble {
+    fn field<'de, A: MapAccess<'de>>(
+        &mut self,
+        name: &str,
+        map: &mut A,
+        _room: &Room,
+    ) -> Result<(), A::Error> {
+        match name {
+            "message" => self.message = map.next_value()?,
+            "stack" => self.stack = map.next_value()?,
+            _ => skip(map)?,
+        }
+        Ok(())
+    }
 }
 
 /// The outermost suite is the file; those inside are `describe` blocks.
@@ -112,7 +205,7 @@ fn one(
     file: &str,
     cases: &mut Cases,
 ) -> Result<(), Problem> {
-    let last = test.results.last();
+    let last = test.last.as_deref();
     let status = match (test.status.as_str(), last.map(|last| last.status.as_str())) {
         ("skipped", _) => Status::Skip,
         ("expected" | "flaky", _) => Status::Pass,
@@ -132,13 +225,14 @@ fn one(
     };
     let mut case = Case::new(cases.place(file), name, status);
     case.duration_ms = last.and_then(|last| crate::junit::millis(last.duration));
-    case.note("project", test.project_name.clone());
+    case.note("project", test.project.clone());
     if spec.line > 0 {
         case.note("line", spec.line.to_string());
     }
     let unhappy = matches!(status, Status::Fail | Status::Error);
     if let Some(last) = last.filter(|_| unhappy) {
-        let error = last.error.as_ref().or(last.errors.first());
+        let error = last.error.as_ref().filter(|it| it.says_something());
+        let error = error.or(last.first.as_ref());
         let message = error.and_then(|error| error.message.clone());
         let stack = error.and_then(|error| error.stack.clone());
         let trace = stack.or_else(|| message.clone());
@@ -147,7 +241,7 @@ fn one(
             case.note("outcome", "timed out");
         }
     }
-    let earlier = test.results.len().saturating_sub(1);
+    let earlier = test.tries.saturating_sub(1);
     if earlier > 0 {
         case.note("earlier_failures", earlier.to_string());
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::limits::clip;
-use crate::{Case, Counts, Limits, Problem, Redact, Totals};
+use crate::{Case, Counts, Limits, Problem, Redact, Status, Totals};
 
 pub struct Cases<'s> {
     pub limits: &'s Limits,
@@ -55,9 +55,20 @@ impl<'s> Cases<'s> {
             return Err(Problem::TooMany(self.limits.cases));
         }
         self.totals.seen.add(case.status);
+        let unhappy = matches!(case.status, Status::Fail | Status::Error);
+        self.totals.failures += u64::from(unhappy);
         self.fit(&mut case);
         (self.sink)(case);
         Ok(())
+    }
+
+    /// A case that is handed over has more failures than one.
+    pub fn more_failures(&mut self, more: u64) {
+        self.totals.failures += more;
+    }
+
+    pub fn seen(&self) -> Counts {
+        self.totals.seen
     }
 
     /// Adds to what the report says of itself.

@@ -1,13 +1,14 @@
 //! TAP 13 and 14: points, plans, directives, YAML blocks and subtests.
 //!
 //! A point with subtests repeats what they said, so only the innermost points are cases; a parent
-//! that failed though none of its children did is one too.
+//! that failed though none of its children did is one too. Vitest writes a parent before its
+//! children, with a brace behind it.
 
 use std::io::BufRead;
 
 use crate::input::Input;
 use crate::stream::Cases;
-use crate::{Case, Problem, Status};
+use crate::{Case, Counts, Problem, Status};
 
 /// A line longer than this is cut: a point's description is short, and the rest is diagnostics. It
 /// is more than a trace may have, so that a text with a cut line is known by its length.
@@ -23,6 +24,12 @@ struct Reader<'c, 's> {
     last: Option<Point>,
     yaml: Option<String>,
     bailed: bool,
+    /// It said that it is TAP, and so has a plan.
+    versioned: bool,
+    /// Points of a subtest that were promised and never came.
+    torn: bool,
+    /// There are subtests: a plan is not of the cases alone.
+    nested: bool,
 }
 
 #[derive(Default)]
@@ -34,11 +41,15 @@ struct Level {
     /// Cases of this level and below, and whether one of them failed.
     told: bool,
     unhappy: bool,
+    /// The point that a brace opened it with.
+    opener: Option<Point>,
 }
 
 struct Point {
     level: usize,
     case: Case,
+    /// What it is called if it opens a level: a brace ends its line.
+    opens: Option<String>,
     /// Subtests came right before it: they are its children.
     parent: bool,
     child_failed: bool,
@@ -51,6 +62,9 @@ pub fn read<R: BufRead>(input: &mut Input<R>, cases: &mut Cases) -> Result<(), P
         last: None,
         yaml: None,
         bailed: false,
+        versioned: false,
+        torn: false,
+        nested: false,
     };
     let mut line = Vec::new();
     while input.line(LINE, &mut line)? {
@@ -92,14 +106,20 @@ impl Reader<'_, '_> {
         if let Some((status, rest)) = point(body) {
             return self.point(level, status, rest);
         }
+        if body == "}" && self.closes(level)? {
+            return Ok(());
+        }
         if let Some(planned) = plan(body) {
-            self.settle()?;
+            if !self.brace_opened(level) {
+                self.settle()?;
+            }
             self.at(level);
             if let Some(level) = self.levels.get_mut(level) {
                 level.planned = Some(planned);
             }
             return Ok(());
         }
+        self.versioned |= body.starts_with("TAP version ");
         // Comments and whatever else was printed between the points.
         if let Some(last) = &mut self.last
             && last.case.status == Status::Fail
@@ -126,8 +146,55 @@ impl Reader<'_, '_> {
         Ok(())
     }
 
+    /// The plan of a new level comes right after a point with a brace: that point is its parent.
+    fn brace_opened(&mut self, level: usize) -> bool {
+        let opens = |it: &Point| it.opens.is_some() && it.level + 1 == level;
+        if !self.last.as_ref().is_some_and(opens) {
+            return false;
+        }
+        self.at(level);
+        if let Some(mut opener) = self.last.take() {
+            opener.case.name = opener.opens.take().unwrap_or_default();
+            self.levels[level].name.clone_from(&opener.case.name);
+            self.levels[level].opener = Some(opener);
+        }
+        true
+    }
+
+    /// A brace ends the level that one has opened.
+    fn closes(&mut self, level: usize) -> Result<bool, Problem> {
+        let inner = self.levels.get(level + 1);
+        if inner.is_none_or(|it| it.opener.is_none()) {
+            return Ok(false);
+        }
+        self.settle()?;
+        let below = self.below(level);
+        let opener = below.levels.into_iter().next().and_then(|it| it.opener);
+        if let Some(opener) = opener {
+            self.last = Some(Point {
+                parent: below.told,
+                child_failed: below.unhappy,
+                ..opener
+            });
+        }
+        self.settle()?;
+        Ok(true)
+    }
+
+    /// Takes the levels below this one off.
+    fn below(&mut self, level: usize) -> Below {
+        let levels: Vec<Level> = self.levels.drain(level + 1..).collect();
+        self.torn |= levels.iter().any(Level::lacks_some);
+        Below {
+            told: levels.iter().any(|it| it.told),
+            unhappy: levels.iter().any(|it| it.unhappy),
+            levels,
+        }
+    }
+
     /// Makes the levels reach this one.
     fn at(&mut self, level: usize) {
+        self.nested |= level > 0;
         while self.levels.len() <= level {
             self.levels.push(Level::default());
         }
@@ -137,18 +204,16 @@ impl Reader<'_, '_> {
         self.settle()?;
         self.at(level);
         // What is deeper belonged to this point.
-        let below: Vec<Level> = self.levels.drain(level + 1..).collect();
-        let parent = below.iter().any(|it| it.told);
-        let child_failed = below.iter().any(|it| it.unhappy);
+        let below = self.below(level);
+        // A brace that nothing has closed.
+        self.torn |= below.levels.iter().any(|it| it.opener.is_some());
         self.levels[level].seen += 1;
         let number = self.levels[level].seen;
         let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        let opens = rest.trim_end().strip_suffix(" {");
+        let opens = opens.map(|rest| called(directive(rest).0, number));
         let (described, directive) = directive(rest);
-        let described = described.trim().trim_start_matches("- ").trim();
-        let name = match described.is_empty() || described == "-" {
-            true => format!("test {number}"),
-            false => unescaped(described),
-        };
+        let name = called(described, number);
         let status = match (status, directive) {
             (_, Some(("skip", _))) => Status::Skip,
             // Expected to fail, or not written yet: nobody is to be alarmed.
@@ -167,8 +232,9 @@ impl Reader<'_, '_> {
         self.last = Some(Point {
             level,
             case,
-            parent,
-            child_failed,
+            opens,
+            parent: below.told,
+            child_failed: below.unhappy,
         });
         Ok(())
     }
@@ -230,25 +296,55 @@ impl Reader<'_, '_> {
     }
 
     fn end(mut self) -> Result<(), Problem> {
-        let torn = self.yaml.is_some();
+        self.torn |= self.yaml.is_some();
+        // Vitest's is the one version that opens levels so.
+        let opens = self.last.as_ref().is_some_and(|it| it.opens.is_some());
+        self.torn |= opens && self.versioned;
         self.settle()?;
-        let top = &self.levels[0];
-        let nothing = top.planned.is_none() && top.seen == 0 && self.levels.len() == 1;
+        let (top, open) = (&self.levels[0], self.levels.len() > 1);
         if self.bailed {
             return Ok(());
         }
-        if nothing {
+        if top.planned.is_none() && top.seen == 0 && !open {
             return Err(Problem::Malformed {
                 at: 0,
                 why: "no line of it is a test point or a plan".into(),
             });
         }
-        match top.planned {
-            // Points that were promised and never came.
-            Some(planned) if planned > top.seen => Err(Problem::CutOff),
-            _ if torn => Err(Problem::CutOff),
-            _ => Ok(()),
+        if let Some(planned) = top.planned.filter(|_| !self.nested) {
+            let seen = self.cases.seen();
+            let others = seen.total() - seen.passed;
+            let passed = planned.saturating_sub(others);
+            self.cases.claim(Counts { passed, ..seen });
         }
+        let unplanned = self.versioned && self.levels[0].planned.is_none();
+        match self.torn || open || unplanned || self.levels[0].lacks_some() {
+            true => Err(Problem::CutOff),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Levels that are over.
+struct Below {
+    levels: Vec<Level>,
+    told: bool,
+    unhappy: bool,
+}
+
+impl Level {
+    /// Points that were promised and never came.
+    fn lacks_some(&self) -> bool {
+        self.planned.is_some_and(|planned| planned > self.seen)
+    }
+}
+
+/// What a point is called.
+fn called(described: &str, number: u64) -> String {
+    let described = described.trim().trim_start_matches("- ").trim();
+    match described.is_empty() || described == "-" {
+        true => format!("test {number}"),
+        false => unescaped(described),
     }
 }
 

@@ -11,6 +11,9 @@ use quick_xml::events::{BytesStart, Event};
 use crate::Problem;
 use crate::input::{Input, Text};
 
+/// Attributes of one element: a tool writes a dozen. Each costs far more than its bytes.
+const ATTRIBUTES: usize = 64;
+
 pub enum Piece {
     Open(Element),
     Close,
@@ -63,7 +66,10 @@ impl<'i, R: BufRead> Pieces<'i, R> {
             // A buffer that one huge text made large is not kept for the rest.
             self.buffer.shrink_to(1 << 20);
             let piece = match self.reader.read_event_into(&mut self.buffer) {
-                Ok(Event::Start(start)) => Piece::Open(element(&start)),
+                Ok(Event::Start(start)) => {
+                    let at = self.reader.buffer_position();
+                    Piece::Open(element(&start, at)?)
+                }
                 Ok(Event::End(_)) => Piece::Close,
                 Ok(Event::Text(text)) => Piece::Text(text.to_string()),
                 Ok(Event::CData(text)) => Piece::Text(text.to_string()),
@@ -107,6 +113,21 @@ impl<'i, R: BufRead> Pieces<'i, R> {
         self.text(0).map(drop)
     }
 
+    /// Sees that nothing comes after what was read: nobody would read it.
+    pub fn end(&mut self) -> Result<(), Problem> {
+        loop {
+            match self.next()? {
+                Piece::End => return Ok(()),
+                Piece::Text(text) if text.trim().is_empty() => {}
+                _ => {
+                    let at = self.reader.buffer_position();
+                    let why = "something else comes after the report".to_owned();
+                    return Err(Problem::Malformed { at, why });
+                }
+            }
+        }
+    }
+
     fn explain(&mut self, error: Error) -> Problem {
         if let Error::Io(error) = error {
             return Problem::Io(std::io::Error::new(error.kind(), error.to_string()));
@@ -123,19 +144,24 @@ impl<'i, R: BufRead> Pieces<'i, R> {
     }
 }
 
-fn element(start: &BytesStart) -> Element {
+fn element(start: &BytesStart, at: u64) -> Result<Element, Problem> {
     let mut attributes = start.attributes();
     attributes.with_checks(false);
+    let mut kept = Vec::new();
     // A broken attribute costs itself.
-    let attributes = attributes.flatten().map(|attribute| {
+    for attribute in attributes.flatten() {
+        if kept.len() == ATTRIBUTES {
+            let why = format!("an element has more than {ATTRIBUTES} attributes");
+            return Err(Problem::Malformed { at, why });
+        }
         let value = attribute.value;
         let value = unescape(&value).map_or_else(|_| value.to_string(), |text| text.into_owned());
-        (attribute.key.local_name().as_ref().to_owned(), value)
-    });
-    Element {
-        name: start.local_name().as_ref().to_owned(),
-        attributes: attributes.collect(),
+        kept.push((attribute.key.local_name().as_ref().to_owned(), value));
     }
+    Ok(Element {
+        name: start.local_name().as_ref().to_owned(),
+        attributes: kept,
+    })
 }
 
 /// What `&name;` stands for; itself where nobody knows.

@@ -1,7 +1,7 @@
 //! Results of tests on their way into the store: what is taken of one, and how many a lease may
 //! have (EP-12). Whether the lease is good is for the caller to see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use delta_core::{LeaseKey, Millis, Text};
 use delta_store::StoreError;
@@ -140,18 +140,45 @@ impl Ledger {
         rows: &[ResultRow],
     ) -> Result<(), StoreError> {
         self.look(reader, lease)?;
-        let mut room = self.room(rows);
-        if room < rows.len() {
-            // Repeats were counted as if they were new: what there really is decides.
-            self.known = false;
-            self.look(reader, lease)?;
-            room = self.room(rows);
+        let bytes = rows.iter().map(ResultRow::size).sum::<u64>();
+        let (count, bytes) = (self.rows + rows.len() as u64, self.bytes + bytes);
+        if count > MAX_RESULTS || bytes > MAX_BYTES {
+            return self.put_what_fits(reader, lease, rows);
         }
-        let (kept, beyond) = rows.split_at(room);
-        reader.put_results(lease, kept)?;
-        self.rows += kept.len() as u64;
-        self.bytes += kept.iter().map(ResultRow::size).sum::<u64>();
-        self.dropped += beyond.len() as u64;
+        reader.put_results(lease, rows)?;
+        (self.rows, self.bytes) = (count, bytes);
+        Ok(())
+    }
+
+    /// Repeats were counted as if they were new: what there really is decides. What replaces a
+    /// result takes the room of it.
+    fn put_what_fits(
+        &mut self,
+        reader: &dyn Reader,
+        lease: LeaseKey,
+        rows: &[ResultRow],
+    ) -> Result<(), StoreError> {
+        self.known = false;
+        self.look(reader, lease)?;
+        let keys: Vec<Key> = rows.iter().map(|row| row.key).collect();
+        let there = reader.sizes_of_results(lease, &keys)?;
+        let mut there: HashMap<Key, u64> = there.into_iter().collect();
+        let (mut count, mut bytes) = (self.rows, self.bytes);
+        let fits = rows.iter().filter(|row| {
+            let before = there.get(&row.key);
+            let more = count + u64::from(before.is_none());
+            let larger = bytes.saturating_sub(before.copied().unwrap_or(0)) + row.size();
+            let fits = more <= MAX_RESULTS && larger <= MAX_BYTES;
+            if fits {
+                (count, bytes) = (more, larger);
+                there.insert(row.key, row.size());
+            }
+            fits
+        });
+        let fits: Vec<ResultRow> = fits.cloned().collect();
+        reader.put_results(lease, &fits)?;
+        (self.rows, self.bytes) = (count, bytes);
+        self.dropped += (rows.len() - fits.len()) as u64;
         Ok(())
     }
 
@@ -193,16 +220,6 @@ impl Ledger {
             self.known = true;
         }
         Ok(())
-    }
-
-    fn room(&self, rows: &[ResultRow]) -> usize {
-        let (mut count, mut bytes) = (self.rows, self.bytes);
-        let fits = rows.iter().take_while(|row| {
-            count += 1;
-            bytes += row.size();
-            count <= MAX_RESULTS && bytes <= MAX_BYTES
-        });
-        fits.count()
     }
 }
 
@@ -289,5 +306,34 @@ mod tests {
         ledger.settle(&reader, lease, Some(other)).unwrap();
         ledger.settle(&reader, lease, None).unwrap();
         assert_eq!(kept(&reader).unwrap().counts, Some(other));
+    }
+
+    // EP-16: where there is no room for more, what was there can still change.
+    #[test]
+    fn a_full_lease_takes_what_replaces_its_results() {
+        let reader = delta_store::memory::MemoryStore::new().reader();
+        let lease = delta_core::RunId(1).job(1).attempt(1).lease(1);
+        let at = |n: u32, status: TestStatus| {
+            let status = status.into();
+            let said = TestResult {
+                n,
+                status,
+                ..said()
+            };
+            row(said, Millis(1)).unwrap()
+        };
+        let most = u32::try_from(MAX_RESULTS).unwrap();
+        let rows: Vec<ResultRow> = (0..most).map(|n| at(n, TestStatus::Pass)).collect();
+        reader.put_results(lease, &rows).unwrap();
+        let mut ledger = Ledger::default();
+        let failed = |n: u32| at(n, TestStatus::Fail);
+        let rows = [failed(most), failed(7), failed(most + 1), failed(8)];
+        ledger.put(&reader, lease, &rows).unwrap();
+        let there = reader.lease_results(lease).unwrap();
+        assert_eq!(
+            (there.counts.total(), there.counts.failed),
+            (MAX_RESULTS, 2)
+        );
+        assert!(ledger.is_full() && ledger.dropped == 2);
     }
 }

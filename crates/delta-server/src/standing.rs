@@ -8,7 +8,9 @@ use delta_core::run::RunHeader;
 use delta_core::{Cause, Command, LeaseKey};
 use delta_store::StoreError;
 use delta_store::read::{JobRows, Reader};
-use delta_store::results::{PastResult, ResultQuery, ResultStatus, StoredResult, TestQuery};
+use delta_store::results::{
+    PastResult, RETRIED, ResultQuery, ResultRow, ResultStatus, StoredResult, TestQuery,
+};
 use delta_wire::api::TestVerdict;
 
 /// Results of one test that a verdict looks at: months of a busy branch.
@@ -22,9 +24,10 @@ const MAX_FLAKY: usize = 20;
 pub fn judge(
     reader: &dyn Reader,
     header: &RunHeader,
+    job: &str,
     failure: &StoredResult,
 ) -> Result<Option<TestVerdict>, StoreError> {
-    let past = past(reader, header, failure)?;
+    let past = past(reader, header, job, failure)?;
     let here = |it: &&PastResult| is_same_source(it, header, failure);
     if is_flaky(past.iter().filter(here)) {
         return Ok(Some(TestVerdict::Flaky));
@@ -36,6 +39,7 @@ pub fn judge(
 fn past(
     reader: &dyn Reader,
     header: &RunHeader,
+    job: &str,
     failure: &StoredResult,
 ) -> Result<Vec<PastResult>, StoreError> {
     let query = TestQuery {
@@ -46,9 +50,7 @@ fn past(
     };
     let mut past = reader.test_history(&query, LOOKED_AT)?;
     past.retain(|it| {
-        it.repository == header.repository
-            && it.key == failure.row.key
-            && it.lease.attempt.job.n == failure.lease.attempt.job.n
+        it.repository == header.repository && it.key == failure.row.key && &*it.job == job
     });
     Ok(past)
 }
@@ -61,20 +63,31 @@ fn is_same_source(it: &PastResult, header: &RunHeader, failure: &StoredResult) -
 
 /// Results of one source: some test among them passed, and failed.
 pub fn is_flaky<'a>(results: impl Iterator<Item = &'a PastResult>) -> bool {
-    let mut seen: HashMap<([u8; 16], u32), (bool, bool)> = HashMap::new();
-    for it in results {
-        let (passed, failed) = seen.entry((it.key, it.lease.attempt.job.n)).or_default();
-        *passed |= it.status == ResultStatus::Pass;
-        *failed |= it.status.is_unhappy();
-    }
-    seen.values().any(|it| *it == (true, true))
+    seen(results).any(|it| it == (true, true))
 }
 
-/// It failed, be it once, and never passed.
-pub fn is_broken<'a>(results: impl Iterator<Item = &'a PastResult> + Clone) -> bool {
-    let mut passed = results.clone();
-    let mut failed = results;
-    failed.any(|it| it.status.is_unhappy()) && !passed.any(|it| it.status == ResultStatus::Pass)
+/// Some test among them failed, be it once, and never passed.
+pub fn is_broken<'a>(results: impl Iterator<Item = &'a PastResult>) -> bool {
+    seen(results).any(|it| it == (false, true))
+}
+
+/// Whether each test passed, and failed. The same one in another job is another one. One that
+/// passed when its tool tried it again did both.
+fn seen<'a>(results: impl Iterator<Item = &'a PastResult>) -> impl Iterator<Item = (bool, bool)> {
+    let mut seen: HashMap<([u8; 16], &str), (bool, bool)> = HashMap::new();
+    for it in results {
+        let (passed, failed) = seen.entry((it.key, &*it.job)).or_default();
+        let passes = it.status == ResultStatus::Pass;
+        *passed |= passes;
+        *failed |= it.status.is_unhappy() || (passes && it.retried);
+    }
+    seen.into_values()
+}
+
+/// It passed when its tool tried it again.
+pub fn passed_again(row: &ResultRow) -> bool {
+    let metadata = row.metadata.as_deref();
+    row.status == ResultStatus::Pass && metadata.is_some_and(|it| it.contains(RETRIED))
 }
 
 /// Whether a result may be one of flaky tests alone: work that failed by itself, and nobody says
@@ -126,7 +139,7 @@ fn passes_elsewhere(
     failure: &StoredResult,
 ) -> Result<bool, StoreError> {
     let header = &job.run.header;
-    let past = past(reader, header, failure)?;
+    let past = past(reader, header, &job.job.name, failure)?;
     let passed = past.iter().filter(|it| {
         it.status == ResultStatus::Pass
             && it.lease != failure.lease
@@ -137,7 +150,7 @@ fn passes_elsewhere(
             continue;
         };
         let trusted = other.run.header.trusted || !header.trusted;
-        if trusted && other.job.name == job.job.name {
+        if trusted {
             return Ok(true);
         }
     }

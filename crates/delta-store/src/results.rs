@@ -179,6 +179,10 @@ pub struct TestQuery {
 pub struct PastResult {
     pub id: i64,
     pub lease: LeaseKey,
+    /// The job's name: its number may be another job's in another run.
+    pub job: Text,
+    /// Its report says of failures before it: it was tried again.
+    pub retried: bool,
     /// The same test in another lease has the same.
     pub key: [u8; 16],
     pub status: ResultStatus,
@@ -190,6 +194,9 @@ pub struct PastResult {
     pub git_ref: Option<Text>,
     pub commit: Option<Text>,
 }
+
+/// What metadata of a result has, where its report says of failures before it.
+pub const RETRIED: &str = "\"earlier_failures\":";
 
 /// Reads and writes results. Every write is on disk when it returns.
 pub trait Results {
@@ -204,6 +211,13 @@ pub trait Results {
         lease: LeaseKey,
         keys: Option<&[[u8; 16]]>,
     ) -> Result<(), StoreError>;
+
+    /// Which of these a lease has already, with the bytes of each.
+    fn sizes_of_results(
+        &self,
+        lease: LeaseKey,
+        keys: &[[u8; 16]],
+    ) -> Result<Vec<([u8; 16], u64)>, StoreError>;
 
     /// Notes what a lease said of its results; the last word counts.
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError>;

@@ -161,6 +161,18 @@ pub struct StepRecord {
     /// Why what it reported is not all there, where it is a test.
     #[serde(default)]
     pub report_lost: Option<String>,
+    /// The name of the cause, where that was not the job's doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub report_lost_cause: Option<String>,
+}
+
+impl StepRecord {
+    /// What of this machine its report was lost to.
+    pub(crate) fn report_lost_to(&self) -> Option<Cause> {
+        let cause = self.report_lost_cause.as_deref()?;
+        // One of a newer version is none of the job's either.
+        Some(Cause::from_name(cause).unwrap_or(Cause::AgentError))
+    }
 }
 
 /// How it ended, written once.

@@ -21,7 +21,7 @@ use super::attempt::{Shim, folder_inside};
 use super::order::{Event, StepRecord};
 use super::spawner::Program;
 use super::tree;
-use crate::around::results::aside;
+use crate::around::results::aside::{self, Lost};
 use crate::clock;
 use crate::executor::{Step, StopReason, spawn_cause};
 
@@ -125,7 +125,8 @@ impl Shim {
         self.drain();
         self.release();
         let took = began.elapsed();
-        let report_lost = self.set_report_aside(index, found).await;
+        let lost = self.set_report_aside(index, found).await;
+        let lost_to = lost.as_ref().and_then(|it| it.cause);
         let status = match &end {
             StepEnd::Exited(status) | StepEnd::OutOfMemory { status, .. } => Some(*status),
             _ => None,
@@ -137,7 +138,8 @@ impl Shim {
             exit_code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
             timed_out: matches!(end, StepEnd::Stopped(StopReason::StepTimedOut)),
-            report_lost,
+            report_lost: lost.map(|it| it.words.chars().take(MAX_LOST).collect()),
+            report_lost_cause: lost_to.map(|cause| cause.name().to_owned()),
         };
         self.steps.push(record.clone());
         self.control.send(&Event::StepEnded(record));
@@ -154,7 +156,7 @@ impl Shim {
     }
 
     /// The next test may write over its report; why it is not all there, if it is not.
-    async fn set_report_aside(&mut self, index: usize, found: Option<Found>) -> Option<String> {
+    async fn set_report_aside(&mut self, index: usize, found: Option<Found>) -> Option<Lost> {
         let Found { pattern, before } = found?;
         let said = match before {
             Some(before) => {
@@ -172,16 +174,20 @@ impl Shim {
             }
             None => None,
         };
-        let said = said.unwrap_or_else(|| vec![format!("reports {pattern}: they were not kept")]);
+        let lost = said.unwrap_or_else(|| {
+            let words = format!("reports {pattern}: they were not kept");
+            let cause = Some(Cause::AgentError);
+            vec![Lost { words, cause }]
+        });
         self.release();
-        for words in &said {
-            self.spool.mark(words);
+        for it in &lost {
+            self.spool.mark(&it.words);
         }
-        if !said.is_empty() {
+        if !lost.is_empty() {
             self.marked();
         }
-        let lost = said.into_iter().next()?;
-        Some(lost.chars().take(MAX_LOST).collect())
+        // What the job did comes before what this machine did.
+        lost.into_iter().min_by_key(|it| it.cause.is_some())
     }
 
     /// Does what may take long in a thread, and goes on with everything else until it is done.

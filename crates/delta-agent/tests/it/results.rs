@@ -401,7 +401,7 @@ async fn a_test_whose_report_breaks_off_fails_the_attempt() {
         (with("cut", "JUNIT", cut, "true"), "ends in the middle"),
         (
             with("claims", "JUNIT", claims, "true"),
-            "more tests or failures",
+            "more failures than are in it",
         ),
         (
             with("bad", "JUNIT", "<testsuite><a></b>", "true"),
@@ -482,4 +482,78 @@ async fn tests_that_share_a_report_are_not_counted_for_each_other() {
     let summary = ended[0].summary.expect("a summary");
     assert_eq!((summary.total_tests, summary.errors), (5, 1));
     agent.shut_down().await;
+}
+
+// A68, EP-21: what another test has left where a report is looked for is not this test's.
+#[tokio::test]
+async fn a_test_does_not_pass_on_a_report_that_another_wrote() {
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let script = format!(
+        "printf 'ok 1 - a\\nok 2 - b\\n1..2\\n' > r.tap; until [ -e {} ]; do sleep 0.05; done",
+        go.display()
+    );
+    let mut second = test("second", "true", &[]);
+    second["result_config"] = json!({ "result_file": "r.tap", "result_format": "TAP" });
+    let spec = json!({ "tests": [test("first", "sh", &["-c", &script]), second] });
+    let server = FakeServer::start(&[spec]).await;
+    let agent = Agent::start(&server);
+    // It was read along, for the second.
+    server
+        .wait_until(|state| outcomes(state).contains_key("a"))
+        .await;
+    std::fs::write(&go, "").expect("a file");
+    let ended = server.wait_results(1).await;
+    let wanted = [("first", TestStatus::Pass), ("second", TestStatus::Error)];
+    let wanted = wanted.map(|(name, status)| (name.to_owned(), status));
+    assert_eq!(outcomes(&server.state()), BTreeMap::from(wanted));
+    assert_eq!(ended[0].cause, "user_exit");
+    agent.shut_down().await;
+}
+
+// D10: that this machine could not keep a report is not the job's fault.
+#[tokio::test]
+async fn a_report_that_this_machine_lost_is_not_the_jobs_fault() {
+    let place = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| place.path().join(name).display().to_string();
+    let (here, go) = (at("here"), at("go"));
+    let script = format!(
+        "touch {here}; until [ -e {go} ]; do sleep 0.05; done; echo 'ok 1 - a' > $0.tap; exit $1"
+    );
+    let with = |id: &str, code: &str| {
+        let mut test = test(id, "sh", &["-c", &script, id, code]);
+        let file = format!("{id}.tap");
+        test["result_config"] = json!({ "result_file": file, "result_format": "TAP" });
+        test
+    };
+    let jobs = [
+        (
+            json!({ "tests": [with("one", "0"), with("two", "0")] }),
+            "agent_error",
+        ),
+        (
+            json!({ "tests": [with("one", "0"), with("two", "3")] }),
+            "user_exit",
+        ),
+    ];
+    for (job, cause) in jobs {
+        for file in [&here, &go] {
+            let _ = std::fs::remove_file(file);
+        }
+        let server = FakeServer::start(&[job]).await;
+        let agent = Agent::start(&server);
+        crate::bench::until("the test runs", || std::path::Path::new(&here).exists()).await;
+        let attempts = agent.folder.path().join("work/state/attempts");
+        for attempt in std::fs::read_dir(attempts).expect("a folder").flatten() {
+            // A file where the folder of reports would be.
+            std::fs::write(attempt.path().join("reports"), "").expect("a file");
+        }
+        std::fs::write(&go, "").expect("a file");
+        let ended = server.wait_results(1).await;
+        assert_eq!(ended[0].cause, cause, "{}", ended[0].message);
+        assert_ne!(ended[0].status(), RunStatus::Success);
+        let kept = kept(&server.state());
+        assert_eq!(kept[&("one".to_owned(), 0)].status(), TestStatus::Error);
+        agent.shut_down().await;
+    }
 }

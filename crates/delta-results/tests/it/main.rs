@@ -1,6 +1,10 @@
 //! Reports of real tools, hostile ones, and the promise that whatever comes in is bounded.
 
+mod along;
+mod bombs;
 mod bounds;
+mod broken;
+mod dialects;
 mod fuzz;
 mod hostile;
 mod mutate;

@@ -314,7 +314,8 @@ impl Task {
         (!lost).then_some(())
     }
 
-    /// Does something with the store, again while it is away.
+    /// Does something with the store, again while it is away and somebody waits for it. After that
+    /// the agent sends on another session, and what is done here would undo what is done there.
     async fn store(
         &self,
         ledger: Ledger,
@@ -323,6 +324,9 @@ impl Task {
         let work = Arc::new(work);
         let mut pause = FIRST_PAUSE;
         for _ in 0..TRIES {
+            if self.answers.is_closed() {
+                return Err(());
+            }
             let (reader, work, mut ledger) = (self.reader.clone(), work.clone(), ledger);
             let done = tokio::task::spawn_blocking(move || {
                 work(&mut ledger, reader.as_ref()).map(|()| ledger)
@@ -336,5 +340,36 @@ impl Task {
             pause *= 2;
         }
         Err(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use delta_store::memory::MemoryStore;
+
+    use super::*;
+
+    // A72, EP-16: the writer of a session that is gone does nothing more, least of all again.
+    #[tokio::test]
+    async fn a_session_that_is_gone_writes_nothing_more() {
+        let (answers, taken) = mpsc::channel(1);
+        let task = Task {
+            reader: Arc::new(MemoryStore::new().reader()),
+            ledgers: HashMap::new(),
+            answers,
+        };
+        let (tries, taken) = (Arc::new(AtomicU32::new(0)), Mutex::new(Some(taken)));
+        let counted = tries.clone();
+        // The store is away, and the session ends meanwhile.
+        let work = move |_: &mut Ledger, _: &dyn Reader| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            taken.lock().unwrap().take();
+            Err(StoreError::Unavailable("away".to_owned()))
+        };
+        assert!(task.store(Ledger::default(), work).await.is_err());
+        assert_eq!(tries.load(Ordering::Relaxed), 1);
     }
 }

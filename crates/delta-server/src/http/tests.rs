@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
-use delta_core::RunId;
+use delta_core::{Job, RunId};
 use delta_store::StoreError;
 use delta_store::read::Reader;
 use delta_store::results::{
@@ -29,7 +29,7 @@ use super::uploads::held;
 use super::{App, jobs, runner, runs};
 use crate::fence::Right;
 use crate::results::{self, Ledger, Unusable};
-use crate::standing::{LOOKED_AT, is_broken, is_flaky, judge};
+use crate::standing::{LOOKED_AT, is_broken, is_flaky, judge, passed_again};
 
 /// Failures of one page that are judged; each is a query of its own.
 const JUDGED: usize = 50;
@@ -186,17 +186,14 @@ fn page(
     let Some(rows) = reader.run(query.run)? else {
         return Ok(None);
     };
-    let latest: BTreeMap<u32, u32> = rows
-        .jobs
-        .iter()
-        .map(|(j, _)| (j.id.n, j.attempts))
-        .collect();
-    if query.job.is_some_and(|job| !latest.contains_key(&job)) {
+    let jobs: BTreeMap<u32, &Job> = rows.jobs.iter().map(|(job, _)| (job.id.n, job)).collect();
+    if query.job.is_some_and(|job| !jobs.contains_key(&job)) {
         return Ok(None);
     }
     let totals = reader.run_results(query.run)?.into_iter().filter(|it| {
         let attempt = it.lease.attempt;
-        let wanted = query.attempt.or(latest.get(&attempt.job.n).copied());
+        let latest = jobs.get(&attempt.job.n).map(|job| job.attempts);
+        let wanted = query.attempt.or(latest);
         query.job.is_none_or(|job| job == attempt.job.n) && wanted == Some(attempt.index)
     });
     let totals = totals.map(|it| totals_view(&it)).collect();
@@ -206,9 +203,9 @@ fn page(
     let mut tests = Vec::with_capacity(found.len());
     for (index, it) in found.into_iter().enumerate() {
         let judged = it.row.status.is_unhappy() && index < JUDGED;
-        let verdict = match judged {
-            true => judge(reader, &rows.run.header, &it)?,
-            false => None,
+        let verdict = match jobs.get(&it.lease.attempt.job.n) {
+            Some(job) if judged => judge(reader, &rows.run.header, &job.name, &it)?,
+            _ => passed_again(&it.row).then_some(TestVerdict::Flaky),
         };
         tests.push(view(it, verdict));
     }

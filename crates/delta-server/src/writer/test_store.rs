@@ -237,6 +237,14 @@ impl Results for TestReader {
         self.there()?.withdraw_results(lease, keys)
     }
 
+    fn sizes_of_results(
+        &self,
+        lease: LeaseKey,
+        keys: &[[u8; 16]],
+    ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
+        self.there()?.sizes_of_results(lease, keys)
+    }
+
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
         self.there()?.put_result_claim(lease, claim)
     }

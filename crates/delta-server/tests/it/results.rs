@@ -315,6 +315,48 @@ async fn a_test_is_flaky_on_one_commit_and_broken_when_it_only_fails() {
     assert_eq!(bench.get(elsewhere).await.expect(200)["results"], json!([]));
 }
 
+// A pass in one job says nothing of a failure in another, wherever one asks.
+#[tokio::test]
+async fn the_same_test_in_another_job_is_another_one() {
+    let bench = Bench::patient().await;
+    let commit = "1".repeat(40);
+    let mac = tested_by(&bench, ("mac", "trusted"), &commit, &[("t", "FAIL")]).await;
+    // Both are the first job of their run.
+    tested_by(&bench, ("linux", "trusted"), &commit, &[("t", "PASS")]).await;
+    let list = tests_of(&bench, &mac, "").await;
+    assert_eq!(list["tests"][0]["verdict"], "broken");
+    let history = bench.get("/api/v1/tests?name=t").await.expect(200);
+    assert_eq!(history["standings"][0]["verdict"], "broken");
+    tested_by(&bench, ("mac", "trusted"), &commit, &[("t", "PASS")]).await;
+    let list = tests_of(&bench, &mac, "").await;
+    assert_eq!(list["tests"][0]["verdict"], "flaky");
+    let history = bench.get("/api/v1/tests?name=t").await.expect(200);
+    assert_eq!(history["standings"][0]["verdict"], "flaky");
+}
+
+// What a report says of failures before the last try counts, too.
+#[tokio::test]
+async fn a_test_that_passed_when_its_tool_tried_it_again_is_flaky() {
+    let bench = Bench::patient().await;
+    let body = json!({ "repository": "https://example.org/r.git", "ref": "main",
+        "commit": "1".repeat(40), "trust": "trusted", "jobs": [job("unit")] });
+    let run = text(&bench.ask("/runs", body).await.expect(201)["run_id"]);
+    let lease = bench.acked().await;
+    let mut results = handed(&lease, &[("again", "PASS"), ("at once", "PASS")]);
+    results["results"][0]["metadata"] = json!({ "earlier_failures": "2" });
+    bench.say("/results", results).await.expect(200);
+    let done = bench.say("/complete", lease.complete("SUCCEEDED", 0));
+    done.await.expect(200);
+    let list = tests_of(&bench, &run, "").await;
+    let verdicts = ["again", "at once"].map(|name| {
+        let mut tests = list["tests"].as_array().unwrap().iter();
+        tests.find(|it| it["name"] == name).unwrap()["verdict"].clone()
+    });
+    assert_eq!(verdicts, [json!("flaky"), Value::Null]);
+    let history = bench.get("/api/v1/tests?name=again").await.expect(200);
+    assert_eq!(history["standings"][0]["verdict"], "flaky");
+}
+
 async fn causes_of(bench: &Bench, run: &str) -> Vec<Value> {
     let view = bench.get(&format!("/api/v1/runs/{run}")).await.expect(200);
     let job = bench.show_job(&text(&view["jobs"][0]["job_id"])).await;

@@ -8,8 +8,8 @@ use super::reader::MemoryReader;
 use super::tables::Tables;
 use crate::StoreError;
 use crate::results::{
-    LOOKED_THROUGH, LeaseResults, PastResult, ResultClaim, ResultQuery, ResultRow, Results,
-    StoredResult, TestQuery, fold,
+    LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultQuery, ResultRow,
+    Results, StoredResult, TestQuery, fold,
 };
 
 #[derive(Debug, Default)]
@@ -78,6 +78,19 @@ impl Results for MemoryReader {
         Ok(())
     }
 
+    fn sizes_of_results(
+        &self,
+        lease: LeaseKey,
+        keys: &[[u8; 16]],
+    ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
+        let tables = self.tables();
+        let found = keys.iter().filter_map(|key| {
+            let (_, row) = tables.results.rows.get(&(lease, *key))?;
+            Some((*key, row.size()))
+        });
+        Ok(found.collect())
+    }
+
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
         self.tables().results.claims.insert(lease, *claim);
         Ok(())
@@ -130,11 +143,15 @@ impl Results for MemoryReader {
         named.truncate(LOOKED_THROUGH);
         let past = named.into_iter().filter_map(|it| {
             let header = &tables.runs.get(&it.lease.attempt.run())?.header;
+            let job = tables.jobs.get(&it.lease.attempt.job)?;
+            let metadata = it.row.metadata.as_deref();
             let asked = query.suite.as_ref().is_none_or(|s| *s == it.row.suite)
                 && (query.repository.is_none() || query.repository == header.repository);
             (asked && shown(&tables, it.lease)).then(|| PastResult {
                 id: it.id,
                 lease: it.lease,
+                job: job.name.clone(),
+                retried: metadata.is_some_and(|it| it.contains(RETRIED)),
                 key: it.row.key,
                 status: it.row.status,
                 suite: it.row.suite,

@@ -10,8 +10,8 @@ use super::value::{Fields, Rows, Value, escape, unescape, uuid};
 use crate::StoreError;
 use crate::codec::corrupt;
 use crate::results::{
-    LOOKED_THROUGH, LeaseResults, PastResult, ResultClaim, ResultCounts, ResultQuery, ResultRow,
-    ResultStatus, Results, StoredResult, TestQuery, fold, last_of_each, mask,
+    LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultCounts, ResultQuery,
+    ResultRow, ResultStatus, Results, StoredResult, TestQuery, fold, last_of_each, mask,
 };
 
 impl Results for PgReader {
@@ -53,6 +53,23 @@ impl Results for PgReader {
         let mut params = key.params();
         params.push(&keys);
         self.rows(Sql::WithdrawResults, &params).map(drop)
+    }
+
+    fn sizes_of_results(
+        &self,
+        lease: LeaseKey,
+        keys: &[[u8; 16]],
+    ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
+        let keys: Vec<&[u8]> = keys.iter().map(<[u8; 16]>::as_slice).collect();
+        let of = Key::of(lease);
+        let mut params = of.params();
+        params.push(&keys);
+        let found = self.rows(Sql::SizesOfResults, &params)?;
+        let read = |row: &Row| {
+            let mut fields = Fields::of(row);
+            Ok((key(fields.bytes()?)?, fields.int()?.cast_unsigned()))
+        };
+        found.iter().map(read).collect()
     }
 
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
@@ -118,6 +135,7 @@ impl Results for PgReader {
                 &query.suite.as_deref().map(escape),
                 &query.repository.as_deref().map(escape),
                 &i64::try_from(limit).unwrap_or(i64::MAX),
+                &RETRIED,
             ],
         )?;
         found.iter().map(read_past).collect()
@@ -212,6 +230,8 @@ fn read_past(row: &Row) -> Result<PastResult, StoreError> {
     Ok(PastResult {
         id: fields.int()?,
         lease: lease(&mut fields)?,
+        job: fields.text()?,
+        retried: fields.int()? > 0,
         key: key(fields.bytes()?)?,
         status: status(&mut fields)?,
         suite: fields.text()?,

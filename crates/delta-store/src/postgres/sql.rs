@@ -31,7 +31,7 @@ statements! {
     Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
     RevokeCredential, ExchangeEnrolment, NoteReuse, Agent, AgentPage, NewAgent, AgentsSeen,
     DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, WithdrawResults,
-    PutResultClaim, LeaseResults,
+    SizesOfResults, PutResultClaim, LeaseResults,
     LeaseClaim, RunResults, RunClaims, ResultPage, TestHistory, Secrets, Secret, SecretsFor,
     NewSecret, ReplaceSecret, RemoveSecret, Queues, PutQueue, RemoveQueue, Ping, Stats,
 }

@@ -58,6 +58,7 @@ pub(super) fn text(sql: Sql) -> String {
         Sql::RemoveQueue => super::queues::REMOVE.into(),
         Sql::PutResults
         | Sql::WithdrawResults
+        | Sql::SizesOfResults
         | Sql::PutResultClaim
         | Sql::LeaseResults
         | Sql::LeaseClaim

@@ -40,6 +40,12 @@ macro_rules! grouped {
     };
 }
 
+const SIZES: &str = concat!(
+    "SELECT t.result_key, t.size::int8 FROM results t ",
+    of_lease!(),
+    "AND t.result_key = ANY($5::bytea[])"
+);
+
 const WITHDRAW: &str = concat!(
     "DELETE FROM results t ",
     of_lease!(),
@@ -61,6 +67,7 @@ pub(super) fn text(sql: Sql) -> &'static str {
                  at = excluded.at"
         }
         Sql::WithdrawResults => WITHDRAW,
+        Sql::SizesOfResults => SIZES,
         Sql::PutResultClaim => {
             "INSERT INTO result_claims (project, run_id, job, n, lease_epoch, failed, errors, \
                  skipped, passed, dropped) \
@@ -103,12 +110,13 @@ pub(super) fn text(sql: Sql) -> &'static str {
         Sql::TestHistory => concat!(
             "SELECT t.id, ",
             lease!(),
-            ", t.result_key, t.status, t.suite, t.duration_ms, t.message, t.at, r.repository, \
-             r.git_ref, r.commit \
+            ", j.name, coalesce(strpos(t.metadata, $7::text), 0)::int8, t.result_key, t.status, \
+             t.suite, t.duration_ms, t.message, t.at, r.repository, r.git_ref, r.commit \
              FROM (SELECT * FROM results WHERE name = $1 AND ($2::int8 IS NULL OR id < $2) \
                    ORDER BY id DESC LIMIT $3) t ",
             shown!(),
             "JOIN runs r ON r.id = t.run_id \
+             JOIN jobs j ON j.run_id = t.run_id AND j.n = t.job \
              WHERE ($4::text IS NULL OR t.suite = $4) AND ($5::text IS NULL OR r.repository = $5) \
              ORDER BY t.id DESC LIMIT $6"
         ),

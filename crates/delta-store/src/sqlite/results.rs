@@ -10,8 +10,8 @@ use super::rows::{self, Columns};
 use crate::StoreError;
 use crate::codec::{column, corrupt};
 use crate::results::{
-    LOOKED_THROUGH, LeaseResults, PastResult, ResultClaim, ResultCounts, ResultQuery, ResultRow,
-    ResultStatus, Results, StoredResult, TestQuery, fold, mask,
+    LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultCounts, ResultQuery,
+    ResultRow, ResultStatus, Results, StoredResult, TestQuery, fold, mask,
 };
 
 const PUT: &str = "INSERT INTO results (run_id, job, attempt, lease_epoch, project, result_key, \
@@ -25,6 +25,9 @@ const PUT: &str = "INSERT INTO results (run_id, job, attempt, lease_epoch, proje
 
 const WITHDRAW: &str = "DELETE FROM results WHERE run_id = ?1 AND job = ?2 AND attempt = ?3 \
      AND lease_epoch = ?4 AND (?5 IS NULL OR result_key = ?5)";
+
+const SIZE: &str = "SELECT size FROM results WHERE run_id = ?1 AND job = ?2 AND attempt = ?3 \
+     AND lease_epoch = ?4 AND result_key = ?5";
 
 /// The latest lease of its attempt.
 macro_rules! shown {
@@ -88,12 +91,13 @@ const PAGE: &str = concat!(
 const HISTORY: &str = concat!(
     "SELECT t.id, ",
     lease!(),
-    ", t.result_key, t.status, t.suite, t.duration_ms, t.message, t.at, r.repository, r.git_ref, \
-     r.commit_id \
+    ", j.name, coalesce(instr(t.metadata, ?7) > 0, 0), t.result_key, t.status, t.suite, \
+     t.duration_ms, t.message, t.at, r.repository, r.git_ref, r.commit_id \
      FROM (SELECT * FROM results WHERE name = ?1 AND (?2 IS NULL OR id < ?2) \
            ORDER BY id DESC LIMIT ?3) t ",
     shown!(),
     "JOIN runs r ON r.run_id = t.run_id \
+     JOIN jobs j ON j.run_id = t.run_id AND j.job = t.job \
      WHERE (?4 IS NULL OR t.suite = ?4) AND (?5 IS NULL OR r.repository = ?5) \
      ORDER BY t.id DESC LIMIT ?6"
 );
@@ -151,6 +155,24 @@ impl Results for SqliteReader {
             }
         }
         batch.commit().map_err(store_error)
+    }
+
+    fn sizes_of_results(
+        &self,
+        lease: LeaseKey,
+        keys: &[[u8; 16]],
+    ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
+        let reader = self.reader();
+        let run = column::run_bytes(lease.attempt.run());
+        let (job, attempt) = (lease.attempt.job.n, lease.attempt.index);
+        let mut found = Vec::new();
+        for key in keys {
+            let values = params![run, job, attempt, column::signed(lease.epoch), key];
+            let size = |row: &Row| Columns { row, next: 0 }.get().map(column::unsigned);
+            let sizes = rows::all(&reader, SIZE, values, size)?;
+            found.extend(sizes.into_iter().map(|size| (*key, size)));
+        }
+        Ok(found)
     }
 
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
@@ -218,6 +240,7 @@ impl Results for SqliteReader {
             query.suite.as_deref(),
             query.repository.as_deref(),
             i64::try_from(limit).unwrap_or(i64::MAX),
+            RETRIED,
         ];
         rows::all(&self.reader(), HISTORY, values, read_past)
     }
@@ -296,6 +319,8 @@ fn read_past(row: &Row) -> Result<PastResult, StoreError> {
     Ok(PastResult {
         id: c.get()?,
         lease: lease(&mut c)?,
+        job: c.text()?,
+        retried: c.get()?,
         key: c.bytes(key)?,
         status: ResultStatus::from_code(c.get()?)?,
         suite: c.text()?,

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::Path;
 
+use delta_core::Cause;
 use delta_results::Limits;
 
 use super::files;
@@ -18,6 +19,42 @@ pub const FOLDER: &str = "reports";
 /// Bytes of all reports of an attempt that are set aside: several times more than the texts that a
 /// server keeps of a lease.
 pub const MAX_BYTES: u64 = 512 * 1024 * 1024;
+/// Bytes copied at once.
+const PIECE: usize = 64 * 1024;
+
+/// Why a report is not set aside.
+#[derive(Debug)]
+pub struct Lost {
+    pub words: String,
+    /// Where it was not the job's doing, but this machine's (D10).
+    pub cause: Option<Cause>,
+}
+
+/// What went wrong with a copy: with the job's file, or with our own.
+#[derive(Debug)]
+enum Trouble {
+    Theirs(io::Error),
+    Ours(io::Error),
+}
+
+impl Trouble {
+    fn of(self, what: &str) -> Lost {
+        let (cause, problem) = match self {
+            Trouble::Theirs(problem) => (None, problem),
+            Trouble::Ours(problem) => (Some(cause_of(&problem)), problem),
+        };
+        let words = format!("{what}: {problem}");
+        Lost { words, cause }
+    }
+}
+
+/// What it is that a file of ours cannot be written or read.
+pub fn cause_of(problem: &io::Error) -> Cause {
+    match problem.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::DiskFull,
+        _ => Cause::AgentError,
+    }
+}
 
 /// What is there before a test begins: none of it is a report of that test while it stays as it is.
 pub fn look(workspace: &Path, pattern: &str) -> HashMap<String, About> {
@@ -36,12 +73,12 @@ pub fn keep(
     before: &HashMap<String, About>,
     into: &Path,
     left: &mut u64,
-) -> Vec<String> {
+) -> Vec<Lost> {
     let found = match files::find(workspace, pattern) {
         Ok(found) => found,
-        Err(problem) => return vec![format!("reports {pattern}: {problem}")],
+        Err(problem) => return vec![Trouble::Theirs(problem).of(&format!("reports {pattern}"))],
     };
-    let mut problems = Vec::new();
+    let mut lost = Vec::new();
     // It has its name when all of it is there: an agent may be looking for it.
     let unfinished = into.with_extension("new");
     for path in found {
@@ -50,7 +87,7 @@ pub fn keep(
             // That there is none is said when the reports are read.
             Err(problem) if problem.kind() == io::ErrorKind::NotFound => continue,
             Err(problem) => {
-                problems.push(format!("report {path}: {problem}"));
+                lost.push(Trouble::Theirs(problem).of(&format!("report {path}")));
                 continue;
             }
         };
@@ -59,29 +96,28 @@ pub fn keep(
         }
         match copy(file, &path, &unfinished, *left) {
             Ok(bytes) => *left -= bytes,
-            Err(problem) => problems.push(format!("report {path}: {problem}")),
+            Err(trouble) => lost.push(trouble.of(&format!("report {path}"))),
         }
     }
     match std::fs::rename(&unfinished, into) {
         Err(problem) if problem.kind() != io::ErrorKind::NotFound => {
-            problems.push(format!("reports {pattern}: {problem}"));
+            lost.push(Trouble::Ours(problem).of(&format!("reports {pattern}")));
         }
         _ => {}
     }
-    problems
+    lost
 }
 
-fn copy(file: std::fs::File, path: &str, into: &Path, left: u64) -> io::Result<u64> {
+fn copy(file: std::fs::File, path: &str, into: &Path, left: u64) -> Result<u64, Trouble> {
     // One byte more than is read of a report, so that whoever reads it sees that there was more.
     let most = Limits::default().bytes + 1;
-    let length = file.metadata()?.len().min(most);
+    let length = file.metadata().map_err(Trouble::Theirs)?.len().min(most);
     if length > left {
-        return Err(io::Error::other(
-            "there are more bytes of reports than are kept",
-        ));
+        let words = "there are more bytes of reports than are kept";
+        return Err(Trouble::Theirs(io::Error::other(words)));
     }
-    std::fs::create_dir_all(into)?;
-    let root = Root::open(into)?;
+    std::fs::create_dir_all(into).map_err(Trouble::Ours)?;
+    let root = Root::open(into).map_err(Trouble::Ours)?;
     whole(&root, path, |to| write(file.take(length), length, to))
 }
 
@@ -90,20 +126,34 @@ fn copy(file: std::fs::File, path: &str, into: &Path, left: u64) -> io::Result<u
 fn whole(
     root: &Root,
     path: &str,
-    fill: impl FnOnce(&mut std::fs::File) -> io::Result<u64>,
-) -> io::Result<u64> {
-    let filled = fill(&mut root.create(path, 0o600)?);
+    fill: impl FnOnce(&mut std::fs::File) -> Result<u64, Trouble>,
+) -> Result<u64, Trouble> {
+    let filled = fill(&mut root.create(path, 0o600).map_err(Trouble::Ours)?);
     if filled.is_err() {
-        root.remove(path)?;
+        root.remove(path).map_err(Trouble::Ours)?;
     }
     filled
 }
 
-fn write(mut from: impl Read, length: u64, to: &mut impl io::Write) -> io::Result<u64> {
-    match io::copy(&mut from, to)? {
-        copied if copied < length => Err(io::Error::other("it was cut while it was copied")),
-        copied => Ok(copied),
+fn write(mut from: impl Read, length: u64, to: &mut impl io::Write) -> Result<u64, Trouble> {
+    let (mut piece, mut copied) = (vec![0; PIECE], 0);
+    loop {
+        let read = match from.read(&mut piece) {
+            Ok(read) => read,
+            Err(problem) if problem.kind() == io::ErrorKind::Interrupted => continue,
+            Err(problem) => return Err(Trouble::Theirs(problem)),
+        };
+        if read == 0 {
+            break;
+        }
+        to.write_all(&piece[..read]).map_err(Trouble::Ours)?;
+        copied += read as u64;
     }
+    if copied < length {
+        let words = "it was cut while it was copied";
+        return Err(Trouble::Theirs(io::Error::other(words)));
+    }
+    Ok(copied)
 }
 
 #[cfg(test)]
@@ -133,22 +183,25 @@ mod tests {
     // A68: a part of a report is none, and would replace what was read of it along.
     #[test]
     fn what_cannot_be_set_aside_as_a_whole_is_not_there_at_all() {
-        let problem = write(&b"ok 1\nok 2\n"[..], 10, &mut Full(7)).unwrap_err();
-        assert_eq!(problem.kind(), io::ErrorKind::StorageFull);
+        // D10: a full disk of this machine is not the job's fault.
+        let trouble = write(&b"ok 1\nok 2\n"[..], 10, &mut Full(7)).unwrap_err();
+        assert_eq!(trouble.of("r.tap").cause, Some(Cause::DiskFull));
         // It became shorter between the two looks at it.
-        write(&b"ok 1\n"[..], 10, &mut Vec::new()).unwrap_err();
+        let trouble = write(&b"ok 1\n"[..], 10, &mut Vec::new()).unwrap_err();
+        assert_eq!(trouble.of("r.tap").cause, None);
 
         let aside = tempfile::tempdir().unwrap();
-        let copied = |text: &str, take: &dyn Fn(&mut fs::File) -> io::Result<u64>| {
+        let copied = |text: &str, take: &dyn Fn(&mut fs::File) -> Result<u64, Trouble>| {
             let into = aside.path().join("0.new");
             fs::create_dir_all(&into).unwrap();
             let root = Root::open(&into).unwrap();
             whole(&root, "out/r.tap", |to| {
-                io::Write::write_all(to, text.as_bytes())?;
+                io::Write::write_all(to, text.as_bytes()).map_err(Trouble::Ours)?;
                 take(to)
             })
         };
-        copied("ok 1", &|_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+        let full = || Trouble::Ours(io::ErrorKind::StorageFull.into());
+        copied("ok 1", &|_| Err(full())).unwrap_err();
         assert!(
             files::find(&aside.path().join("0.new"), "**")
                 .unwrap()
@@ -182,6 +235,28 @@ mod tests {
         );
         // Nothing more is kept than there may be.
         let said = keep(workspace.path(), "out/new.xml", &before, &into, &mut left);
-        assert!(said[0].contains("more bytes"), "{said:?}");
+        assert!(said[0].words.contains("more bytes"), "{said:?}");
+        assert_eq!(said[0].cause, None);
+    }
+
+    // D10: links and pipes are the job's doing; a folder that we cannot make is not.
+    #[test]
+    fn what_the_job_did_is_told_from_what_this_machine_did() {
+        let (workspace, aside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = |name: &str| workspace.path().join(name);
+        std::os::unix::fs::symlink("/etc/passwd", at("link.tap")).unwrap();
+        fs::write(at("r.tap"), "ok 1").unwrap();
+        let keep = |pattern: &str, into: &Path| {
+            let mut left = 100;
+            let lost = keep(workspace.path(), pattern, &HashMap::new(), into, &mut left);
+            let causes: Vec<Option<Cause>> = lost.iter().map(|it| it.cause).collect();
+            causes
+        };
+        assert_eq!(keep("link.tap", &aside.path().join("0")), [None]);
+        fs::write(aside.path().join("file"), "").unwrap();
+        let inside = aside.path().join("file/0");
+        let causes = keep("r.tap", &inside);
+        assert_eq!(causes.first(), Some(&Some(Cause::AgentError)), "{causes:?}");
+        assert!(keep("r.tap", &aside.path().join("1")).is_empty());
     }
 }

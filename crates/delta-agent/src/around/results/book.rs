@@ -168,6 +168,16 @@ impl Book {
         }
     }
 
+    /// The last round has in hand whatever this test has reported.
+    pub fn decides_all_of(&self, test: u32) {
+        let mut state = self.state();
+        let State { reports, last, .. } = &mut *state;
+        let own = reports.iter().filter(|((of, _), _)| *of == Some(test));
+        if let Some(last) = last {
+            last.extend(own.map(|(_, number)| *number));
+        }
+    }
+
     /// Takes back what the last round has not found where it was found before.
     pub fn withdraw_the_rest(&self) {
         let mut gone = Vec::new();

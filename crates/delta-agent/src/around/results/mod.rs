@@ -8,23 +8,26 @@
 //! steps wrote it: the exit code decides of those. One that lay there before the first step, and
 //! stayed as it was, is none of this attempt's.
 
+mod along;
 pub(crate) mod aside;
 mod book;
 mod files;
 mod read;
 mod send;
+mod spec;
 mod stale;
 mod tail;
+mod verdict;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use delta_core::Cause;
-use delta_results::{Format, Status};
+use delta_results::Status;
 use delta_wire::JobSpec;
-use delta_wire::agent::proto::{RunSummary, TestResult, TestStatus};
-use delta_wire::job_spec::{ResultsFormat, TestSpec};
+use delta_wire::agent::proto::TestResult;
+use delta_wire::job_spec::TestSpec;
 use delta_wire::runner::LeaseToken;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -33,8 +36,10 @@ use tokio_util::task::AbortOnDropHandle;
 use self::book::{Book, Id};
 use self::read::{Said, Source};
 use self::send::Sender;
+use self::spec::{ReportSpec, reports};
 pub(crate) use self::stale::Stale;
 use self::tail::Stage;
+use self::verdict::{failed, sentence, verdict, wire_status};
 use super::{Around, Failed, Kept};
 use crate::agent::SlotContext;
 use crate::attempt::StepRecord;
@@ -48,15 +53,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Problems of reports that are said in the result of a test; the log says all of them.
 const MAX_WORDS: usize = 5;
-
-/// One report, or several by one pattern.
-#[derive(Clone, Debug)]
-pub(crate) struct ReportSpec {
-    format: Format,
-    pattern: String,
-    /// The test of the job spec that writes it, by its place there.
-    test: Option<u32>,
-}
 
 /// Where results come from and go to.
 pub(crate) struct Place<'a> {
@@ -86,34 +82,6 @@ pub(crate) struct Results {
     sending: Option<AbortOnDropHandle<usize>>,
     /// Dropped when no more results are waited for without bound.
     working: Option<DropGuard>,
-}
-
-/// Reports that a job spec names.
-fn reports(spec: &JobSpec) -> Vec<ReportSpec> {
-    let own = spec.results.iter().map(|it| ReportSpec {
-        format: format(it.format),
-        pattern: it.path.clone(),
-        test: None,
-    });
-    let of_tests = spec.tests.iter().zip(0..).filter_map(|(test, place)| {
-        let config = test.result_config.as_ref()?;
-        Some(ReportSpec {
-            format: format(config.result_format),
-            pattern: config.result_file.clone()?,
-            test: Some(place),
-        })
-    });
-    own.chain(of_tests).collect()
-}
-
-fn format(format: ResultsFormat) -> Format {
-    match format {
-        ResultsFormat::Junit => Format::Junit,
-        ResultsFormat::Jest => Format::Jest,
-        ResultsFormat::Playwright => Format::Playwright,
-        ResultsFormat::Tap => Format::Tap,
-        ResultsFormat::Json => Format::Json,
-    }
 }
 
 impl Results {
@@ -159,7 +127,7 @@ impl Results {
         let all = &self.reports;
         let (shared, own): (Vec<ReportSpec>, Vec<ReportSpec>) =
             all.iter().cloned().partition(|it| it.is_shared(all));
-        let along = read::Along {
+        let along = along::Along {
             reports: own.into_iter().filter(ReportSpec::grows).collect(),
             shared,
             aside: self.aside.clone(),
@@ -194,22 +162,19 @@ impl Results {
             let said = self.read_all(report, place).await.into_iter();
             problems.extend(said.map(|said| (test, said)));
         }
-        self.off_the_loop(Book::withdraw_the_rest).await;
-        let (records, spec) = (around.records, around.spec);
-        for (place, test) in (0..).zip(&spec.tests) {
-            let record = records
-                .iter()
-                .find(|it| u32::try_from(it.index) == Ok(place));
-            let own = problems
-                .iter()
-                .filter(|(of, it)| *of == Some(place) && it.unread);
-            let unread = own.map(|(_, said)| said.words.as_str());
-            let lost = record.and_then(|it| it.report_lost.as_deref());
-            let unread: Vec<&str> = lost.into_iter().chain(unread).take(MAX_WORDS).collect();
-            if record.is_some() || !unread.is_empty() {
-                self.result_of(test, place, record, &unread).await;
+        let kept = around.records.iter().filter(|it| it.report_lost.is_none());
+        let kept: Vec<usize> = kept.map(|it| it.index).collect();
+        self.off_the_loop(move |book| {
+            // All that such a test has written was set aside: what was read along and is not there
+            // was written by another.
+            for test in kept.into_iter().filter_map(|it| u32::try_from(it).ok()) {
+                book.decides_all_of(test);
             }
-        }
+            book.withdraw_the_rest();
+        })
+        .await;
+        let spec = around.spec;
+        let ours = self.results_of_tests(around, &problems).await;
         self.book.close();
         for (_, problem) in &problems {
             around.log.mark(&problem.words);
@@ -221,9 +186,40 @@ impl Results {
         }
         Kept {
             summary: (summary.total_tests > 0).then_some(summary),
-            failed: failed(spec, &summary).or(missing),
+            failed: failed(spec, &summary, &ours).or(missing),
             ..Kept::default()
         }
+    }
+
+    /// Results that tests have themselves. Causes of those that have no other fault than that this
+    /// machine could not keep their report.
+    async fn results_of_tests(
+        &self,
+        around: &Around<'_>,
+        problems: &[(Option<u32>, Said)],
+    ) -> Vec<Cause> {
+        let mut ours = Vec::new();
+        for (place, test) in (0..).zip(&around.spec.tests) {
+            let mut records = around.records.iter();
+            let record = records.find(|it| u32::try_from(it.index) == Ok(place));
+            let own = problems
+                .iter()
+                .filter(|(of, it)| *of == Some(place) && it.unread);
+            let lost = record.filter(|it| it.report_lost.is_some());
+            let causes = lost.map(StepRecord::report_lost_to).into_iter();
+            let causes: Option<Vec<Cause>> =
+                causes.chain(own.clone().map(|(_, it)| it.cause)).collect();
+            if record.is_some_and(|it| it.exit_code == Some(0)) {
+                ours.extend(causes.unwrap_or_default().first());
+            }
+            let lost = lost.and_then(|it| it.report_lost.as_deref()).into_iter();
+            let unread = lost.chain(own.map(|(_, said)| said.words.as_str()));
+            let unread: Vec<&str> = unread.take(MAX_WORDS).collect();
+            if record.is_some() || !unread.is_empty() {
+                self.result_of(test, place, record, &unread).await;
+            }
+        }
+        ours
     }
 
     /// Every report with the folder it is read from.
@@ -278,7 +274,7 @@ impl Results {
                 Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => Vec::new(),
                 Err(problem) => {
                     let words = format!("reports {}: {problem}", report.pattern);
-                    return vec![Said::unread(words)];
+                    return vec![Said::unread(words, None)];
                 }
             };
             let mut problems = Vec::new();
@@ -297,9 +293,10 @@ impl Results {
             }
             problems
         });
-        reading
-            .await
-            .unwrap_or_else(|_| vec![Said::unread("a report could not be read".to_owned())])
+        reading.await.unwrap_or_else(|_| {
+            let words = "a report could not be read".to_owned();
+            vec![Said::unread(words, Some(Cause::AgentError))]
+        })
     }
 
     /// The result of a test that has no report, or whose report has no result or was not read as
@@ -344,95 +341,10 @@ impl Results {
     }
 }
 
-impl ReportSpec {
-    /// It is written line by line, so that it can be read along.
-    fn grows(&self) -> bool {
-        matches!(self.format, Format::Tap | Format::Json | Format::Junit)
-    }
-
-    /// At least one of its pattern can be read.
-    fn is_in(&self, place: &Path, root: &Path, stale: &Stale) -> bool {
-        let found = files::find(place, &self.pattern).unwrap_or_default();
-        found.iter().any(|path| {
-            let source = Source {
-                report: self,
-                root,
-                place,
-                path,
-            };
-            source.is_there(stale)
-        })
-    }
-
-    /// Another test may write the same file: whose it is can be told when one of them has ended.
-    fn is_shared(&self, all: &[ReportSpec]) -> bool {
-        let of_another = |it: &&ReportSpec| it.test.is_some() && it.test != self.test;
-        let mut others = all.iter().filter(of_another);
-        let apart = |it: &ReportSpec| {
-            files::is_one_path(&it.pattern)
-                && files::is_one_path(&self.pattern)
-                && files::plain(&it.pattern) != files::plain(&self.pattern)
-        };
-        self.test.is_some() && !others.all(apart)
-    }
-}
-
 /// Those who read along end with it.
 impl Drop for Results {
     fn drop(&mut self) {
         self.stage.end();
         self.book.close();
     }
-}
-
-fn verdict(record: &StepRecord, reported: bool) -> (Status, String) {
-    match (record.exit_code, record.signal) {
-        _ if record.timed_out => (Status::Error, "it took longer than it may".to_owned()),
-        (Some(0), _) if reported => (
-            Status::Error,
-            "it succeeded, and its report has no result".to_owned(),
-        ),
-        (Some(0), _) => (Status::Pass, String::new()),
-        (Some(code), _) => (Status::Fail, format!("it ended with exit code {code}")),
-        (None, Some(signal)) => (Status::Error, format!("it was ended by signal {signal}")),
-        (None, None) => (Status::Error, "it could not be carried out".to_owned()),
-    }
-}
-
-fn wire_status(status: Status) -> TestStatus {
-    match status {
-        Status::Pass => TestStatus::Pass,
-        Status::Fail => TestStatus::Fail,
-        Status::Skip => TestStatus::Skip,
-        Status::Error => TestStatus::Error,
-    }
-}
-
-/// Where the tests are the work, one that fails fails the attempt, whatever the exit codes say.
-fn failed(spec: &JobSpec, summary: &RunSummary) -> Option<Failed> {
-    let unhappy = summary.failed + summary.errors;
-    if spec.tests.is_empty() || (unhappy == 0 && summary.total_tests > 0) {
-        return None;
-    }
-    Some(Failed {
-        cause: Cause::UserExit,
-        summary: match summary.total_tests {
-            0 => "no test has a result".to_owned(),
-            total => format!("{unhappy} of {total} tests failed"),
-        },
-    })
-}
-
-fn sentence(summary: &RunSummary) -> String {
-    let counts = [
-        (summary.passed, "passed"),
-        (summary.failed, "failed"),
-        (summary.errors, "could not be carried out"),
-        (summary.skipped, "skipped"),
-    ];
-    let counts = counts.into_iter().filter(|(count, _)| *count > 0);
-    let words: Vec<String> = counts
-        .map(|(count, word)| format!("{count} {word}"))
-        .collect();
-    format!("tests: {}", words.join(", "))
 }

@@ -1,25 +1,21 @@
 //! One report: opened, read by the reader of its format, each case turned into a result.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{Context, SHA256};
-use delta_results::{Case, Counts, Limits, Status, Totals};
+use delta_core::Cause;
+use delta_results::{Case, Limits, Problem, Status};
 use delta_wire::agent::proto::TestResult;
 use prost::Message as _;
 
 use super::book::{Book, Entered, Id};
+use super::spec::ReportSpec;
 use super::stale::Stale;
-use super::tail::{Stage, Tail};
-use super::{ReportSpec, files, wire_status};
+use super::verdict::wire_status;
+use super::{aside, files};
 use crate::mask::Masker;
-
-/// Reports that are read along at once; the others are read when the work is over.
-const READ_ALONG: usize = 8;
 
 /// What is to be said of a report.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,17 +23,25 @@ pub struct Said {
     pub words: String,
     /// Results may be missing: it was not read as it was meant.
     pub unread: bool,
+    /// Where that is this machine's doing, and not the job's (D10).
+    pub cause: Option<Cause>,
 }
 
 impl Said {
     pub fn plain(words: String) -> Said {
-        let unread = false;
-        Said { words, unread }
+        Said {
+            words,
+            unread: false,
+            cause: None,
+        }
     }
 
-    pub fn unread(words: String) -> Said {
-        let unread = true;
-        Said { words, unread }
+    pub fn unread(words: String, cause: Option<Cause>) -> Said {
+        Said {
+            words,
+            unread: true,
+            cause,
+        }
     }
 }
 
@@ -62,11 +66,14 @@ impl Source<'_> {
         let said = |words: &str| format!("report {}: {words}", self.path);
         let file = match files::open(self.place, self.path) {
             Ok(file) => file,
-            Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => {
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => {
                 let words = format!("no report of tests is at {}", self.path);
                 return Some(Said::plain(words));
             }
-            Err(problem) => return Some(self.unread(book, &problem.to_string())),
+            Err(problem) => {
+                let cause = self.cause_of(&problem);
+                return Some(self.unread(book, &problem.to_string(), cause));
+            }
         };
         if stale.has(self.path, &file) {
             let words = said("it was there before the first step, and is not counted");
@@ -74,10 +81,16 @@ impl Source<'_> {
         }
         book.decides(book.report(self.report.test, self.path));
         let (report, worst) = self.read(BufReader::new(file), book);
+        let mut cause = None;
         let problem = match report.problem {
-            Some(problem) => problem.to_string(),
-            None if lacks_some(&report.totals) => {
-                "it says that it has more tests or failures than are in it".to_owned()
+            Some(problem) => {
+                if let Problem::Io(problem) = &problem {
+                    cause = self.cause_of(problem);
+                }
+                problem.to_string()
+            }
+            None if report.totals.lacks_failures() => {
+                "it says that it has more failures than are in it".to_owned()
             }
             None if worst == Entered::Full => "there are more results than are kept".to_owned(),
             // Tools count in different ways; nothing is missing.
@@ -87,12 +100,17 @@ impl Source<'_> {
             }
             None => return None,
         };
-        Some(self.unread(book, &problem))
+        Some(self.unread(book, &problem, cause))
+    }
+
+    /// What was set aside is ours: that it cannot be read is no fault of the job.
+    fn cause_of(&self, problem: &io::Error) -> Option<Cause> {
+        (self.place != self.root).then(|| aside::cause_of(problem))
     }
 
     /// Not all of it counts. Of a test that is the work it becomes the result of that test; a
     /// report of steps has a result of its own then, so that people see what the log alone says.
-    fn unread(&self, book: &Book, problem: &str) -> Said {
+    fn unread(&self, book: &Book, problem: &str, cause: Option<Cause>) -> Said {
         let name = format!("report {}", self.path);
         let words = format!("{name}: {problem}");
         if self.report.test.is_none() {
@@ -111,11 +129,11 @@ impl Source<'_> {
             };
             book.enter(id, book.report(None, self.path), Status::Error, result);
         }
-        Said::unread(words)
+        Said::unread(words, cause)
     }
 
     /// Reads what there is; whether results were left out.
-    fn read(&self, input: impl std::io::BufRead, book: &Book) -> (delta_results::Report, Entered) {
+    pub fn read(&self, input: impl io::BufRead, book: &Book) -> (delta_results::Report, Entered) {
         let number = book.report(self.report.test, self.path);
         let mut numbers: HashMap<[u8; 16], u32> = HashMap::new();
         let mut worst = Entered::Taken;
@@ -180,13 +198,6 @@ impl Source<'_> {
     }
 }
 
-/// It says more of itself than was found in it.
-fn lacks_some(totals: &Totals) -> bool {
-    let more =
-        |it: Counts| it.total() > totals.seen.total() || it.unhappy() > totals.seen.unhappy();
-    totals.claimed.is_some_and(more)
-}
-
 /// The folder that a report is read from at last: what a test has written is where the shim has put
 /// it. One whose shim was lost before its test ended is where the test has left it, `alone` if no
 /// other may have written it.
@@ -221,106 +232,10 @@ fn hash(parts: &[&[u8]]) -> [u8; 16] {
     front
 }
 
-/// Reads along whatever grows line by line, until the work is over.
-#[derive(Clone)]
-pub struct Along {
-    pub reports: Vec<ReportSpec>,
-    /// Those that several tests may write: read when their test has ended.
-    pub shared: Vec<ReportSpec>,
-    pub aside: PathBuf,
-    pub root: PathBuf,
-    pub stale: Arc<Stale>,
-    pub stage: Arc<Stage>,
-    pub book: Arc<Book>,
-}
-
-impl Along {
-    /// Looks for reports from a thread of its own, and reads each from another.
-    pub fn begin(self) {
-        let looking = self.stage.clone();
-        looking.read_along(move || {
-            let (mut followed, mut shared) = (Vec::new(), self.shared.clone());
-            let mut took = Duration::ZERO;
-            loop {
-                let looks = !self.reports.is_empty() && followed.len() < READ_ALONG;
-                if (!looks && shared.is_empty()) || self.stage.wait_after(took) {
-                    return;
-                }
-                let began = Instant::now();
-                if looks {
-                    self.look(&mut followed);
-                }
-                shared.retain(|report| !self.read_aside(report));
-                took = began.elapsed();
-            }
-        });
-    }
-
-    /// Reads what a test has left, once it has ended; whether it has.
-    fn read_aside(&self, report: &ReportSpec) -> bool {
-        let place = place(&self.aside, report, &self.root, false);
-        let Ok(found) = files::find(&place, &report.pattern) else {
-            return false;
-        };
-        let there = place.is_dir();
-        for path in found.iter().filter(|_| there) {
-            let source = Source {
-                report,
-                root: &self.root,
-                place: &place,
-                path,
-            };
-            if let Ok(file) = files::open(&place, path) {
-                source.read(BufReader::new(file), &self.book);
-            }
-        }
-        there
-    }
-
-    fn look(&self, followed: &mut Vec<String>) {
-        for report in &self.reports {
-            for path in files::find(&self.root, &report.pattern).unwrap_or_default() {
-                if followed.contains(&path) || followed.len() >= READ_ALONG {
-                    continue;
-                }
-                let file = files::open(&self.root, &path).ok();
-                if let Some(file) = file.filter(|file| !self.stale.has(&path, file)) {
-                    followed.push(path.clone());
-                    self.follow(file, report.clone(), path);
-                }
-            }
-        }
-    }
-
-    fn follow(&self, file: File, report: ReportSpec, path: String) {
-        let this = self.clone();
-        self.stage.read_along(move || {
-            let mut next = Some(file);
-            // A report that is written anew is read anew.
-            while let Some(file) = next.take() {
-                let (before, began) = (files::about(&file), Instant::now());
-                let (root, stage) = (&this.root, &this.stage);
-                let mut tail = Tail::new(file, root.clone(), path.clone(), stage.clone());
-                let source = Source {
-                    report: &report,
-                    root,
-                    place: root,
-                    path: &path,
-                };
-                source.read(&mut tail, &this.book);
-                // One whose reader gave up and that goes on growing is not read all the time.
-                let took = began.elapsed().saturating_sub(tail.waited);
-                while next.is_none() && !stage.wait_after(took) {
-                    let there = files::open(root, &path).ok();
-                    next = there.filter(|file| files::about(file) != before);
-                }
-            }
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use delta_results::Format;
     use tokio::sync::mpsc;
 

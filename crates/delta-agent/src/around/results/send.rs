@@ -8,7 +8,7 @@ use delta_wire::agent::proto::TestResult;
 use delta_wire::runner::LeaseToken;
 use prost::Message as _;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::link::{Link, ResultCursor};
@@ -18,6 +18,7 @@ const WINDOW: usize = 1_024;
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 /// Results handed to the line at once.
 const BATCH: usize = 256;
+
 pub struct Sender {
     pub link: Link,
     pub execution: String,
@@ -27,7 +28,7 @@ pub struct Sender {
     pub acks: watch::Receiver<ResultCursor>,
     /// The work is over: until then nothing is given up.
     pub over: CancellationToken,
-    /// How long a server that is there may take none of them, then.
+    /// How long a server that is there may take none of them, then, in all of its sessions.
     pub patience: Duration,
 }
 
@@ -52,13 +53,16 @@ impl Waiting {
         self.results.push_back((result, length));
     }
 
-    fn acknowledge(&mut self, received: u64) {
+    /// Whether that was news.
+    fn acknowledge(&mut self, received: u64) -> bool {
+        let news = self.acked < received && self.sent > 0;
         while self.acked < received && self.sent > 0 {
             let gone = self.results.pop_front();
             self.bytes -= gone.map_or(0, |(_, length)| length);
             self.acked += 1;
             self.sent -= 1;
         }
+        news
     }
 }
 
@@ -67,6 +71,8 @@ impl Sender {
     /// comes after that is refused.
     pub async fn send(mut self, mut results: mpsc::Receiver<TestResult>) -> usize {
         let (mut waiting, mut session, mut more) = (Waiting::default(), None, true);
+        // A server that takes none ends its sessions: a new one is no reason to wait anew.
+        let mut patience = self.patience;
         loop {
             let line = *self.line.borrow_and_update();
             if line != session {
@@ -74,8 +80,8 @@ impl Sender {
                 (waiting.sent, waiting.acked) = (0, 0);
             }
             let ack = *self.acks.borrow_and_update();
-            if session == Some(ack.session) {
-                waiting.acknowledge(ack.received);
+            if session == Some(ack.session) && waiting.acknowledge(ack.received) {
+                patience = self.patience;
             }
             if !more && waiting.results.is_empty() {
                 return 0;
@@ -89,6 +95,7 @@ impl Sender {
             }
             let over = self.over.is_cancelled();
             let unanswered = over && session.is_some() && waiting.sent > 0;
+            let began = Instant::now();
             tokio::select! {
                 result = results.recv(), if more && waiting.has_room() => match result {
                     Some(result) => {
@@ -102,11 +109,83 @@ impl Sender {
                 Ok(()) = self.acks.changed() => {}
                 Ok(()) = self.line.changed() => {}
                 () = self.over.cancelled(), if !over => {}
-                () = sleep(self.patience), if unanswered => {
+                () = sleep(patience), if unanswered => {
                     tracing::warn!("the server takes no results");
                     return waiting.results.len();
                 }
             }
+            if unanswered {
+                patience = patience.saturating_sub(began.elapsed());
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_millis(300);
+    const SESSION: Duration = Duration::from_millis(60);
+
+    struct Ends {
+        line: watch::Sender<Option<u64>>,
+        acks: watch::Sender<ResultCursor>,
+        sending: tokio::task::JoinHandle<usize>,
+    }
+
+    /// Two results on their way, and the work is over.
+    fn begin() -> Ends {
+        let (line, acks) = (watch::Sender::new(Some(1)), watch::Sender::default());
+        let sender = Sender {
+            link: Link::new(1).0,
+            execution: "e".to_owned(),
+            lease: LeaseToken::from_text(&"a".repeat(40)).unwrap(),
+            line: line.subscribe(),
+            acks: acks.subscribe(),
+            over: CancellationToken::new(),
+            patience: PATIENCE,
+        };
+        sender.over.cancel();
+        let (queue, results) = mpsc::channel(2);
+        for _ in 0..2 {
+            queue.try_send(TestResult::default()).unwrap();
+        }
+        let sending = tokio::spawn(sender.send(results));
+        Ends {
+            line,
+            acks,
+            sending,
+        }
+    }
+
+    // A57: a store that takes nothing ends every session before the patience does.
+    #[tokio::test]
+    async fn patience_ends_also_when_the_line_breaks_each_time() {
+        let ends = begin();
+        for number in 1..200 {
+            ends.line.send_replace(Some(number));
+            sleep(SESSION).await;
+            ends.line.send_replace(None);
+            tokio::task::yield_now().await;
+            if ends.sending.is_finished() {
+                break;
+            }
+        }
+        assert!(ends.sending.is_finished());
+        assert_eq!(ends.sending.await.unwrap(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_away_is_waited_for() {
+        let ends = begin();
+        ends.line.send_replace(None);
+        sleep(PATIENCE * 3).await;
+        assert!(!ends.sending.is_finished());
+        ends.line.send_replace(Some(2));
+        sleep(SESSION).await;
+        let (session, received) = (2, 2);
+        ends.acks.send_replace(ResultCursor { session, received });
+        assert_eq!(ends.sending.await.unwrap(), 0);
     }
 }

@@ -7,7 +7,7 @@ use std::fs::File;
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, About};
-use super::reports;
+use super::spec::reports;
 use crate::around::Around;
 
 /// What was there, by its path.

@@ -101,6 +101,11 @@ pub fn a_result_that_is_taken_back_is_gone(make: &dyn Fn() -> Fixture) {
         bench.reader.put_results(lease, &rows).unwrap();
     }
     let gone = [result_key("a", 0), result_key("b", 1), result_key("c", 0)];
+    let mut sizes = bench.reader.sizes_of_results(lease, &gone).unwrap();
+    sizes.sort();
+    let mut wanted = [(gone[0], rows[0].size()), (gone[2], rows[2].size())];
+    wanted.sort();
+    assert_eq!(sizes, wanted);
     bench.reader.withdraw_results(lease, Some(&gone)).unwrap();
     bench.reader.withdraw_results(lease, Some(&[])).unwrap();
     let bench = bench.reopen();
@@ -211,7 +216,12 @@ pub fn a_test_is_followed_over_time(make: &dyn Fn() -> Fixture) {
         bench.create_with(n, header, vec![new_job("job", policy("linux"))]);
         let held = bench.lease("r1", &["linux"]).expect("work");
         bench.ack(&held).unwrap();
-        let rows = [row("it", 0, status), row("other", 0, status)];
+        let mut rows = [row("it", 0, status), row("other", 0, status)];
+        rows[0].metadata = match n {
+            2 => None,
+            3 => Some(r#"{"earlier_failures":"1"}"#.into()),
+            _ => Some("{}".into()),
+        };
         bench.reader.put_results(held.proof.key, &rows).unwrap();
         bench.complete(&held).unwrap();
     }
@@ -240,6 +250,10 @@ pub fn a_test_is_followed_over_time(make: &dyn Fn() -> Fixture) {
     let newest = bench.reader.test_history(&query(None, None), 1).unwrap();
     let newest = newest.first().expect("a result");
     assert_eq!(newest.commit.as_deref(), Some("c0ffee"));
+    assert_eq!(&*newest.job, "job");
+    let all = bench.reader.test_history(&query(None, None), 9).unwrap();
+    let retried: Vec<bool> = all.iter().map(|it| it.retried).collect();
+    assert_eq!(retried, [true, false, false]);
     let mut older = query(None, None);
     older.before = Some(newest.id);
     assert_eq!(history(&older), [two, one]);
