@@ -39,13 +39,13 @@ pub struct Builds {
 }
 
 /// An agent as a child process. It ends when this is dropped.
-struct AgentUnderTest {
+pub(super) struct AgentUnderTest {
     child: Child,
     _folder: TempDir,
 }
 
 impl AgentUnderTest {
-    fn start(server: &ServerUnderTest, slots: u16) -> Result<AgentUnderTest> {
+    pub fn start(server: &ServerUnderTest, more: &[&str]) -> Result<AgentUnderTest> {
         let folder = tempfile::Builder::new().prefix("delta-bench-").tempdir()?;
         let token = folder.path().join("token");
         let mut options = std::fs::File::options();
@@ -60,7 +60,8 @@ impl AgentUnderTest {
             .env("RUST_LOG", "error")
             .args(["agent", "--name", "bench", "--server"])
             .arg(format!("http://{}", server.addr))
-            .args(["--slots", &slots.to_string(), "--shutdown-grace", "0s"])
+            .args(["--shutdown-grace", "0s"])
+            .args(more)
             .arg("--token-file")
             .arg(token)
             .arg("--work-dir")
@@ -94,7 +95,7 @@ pub async fn measure(
     together: usize,
     tell: impl Fn(u64),
 ) -> Result<Builds> {
-    let _agent = AgentUnderTest::start(server, slots)?;
+    let _agent = AgentUnderTest::start(server, &["--slots", &slots.to_string()])?;
     let mut user = server.user().await?;
     let one = run_of(1, None);
     // The first one waits for the agent to be there, and is not counted.

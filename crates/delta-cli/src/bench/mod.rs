@@ -4,6 +4,7 @@
 pub mod agents;
 pub mod builds;
 pub mod child;
+pub mod functions;
 pub mod idle;
 pub mod jobs;
 pub mod lifecycle;

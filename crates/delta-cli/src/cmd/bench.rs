@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::Subcommand;
 use delta_core::Span;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,7 +12,7 @@ use crate::bench::child::ServerUnderTest;
 use crate::bench::lifecycle::{self, Load, Reached};
 use crate::bench::meter::{Counters, Machine, Usage};
 use crate::bench::numbers::{Samples, ratio};
-use crate::bench::{agents, builds, idle, logs, preload};
+use crate::bench::{agents, builds, functions, idle, logs, preload};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::terminal::{self, Terminal};
@@ -48,6 +49,14 @@ Examples:
   delta-ci bench builds
   delta-ci bench builds --slots 8 --together 2000 --json";
 
+const FUNCTIONS_EXAMPLES: &str = "\
+Examples:
+  delta-ci bench functions --function echo -- ./target/release/examples/table
+  delta-ci bench functions --pipeline --in-flight 64 --together 50000 -- ./jobs
+  delta-ci bench functions --function send --params '{\"to\":\"x\"}' -- python3 -m delta_runner m:app
+
+The command is a runner: it gets --tcp-socket, and must know the function.";
+
 /// Jobs of the idle phase that goes with a lifecycle measurement.
 const IDLE_COUNT: usize = 300;
 
@@ -74,6 +83,9 @@ enum What {
     /// Build `true` on a real agent: submit to finished, and builds per second
     #[command(after_help = BUILDS_EXAMPLES)]
     Builds(ManyBuilds),
+    /// Call a function of a runner: enqueue to result, and calls per second
+    #[command(after_help = FUNCTIONS_EXAMPLES)]
+    Functions(ManyCalls),
 }
 
 #[derive(Debug, clap::Args)]
@@ -168,6 +180,38 @@ struct ManyBuilds {
 }
 
 #[derive(Debug, clap::Args)]
+struct ManyCalls {
+    /// The handler to call
+    #[arg(long, default_value = "echo")]
+    function: String,
+    /// What it is called with
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    params: String,
+    /// Processes of the runner
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
+    size: u16,
+    /// Calls at a time in each of them
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
+    in_flight: u16,
+    /// All calls of a process on one connection
+    #[arg(long)]
+    pipeline: bool,
+    /// Calls one after another
+    #[arg(long, default_value_t = 200)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    alone: u32,
+    /// Calls with all room taken
+    #[arg(long, default_value_t = 10_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    together: u32,
+    /// The runner's program and arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
 struct Common {
     /// `sqlite`, or a PostgreSQL database that may be written to
     #[arg(long, value_name = "sqlite|URL", default_value = "sqlite")]
@@ -190,6 +234,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         What::Agents(args) => measure_agents(args, terminal).await,
         What::Logs(args) => measure_logs(args, terminal).await,
         What::Builds(args) => measure_builds(args, terminal).await,
+        What::Functions(args) => measure_functions(args, terminal).await,
     };
     measured.map(|()| Exit::Ok).map_err(|error| {
         Failure::new(Exit::Failed, "the measurement did not come to its end")
@@ -315,6 +360,53 @@ async fn measure_builds(args: ManyBuilds, terminal: &Terminal) -> anyhow::Result
         args.slots,
         found.took.as_secs_f64()
     ));
+    terminal.data(&format!("CPU steal: {steal:.1} %"));
+    Ok(())
+}
+
+async fn measure_functions(args: ManyCalls, terminal: &Terminal) -> anyhow::Result<()> {
+    let call = functions::Call {
+        function: args.function,
+        params: serde_json::from_str(&args.params).context("--params is no JSON")?,
+    };
+    let pool = functions::Pool {
+        command: args.command,
+        size: args.size,
+        in_flight: args.in_flight,
+        pipeline: args.pipeline,
+    };
+    let server = ServerUnderTest::start(&args.common.store, &[]).await?;
+    let (machine, usage) = (Machine::now(), server.usage());
+    let bar = bar(terminal, (args.alone + args.together).into(), "calls");
+    let counts = (args.alone as usize, args.together as usize);
+    let measured = functions::measure(&server, &pool, &call, counts, |done| bar.inc(done));
+    let found = tokio::time::timeout(args.common.limit(), measured).await??;
+    bar.finish_and_clear();
+    let steal = Machine::now().steal_since(machine);
+    let cpu = server.usage().cpu.saturating_sub(usage.cpu);
+    let rate = ratio(f64::from(args.together), found.took.as_secs_f64());
+    let enqueue = ratio(f64::from(args.together), found.enqueued.as_secs_f64());
+    let each = cpu / (args.alone + args.together);
+    if terminal.json {
+        terminal.value(&serde_json::json!({
+            "enqueue_to_result": found.alone.json(),
+            "calls": args.together,
+            "calls_per_second": rate,
+            "enqueued_per_second": enqueue,
+            "server_cpu_micros_per_call": each.as_micros() as u64,
+            "cpu_steal_percent": steal,
+        }));
+        return Ok(());
+    }
+    terminal.data(&format!("enqueue to result: {}", found.alone.text()));
+    terminal.data(&format!(
+        "{} calls, {} x {} at a time: {rate:.0} calls/s ({:.2} s), enqueued at {enqueue:.0}/s",
+        args.together,
+        args.size,
+        args.in_flight,
+        found.took.as_secs_f64()
+    ));
+    terminal.data(&format!("server CPU per call: {} µs", each.as_micros()));
     terminal.data(&format!("CPU steal: {steal:.1} %"));
     Ok(())
 }
