@@ -50,12 +50,8 @@ pub struct Call {
 /// What ends a call, as it is ordered.
 pub type Stop = watch::Receiver<Option<StopOrder>>;
 
-/// What came of one try.
-pub(super) enum Tried {
-    Over(CallEnd),
-    /// The runner saw nothing of it.
-    NotSent(String),
-}
+/// The runner saw nothing of a call, and why.
+pub(super) struct NotSent(pub String);
 
 /// Why it is to end, and when it must have.
 struct Stopping {
@@ -95,7 +91,7 @@ pub(super) async fn carry_out(
     place: Place,
     pool: &PoolSettings,
     stop: &mut Stop,
-) -> Tried {
+) -> Result<CallEnd, NotSent> {
     let ids = Ids {
         request: format!("{:016x}{:016x}", entropy(), entropy()),
         job: call.job_id.clone(),
@@ -103,7 +99,7 @@ pub(super) async fn carry_out(
     let limit = pool.response_timeout.unwrap_or(call.time_left);
     let request = call.request(&ids, limit.min(call.time_left));
     let Some(frame) = request.and_then(|request| frame(&request).ok()) else {
-        return Tried::Over(end::spec_error("the parameters are larger than a frame"));
+        return Ok(end::spec_error("the parameters are larger than a frame"));
     };
     let live = &place.live;
     let exchange = exchange(live, frame, &ids);
@@ -125,13 +121,16 @@ pub(super) async fn carry_out(
             cancel(live, &ids);
         }
         let first = stopping.map_or(by, |it| it.kill_at.min(by));
-        stopping = Some(Stopping { why, kill_at: first });
+        stopping = Some(Stopping {
+            why,
+            kill_at: first,
+        });
     }
     let why = stopping.map_or(Why::Silent, |it| it.why);
     live.condemned.cancel();
     // Whatever somebody else's runner does now, nobody here can end it.
     let gone = live.ours && timeout(END_TIME, live.gone.cancelled()).await.is_ok();
-    Tried::Over(end::stopped(why, gone))
+    Ok(end::stopped(why, gone))
 }
 
 async fn exchange(live: &Live, frame: Vec<u8>, ids: &Ids) -> Result<Outcome, Trouble> {
@@ -150,16 +149,14 @@ fn judge(
     answer: Result<Outcome, Trouble>,
     stopping: Option<Stopping>,
     live: &Live,
-) -> Tried {
+) -> Result<CallEnd, NotSent> {
     let why = stopping.map(|it| it.why);
     match (answer, why) {
-        (Ok(outcome), why) => Tried::Over(end::answered(outcome, why)),
-        (Err(Trouble::NotSent(_)), Some(why)) => Tried::Over(end::stopped(why, true)),
-        (Err(Trouble::Broken(_)), Some(why)) => {
-            Tried::Over(end::stopped(why, live.gone.is_cancelled()))
-        }
-        (Err(Trouble::NotSent(words)), None) => Tried::NotSent(words),
-        (Err(Trouble::Broken(words)), None) => Tried::Over(end::broken(words)),
+        (Ok(outcome), why) => Ok(end::answered(outcome, why)),
+        (Err(Trouble::NotSent(_)), Some(why)) => Ok(end::stopped(why, true)),
+        (Err(Trouble::Broken(_)), Some(why)) => Ok(end::stopped(why, live.gone.is_cancelled())),
+        (Err(Trouble::NotSent(words)), None) => Err(NotSent(words)),
+        (Err(Trouble::Broken(words)), None) => Ok(end::broken(words)),
     }
 }
 

@@ -53,9 +53,8 @@ struct Kept {
     fresh: u32,
     /// Connections that have answered before and are open, idle or not.
     proven: u32,
-    /// Those that were, and are closed.
-    closed: u64,
-    /// An answer came on one while another was open that had answered before.
+    /// An answer came on one while another was open that had answered before: to a runner that
+    /// serves one after the other, that one would have been in the way.
     serves_several: bool,
 }
 
@@ -79,9 +78,6 @@ struct Used<'a> {
     lines: &'a Lines,
     line: Option<Line>,
     counted: Counted,
-    /// Whether others were open then that had answered before, and how many had been closed.
-    others: bool,
-    closed: u64,
 }
 
 impl Lines {
@@ -103,6 +99,7 @@ impl Lines {
         line.stream.write_all(frame).await.map_err(broken)?;
         let outcome = line.answer(ids).await?;
         line.answered = Some(ids.request.clone());
+        self.prove(&mut used.counted);
         if self.kept().stays_open.is_none() {
             let stays = timeout(WATCHED, line.stream.readable()).await.is_err();
             self.kept().stays_open = Some(stays);
@@ -131,16 +128,22 @@ impl Lines {
     }
 
     fn used(&self, line: Option<Line>, counted: Counted) -> Used<'_> {
-        let mut kept = self.kept();
-        let fresh = counted == Counted::Fresh;
-        kept.fresh += u32::from(fresh);
+        self.kept().fresh += u32::from(counted == Counted::Fresh);
         Used {
             lines: self,
             line,
             counted,
-            others: kept.proven > u32::from(!fresh),
-            closed: kept.closed,
         }
+    }
+
+    /// It has answered.
+    fn prove(&self, counted: &mut Counted) {
+        let mut kept = self.kept();
+        if std::mem::replace(counted, Counted::Proven) == Counted::Fresh {
+            kept.fresh -= 1;
+            kept.proven += 1;
+        }
+        kept.serves_several |= kept.proven > 1;
     }
 }
 
@@ -148,12 +151,6 @@ impl Used<'_> {
     /// It answered: it is kept, if that stands in nobody's way.
     fn give_back(mut self) {
         let mut kept = self.lines.kept();
-        if self.counted == Counted::Fresh {
-            kept.fresh -= 1;
-            kept.proven += 1;
-            self.counted = Counted::Proven;
-        }
-        kept.serves_several |= self.others && self.closed == kept.closed;
         let harmless = kept.fresh == 0 || kept.serves_several;
         if harmless && kept.stays_open == Some(true) {
             self.counted = Counted::Idle;
@@ -167,10 +164,7 @@ impl Drop for Used<'_> {
         let mut kept = self.lines.kept();
         match self.counted {
             Counted::Fresh => kept.fresh -= 1,
-            Counted::Proven => {
-                kept.proven -= 1;
-                kept.closed += 1;
-            }
+            Counted::Proven => kept.proven -= 1,
             Counted::Idle => {}
         }
     }

@@ -5,9 +5,7 @@
 
 use delta_core::Cause;
 use delta_runner_protocol::{ErrorInfo, Outcome as Answered, Status};
-use delta_wire::answer::{
-    MAX_DETAILS_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_RESULT_BYTES,
-};
+use delta_wire::answer::{MAX_DETAILS_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES, MAX_RESULT_BYTES};
 use delta_wire::{Evidence, FunctionAnswer, FunctionError, JsonText};
 
 use crate::executor::{Ended, LogSize, Outcome, StopReason};
@@ -56,7 +54,9 @@ pub(super) fn answered(outcome: Answered, why: Option<Why>) -> CallEnd {
 }
 
 fn success(outcome: Answered) -> CallEnd {
-    let text = outcome.result.map_or("null".to_owned(), |it| it.get().to_owned());
+    let text = outcome
+        .result
+        .map_or("null".to_owned(), |it| it.get().to_owned());
     if text.len() > MAX_RESULT_BYTES {
         let message = format!(
             "the result has {} bytes, at most {MAX_RESULT_BYTES} are stored; store it elsewhere \
@@ -127,7 +127,10 @@ pub(super) fn stopped(why: Why, confirmed: bool) -> CallEnd {
         Why::Ordered(StopReason::TimedOut | StopReason::StepTimedOut | StopReason::Silent) => {
             (timed_out, "the job's time was up during the call")
         }
-        Why::Silent => (timed_out, "no answer within the response_timeout of its pool"),
+        Why::Silent => (
+            timed_out,
+            "no answer within the response_timeout of its pool",
+        ),
     };
     let reason = match why {
         Why::Ordered(reason) => reason,

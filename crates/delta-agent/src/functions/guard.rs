@@ -67,7 +67,10 @@ fn guard() -> io::Result<u8> {
     set_child_subreaper(Some(getpid()))?;
     let mut orders = BufReader::new(io::stdin());
     let mut line = Vec::new();
-    orders.by_ref().take(MAX_ORDER_BYTES).read_until(b'\n', &mut line)?;
+    orders
+        .by_ref()
+        .take(MAX_ORDER_BYTES)
+        .read_until(b'\n', &mut line)?;
     let order: Order = serde_json::from_slice(&line)?;
     let places = Places {
         writable: &[],
@@ -83,7 +86,10 @@ fn guard() -> io::Result<u8> {
 }
 
 fn start(order: &Order) -> io::Result<Pid> {
-    let (program, arguments) = order.words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let (program, arguments) = order
+        .words
+        .split_first()
+        .ok_or(io::ErrorKind::InvalidInput)?;
     let started = Command::new(program)
         .args(arguments)
         .current_dir(&order.folder)

@@ -96,11 +96,18 @@ fn is_loopback(address: &str) -> bool {
 
 /// The sockets a process has open. What cannot be looked at has none.
 fn sockets_of(pid: i32) -> Vec<u64> {
-    let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten();
-    let links = entries.flatten().filter_map(|it| fs::read_link(it.path()).ok());
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
+    let links = entries
+        .flatten()
+        .filter_map(|it| fs::read_link(it.path()).ok());
     let inode = |link: std::path::PathBuf| {
         let text = link.as_os_str().as_bytes().strip_prefix(b"socket:[")?;
-        std::str::from_utf8(text.strip_suffix(b"]")?).ok()?.parse().ok()
+        std::str::from_utf8(text.strip_suffix(b"]")?)
+            .ok()?
+            .parse()
+            .ok()
     };
     links.filter_map(inode).collect()
 }
@@ -120,7 +127,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         assert_eq!(who(port, me()).unwrap(), Listener::Ours);
-        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let mut other = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
         let child = i32::try_from(other.id()).unwrap();
         assert_eq!(who(port, child).unwrap(), Listener::Foreign);
         other.kill().unwrap();

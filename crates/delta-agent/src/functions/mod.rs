@@ -38,7 +38,7 @@ pub use self::end::{CallEnd, RESULT_TOO_LARGE};
 pub use self::health::{PoolHealth, ProcessHealth, ProcessState};
 pub use self::settings::{PoolSettings, RunnerSettings, RunnerSettingsError, RunnerSource};
 
-use self::call::{TRIES, TRY_PAUSE, Tried, carry_out, next};
+use self::call::{NotSent, TRIES, TRY_PAUSE, carry_out, next};
 use self::end::Why;
 use self::pool::Pool;
 use self::process::Launch;
@@ -115,8 +115,9 @@ impl Functions {
         loop {
             tries += 1;
             let place = tokio::select! {
-                place = pool.place() => place,
+                biased;
                 order = next(&mut stop) => return end::stopped(Why::Ordered(order.reason), true),
+                place = pool.place() => place,
             };
             let place = match place {
                 Ok(place) => place,
@@ -127,9 +128,9 @@ impl Functions {
             };
             let live = Arc::clone(&place.live);
             match carry_out(call, place, &pool.settings, &mut stop).await {
-                Tried::Over(end) => return end,
-                Tried::NotSent(why) if tries >= TRIES => return end::broken(why),
-                Tried::NotSent(why) => {
+                Ok(end) => return end,
+                Err(NotSent(why)) if tries >= TRIES => return end::broken(why),
+                Err(NotSent(why)) => {
                     tracing::warn!(runner = pool.settings.name, why, "a call was not sent");
                     if !live.ours {
                         live.condemned.cancel();

@@ -144,7 +144,10 @@ impl Pool {
         if state.lanes.iter().any(|lane| lane.live.is_some()) {
             return None;
         }
-        let why = state.lanes.iter().find_map(|it| it.health.last_error.clone());
+        let why = state
+            .lanes
+            .iter()
+            .find_map(|it| it.health.last_error.clone());
         Some(why.unwrap_or_else(|| "it has not begun to listen".to_owned()))
     }
 

@@ -244,7 +244,9 @@ async fn begin(
 /// runner cannot listen, and gets another.
 fn free_port(launch: &Arc<Launch>) -> io::Result<Port> {
     for _ in 0..PORT_TRIES {
-        let number = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let number = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
         if given(launch).insert(number) {
             let launch = Arc::clone(launch);
             return Ok(Port { launch, number });

@@ -334,7 +334,10 @@ mod tests {
         assert_eq!(folder, Path::new("/srv/app"));
         assert_eq!(python.response_timeout, Some(Duration::from_secs(300)));
         assert_eq!(python.grace, Duration::from_secs(2));
-        assert!(!format!("{settings:?}").contains('b'), "no variable is shown");
+        assert!(
+            !format!("{settings:?}").contains('b'),
+            "no variable is shown"
+        );
     }
 
     #[test]
@@ -343,7 +346,10 @@ mod tests {
         for (text, words) in [
             ("pools: {}", "pools: must name 1 to 32 pools"),
             ("pools: {a: {}}", "pools.a.command: is missing; write"),
-            ("pools: {a: {command: []}}", "pools.a.command: is empty; write"),
+            (
+                "pools: {a: {command: []}}",
+                "pools.a.command: is empty; write",
+            ),
             ("pools: {a: {comand: [x]}}", "pools.a.command: is missing"),
             (
                 "pools: {a: {command: [x], sizes: 2}}",
@@ -361,7 +367,10 @@ mod tests {
                 "pools: {a: {address: '10.0.0.1:80'}}",
                 "pools.a.address: is not on the loopback",
             ),
-            ("pools: {a: {address: 'x'}}", "pools.a.address: must be host:port"),
+            (
+                "pools: {a: {address: 'x'}}",
+                "pools.a.address: must be host:port",
+            ),
             (
                 "pools: {a: {address: '127.0.0.1:1', size: 2}}",
                 "pools.a.address: belongs to whoever",
@@ -378,8 +387,14 @@ mod tests {
                 "pools: {a: {command: [x], queues: [q]}, b: {command: [x], queues: [q]}}",
                 "pools.b.queues: `q` has a pool already",
             ),
-            ("default: b\npools: {a: {command: [x]}}", "default: `b` is no pool"),
-            ("pools: {'a#b': {command: [x]}}", "pools.a#b: is no name of a pool"),
+            (
+                "default: b\npools: {a: {command: [x]}}",
+                "default: `b` is no pool",
+            ),
+            (
+                "pools: {'a#b': {command: [x]}}",
+                "pools.a#b: is no name of a pool",
+            ),
             ("a: [", "is not YAML"),
             ("pools: 3", "pools: must be an object"),
         ] {

@@ -91,10 +91,11 @@ impl Machine {
             self.work.clear();
         }
         self.work.push("function");
-        self.runtimes.extend(runners.pools.iter().map(|pool| Runtime {
-            name: "runner".to_owned(),
-            version: pool.name.clone(),
-        }));
+        self.runtimes
+            .extend(runners.pools.iter().map(|pool| Runtime {
+                name: "runner".to_owned(),
+                version: pool.name.clone(),
+            }));
         self
     }
 
