@@ -43,7 +43,15 @@ class Connection:
             except OSError:
                 pass
 
+    def leave(self, request):
+        """Before the answer: whoever has it may send the next."""
+        with lock:
+            if in_flight.pop(request["request_id"], None):
+                self.here -= 1
+                stats["now"] -= 1
+
     def answer(self, request, **fields):
+        self.leave(request)
         payload = {"job_id": request["job_id"], "request_id": request["request_id"]}
         payload.update(fields)
         payload = {name: value for name, value in payload.items() if value != "absent"}
@@ -81,10 +89,7 @@ class Connection:
         try:
             getattr(self, "do_" + request["function_name"], self.do_unknown)(request, event)
         finally:
-            with lock:
-                in_flight.pop(request["request_id"], None)
-                self.here -= 1
-                stats["now"] -= 1
+            self.leave(request)
 
     def do_unknown(self, request, _):
         words = "No handler registered for function '%s'" % request["function_name"]
@@ -112,7 +117,8 @@ class Connection:
 
     def do_stats(self, request, _):
         with lock:
-            self.answer(request, status="success", result=stats)
+            now = dict(stats)
+        self.answer(request, status="success", result=now)
 
     def do_wait(self, request, event):
         """Heeds its cancel."""
