@@ -18,7 +18,12 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
     ("delta-server", &["delta-core", "delta-wire", "delta-store"]),
     (
         "delta-agent",
-        &["delta-core", "delta-wire", "delta-results"],
+        &[
+            "delta-core",
+            "delta-wire",
+            "delta-results",
+            "delta-runner-protocol",
+        ],
     ),
     ("delta-results", &[]),
     ("delta-runner-protocol", &[]),

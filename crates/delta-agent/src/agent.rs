@@ -25,6 +25,7 @@ use crate::checkout::{CheckoutSettings, Repositories};
 use crate::container::{self, ContainerSettings, Runtime};
 use crate::courier::Courier;
 use crate::executor::BaseEnvironment;
+use crate::functions::{Functions, RunnerSettings, Surroundings};
 use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine};
 use crate::note::Note;
 use crate::private::FolderError;
@@ -32,6 +33,7 @@ use crate::progress::Observer;
 use crate::secret::TokenSource;
 use crate::session::{self, SessionEnd};
 use crate::shim::{Confinement, Sandbox};
+use crate::spec::Kinds;
 use crate::tls::TlsFiles;
 use crate::workspace::{self, Source, WorkFolder, WorkspaceError};
 
@@ -84,6 +86,10 @@ pub struct AgentSettings {
     pub leftover_grace: Duration,
     /// How long a server that is there may take no result of a test once the work is over.
     pub results_patience: Duration,
+    /// Runner pools: with them it calls functions.
+    pub runners: Option<RunnerSettings>,
+    /// Whether it takes steps and tests beside them (A46).
+    pub mixed: bool,
 }
 
 impl AgentSettings {
@@ -113,6 +119,8 @@ impl AgentSettings {
             stop_grace: Duration::from_secs(10),
             leftover_grace: Duration::from_secs(2),
             results_patience: results::PATIENCE,
+            runners: None,
+            mixed: false,
         }
     }
 }
@@ -154,6 +162,17 @@ pub(crate) struct SlotContext {
     pub untrusted: bool,
     /// Where its source is.
     pub origin: Origin,
+    /// Where functions are called.
+    pub functions: Option<Arc<Functions>>,
+}
+
+impl SlotContext {
+    pub fn kinds(&self) -> Kinds {
+        Kinds {
+            functions: self.functions.is_some(),
+            steps: self.functions.is_none() || self.settings.mixed,
+        }
+    }
 }
 
 /// Lets nobody of the same user look into this process or attach to it: it holds credentials and
@@ -181,6 +200,7 @@ pub async fn run(
     let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
     let (machine, runtime) = look_around(&settings).await;
     let _clearing = clear_containers(runtime.clone(), &state, &inherited);
+    let functions = start_runners(&settings, &secrets);
     let line = link_settings(server, &settings, &state, enforced, machine);
     let mut agent = Agent {
         context: SlotContext {
@@ -197,6 +217,7 @@ pub async fn run(
             slot: 0,
             untrusted: false,
             origin: Origin::default(),
+            functions: functions.clone(),
         },
         sessions: JoinSet::new(),
         taken: BTreeSet::new(),
@@ -211,18 +232,38 @@ pub async fn run(
         .work(assigned, AbortOnDropHandle::new(line), shutdown)
         .await;
     stop.cancel();
+    if let Some(functions) = functions {
+        functions.shut_down().await;
+    }
     ended
+}
+
+fn start_runners(settings: &AgentSettings, secrets: &[PathBuf]) -> Option<Arc<Functions>> {
+    let around = Surroundings {
+        program: settings.shim.program.clone(),
+        base_environment: settings.base_environment.clone(),
+        sandbox: settings.sandbox,
+        secrets: secrets.to_vec(),
+        work_folder: settings.work_folder.clone(),
+    };
+    let runners = settings.runners.clone()?;
+    Some(Arc::new(Functions::start(runners, &around)))
 }
 
 /// What this machine is and has, and what makes containers on it.
 async fn look_around(settings: &AgentSettings) -> (Machine, Option<Arc<Runtime>>) {
+    let with_runners = |machine: Machine| match &settings.runners {
+        Some(runners) => machine.with_runners(runners, settings.mixed),
+        None => machine,
+    };
     if !settings.detect_runtimes {
-        return (Machine::hardware(&settings.work_folder), None);
+        let machine = Machine::hardware(&settings.work_folder);
+        return (with_runners(machine), None);
     }
     let machine = Machine::whole(&settings.work_folder);
     let (machine, runtime) = tokio::join!(machine, container::detect(&settings.containers));
     let machine = machine.with_containers(runtime.as_ref());
-    (machine, runtime.map(Arc::new))
+    (with_runners(machine), runtime.map(Arc::new))
 }
 
 fn link_settings(

@@ -7,7 +7,8 @@
 //!
 //! Reading order: [`agent`], `link` (the line to the server), `session` (one lease), `work` (what
 //! is done under it), [`attempt`] (started, followed, found again), [`shim`] (the process that owns
-//! the job's processes and its log), [`executor`] (the words they share), `log_ship`.
+//! the job's processes and its log), [`executor`] (the words they share), `log_ship`; beside it,
+//! [`functions`] (calls of handlers in runner processes).
 
 #![cfg(unix)]
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ mod courier;
 pub mod enrol;
 pub mod executor;
 mod flush;
+pub mod functions;
 mod link;
 mod log_ship;
 mod mask;

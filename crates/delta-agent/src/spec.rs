@@ -13,16 +13,40 @@ pub(crate) struct Unusable {
     pub summary: String,
 }
 
+/// What an agent takes.
+#[derive(Clone, Copy)]
+pub(crate) struct Kinds {
+    pub functions: bool,
+    /// Steps and tests: what may do anything to whoever listens on this machine (A46).
+    pub steps: bool,
+}
+
+impl Kinds {
+    pub const STEPS: Kinds = Kinds {
+        functions: false,
+        steps: true,
+    };
+}
+
 /// Reads the spec and refuses what this agent does not execute.
-pub(crate) fn read(granted: &LeaseGranted) -> Result<JobSpec, Unusable> {
+pub(crate) fn read(granted: &LeaseGranted, kinds: Kinds) -> Result<JobSpec, Unusable> {
     let GrantedSpec::Embedded(spec) = &granted.spec else {
         return Err(spec_error("the assignment has no job spec".to_owned()));
     };
     let mut spec = JobSpec::parse(spec.as_text().as_bytes())
         .map_err(|problem| spec_error(format!("the job spec cannot be read: {problem}")))?;
-    if spec.work() == WorkKind::Function {
-        let summary = "this agent executes steps and tests, the job has a function";
-        return Err(spec_error(summary.to_owned()));
+    match spec.work() {
+        WorkKind::Function if !kinds.functions => {
+            let summary = "this agent executes steps and tests, the job has a function";
+            return Err(spec_error(summary.to_owned()));
+        }
+        WorkKind::Steps | WorkKind::Tests if !kinds.steps => {
+            return Err(Unusable {
+                cause: Cause::StartUp,
+                summary: "this agent calls functions and was not started with --mixed".to_owned(),
+            });
+        }
+        WorkKind::Function | WorkKind::Steps | WorkKind::Tests => {}
     }
     if spec
         .tests

@@ -27,6 +27,7 @@ use crate::executor::{
     BaseEnvironment, Ended, Identity, Outcome, Step, StopOrder, StopReason, Work, unusable,
 };
 use crate::flush::{Patience, Shipping, flush};
+use crate::functions;
 use crate::link::Cursors;
 use crate::log_ship::{self, Shipment};
 use crate::mask::Patterns;
@@ -35,7 +36,7 @@ use crate::progress::{Lines, Progress};
 use crate::report;
 use crate::secret::Handed;
 use crate::shim::{Confinement, Sandbox, evidence};
-use crate::spec;
+use crate::spec::{self, Kinds};
 use crate::tap::Tap;
 use crate::unbegun::{cause_of, no_workspace, not_begun, stopped_before};
 use crate::workspace::{AttemptFolder, Home};
@@ -138,7 +139,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
 
 impl Assignment {
     async fn begin(&mut self) -> Result<WorkEnd, Box<Ended>> {
-        let spec = spec::read(&self.granted);
+        let spec = spec::read(&self.granted, self.context.kinds());
         if let Ok(JobSpec {
             name: Some(name), ..
         }) = &spec
@@ -149,6 +150,9 @@ impl Assignment {
         let mut spec = spec.map_err(|unusable| not_begun(unusable.cause, unusable.summary))?;
         if let Some(order) = *self.stop.borrow() {
             return Err(stopped_before(order.reason));
+        }
+        if let (Some(functions), Some(function)) = (&self.context.functions, spec.function.take()) {
+            return functions::perform(self, functions, function).await;
         }
         if let Some(name) = unusable(&spec.env) {
             let summary = format!("the variable {name:?} cannot be set");
@@ -314,7 +318,7 @@ impl Assignment {
         let attempt = adopted.resume(&self.context.state, tap);
         let shipping = self.ship(attempt.spool(), attempt.sizes());
         // It was read before the work began, and has not changed.
-        let spec = spec::read(&self.granted).ok();
+        let spec = spec::read(&self.granted, Kinds::STEPS).ok();
         let last = Last {
             spec: spec.as_ref(),
             steps: &steps,

@@ -38,8 +38,14 @@ use crate::terminal::Terminal;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // One per attempt, started by an agent and never typed: it needs none of what follows.
-    let mut words = std::env::args_os().skip(1);
+    // Started by an agent and never typed: they need none of what follows.
+    let mut words = std::env::args_os().skip(1).peekable();
+    if words
+        .peek()
+        .is_some_and(|word| word == delta_agent::functions::guard::SUBCOMMAND)
+    {
+        return delta_agent::functions::guard::main();
+    }
     if let (Some(word), Some(folder)) = (words.next(), words.next())
         && word == delta_agent::shim::SUBCOMMAND
     {

@@ -1,6 +1,6 @@
 //! An agent inside this process: what `run`, `up` and `agent` share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
 use delta_agent::container::ContainerSettings;
 use delta_agent::executor::BaseEnvironment;
+use delta_agent::functions::RunnerSettings;
 use delta_agent::progress::Observer;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
@@ -47,6 +48,9 @@ pub struct Wanted {
     pub containers: ContainerSettings,
     /// Between TERM and KILL of a job that the agent itself must end.
     pub stop_grace: Duration,
+    /// Runner pools, and whether there is other work beside them.
+    pub runners: Option<RunnerSettings>,
+    pub mixed: bool,
 }
 
 /// An agent at work.
@@ -83,6 +87,8 @@ impl Worker {
         settings.base_environment = wanted.base_environment;
         settings.containers = wanted.containers;
         settings.stop_grace = wanted.stop_grace;
+        settings.runners = wanted.runners;
+        settings.mixed = wanted.mixed;
         settings.min_free = wanted.min_free.unwrap_or(settings.min_free);
         delta_agent::keep_private();
         let (stop, stopped) = watch::channel(None);
@@ -130,6 +136,62 @@ impl Worker {
         }
     }
 }
+
+/// Functions in processes that stay.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Functions")]
+pub struct Runners {
+    /// A YAML file of runner pools: with it the agent calls functions (docs/guide/functions.md)
+    #[arg(long, value_name = "FILE")]
+    runners: Option<PathBuf>,
+    /// Take steps and tests beside functions: whoever writes those can reach the runners' sockets
+    #[arg(long, requires = "runners")]
+    mixed: bool,
+}
+
+impl Runners {
+    /// Reads the file, and says how many jobs the agent takes at a time: all that its pools have
+    /// room for, and `beside` further ones where there is other work.
+    pub fn read(self, slots: Option<u32>, beside: u32) -> Result<Pools, Failure> {
+        let Some(path) = self.runners else {
+            return Ok(Pools {
+                settings: None,
+                mixed: false,
+                slots: slots.unwrap_or(beside),
+            });
+        };
+        let failed = |why: String| {
+            let what = format!("the runner pools of {} cannot be used", path.display());
+            Failure::new(Exit::Usage, what).because(why)
+        };
+        let text = std::fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
+        let folder = path.parent().map(Path::to_owned).unwrap_or_default();
+        // What a pool is relative to must not move with this process.
+        let folder = std::path::absolute(match folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => &folder,
+        });
+        let folder = folder.map_err(|error| failed(error.to_string()))?;
+        let settings = RunnerSettings::parse(&text, &folder);
+        let settings = settings.map_err(|problem| failed(problem.to_string()))?;
+        let room = settings.room() + if self.mixed { beside } else { 0 };
+        Ok(Pools {
+            slots: slots.unwrap_or(room.min(MAX_SLOTS)),
+            settings: Some(settings),
+            mixed: self.mixed,
+        })
+    }
+}
+
+/// What an agent calls functions in.
+pub struct Pools {
+    pub settings: Option<RunnerSettings>,
+    pub mixed: bool,
+    pub slots: u32,
+}
+
+/// Jobs of one agent at a time: what a server takes.
+const MAX_SLOTS: u32 = 1024;
 
 /// As many jobs at a time as this machine has processors.
 pub fn cores() -> u32 {

@@ -34,6 +34,8 @@ pub const SOCKET_FLAG: &str = "--tcp-socket";
 pub const HANDLER_NOT_FOUND: &str = "handler_not_found";
 /// The type of an error after a cancel (RQ-43).
 pub const CANCELLED: &str = "cancelled";
+/// The type of an error about a request whose id is that of another in flight (RQ-20).
+pub const DUPLICATE_REQUEST: &str = "duplicate_request";
 /// The type of an error of a runner that ended its own work.
 pub const TIMEOUT: &str = "timeout";
 

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use delta_runner_protocol::{
-    CancelRequest, ErrorInfo, ExecutionRequest, Frames, Message, Outcome, frame,
+    CancelRequest, DUPLICATE_REQUEST, ErrorInfo, ExecutionRequest, Frames, Message, Outcome, frame,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -61,6 +61,16 @@ impl Shared {
         self.in_flight
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is the only one of its id.
+    fn enter(&self, id: &str, call: InFlight) -> bool {
+        let mut in_flight = self.in_flight();
+        let free = !in_flight.contains_key(id);
+        if free {
+            in_flight.insert(id.to_owned(), call);
+        }
+        free
     }
 
     /// Ends one call, or all of a job (RQ-40, RQ-41); none is fine, too (RQ-44).
@@ -171,16 +181,16 @@ impl Connection {
         };
         let cancel = self.gone.child_token();
         let id = request.request_id.clone();
-        {
-            let mut in_flight = self.shared.in_flight();
-            // RQ-20: an answer to the second would be taken for one to the first.
-            if in_flight.contains_key(&id) {
-                eprintln!("delta-runner: a request that is in flight came again");
-                return;
-            }
-            let job_id = request.job_id.clone();
-            let cancel = cancel.clone();
-            in_flight.insert(id.clone(), InFlight { job_id, cancel });
+        let call = InFlight {
+            job_id: request.job_id.clone(),
+            cancel: cancel.clone(),
+        };
+        if !self.shared.enter(&id, call) {
+            // RQ-20: whoever sends one twice hears that, and the first goes on.
+            eprintln!("delta-runner: a request that is in flight came again");
+            let words = "a request of this id is in flight";
+            let error = ErrorInfo::of_type(DUPLICATE_REQUEST, words);
+            return self.say(&call::failed(&request, error)).await;
         }
         let (shared, answers) = (self.shared.clone(), self.answers.clone());
         let left = self.left.clone();

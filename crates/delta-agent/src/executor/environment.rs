@@ -39,8 +39,20 @@ pub(crate) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
     if work.container.is_some() {
         return inside(work);
     }
+    let mut env = base(&work.base);
+    let home = match &work.home {
+        Some(home) => home.clone().into(),
+        None => std::env::var_os("HOME").unwrap_or_else(|| work.workspace.clone().into()),
+    };
+    env.insert("HOME".into(), home);
+    env.insert("TMPDIR".into(), work.tmp.clone().into());
+    own_words(work, env, work.workspace.clone().into())
+}
+
+/// What every process on this machine begins with.
+pub(crate) fn base(from: &BaseEnvironment) -> BTreeMap<OsString, OsString> {
     let own = |name: &OsString| name.as_encoded_bytes().starts_with(OWN_PREFIX.as_bytes());
-    let mut env: BTreeMap<OsString, OsString> = match &work.base {
+    let mut env: BTreeMap<OsString, OsString> = match from {
         BaseEnvironment::Inherited => std::env::vars_os().collect(),
         BaseEnvironment::Clean { pass } => ["PATH"]
             .into_iter()
@@ -52,13 +64,7 @@ pub(crate) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
     for (name, value) in [("PATH", DEFAULT_PATH), ("LANG", "C.UTF-8")] {
         env.entry(name.into()).or_insert_with(|| value.into());
     }
-    let home = match &work.home {
-        Some(home) => home.clone().into(),
-        None => std::env::var_os("HOME").unwrap_or_else(|| work.workspace.clone().into()),
-    };
-    env.insert("HOME".into(), home);
-    env.insert("TMPDIR".into(), work.tmp.clone().into());
-    own_words(work, env, work.workspace.clone().into())
+    env
 }
 
 /// That of a step in a container: the image's own, which is not here, and what it must know of

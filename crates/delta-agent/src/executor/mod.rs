@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use environment::{BaseEnvironment, Identity};
-pub(crate) use environment::{environment, unusable};
+pub(crate) use environment::{base, environment, unusable};
 pub use log::LogSize;
 pub(crate) use log::Spool;
 pub(crate) use verdict::{NEARLY_FULL_BELOW, exited, out_of_memory, spawn_cause, stopped_at};

@@ -9,6 +9,7 @@ use delta_wire::agent::proto::{Capabilities, Resources, Runtime};
 use tokio::process::Command;
 
 use crate::container;
+use crate::functions::RunnerSettings;
 
 /// How long a runtime may take to say its version: a cold disk, not a hang.
 const VERSION_TIME: Duration = Duration::from_secs(3);
@@ -27,11 +28,13 @@ const RUNTIMES: [(&str, &str, &str); 7] = [
 ];
 
 /// Facts about a machine.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Machine {
     runtimes: Vec<Runtime>,
     docker: bool,
     resources: Resources,
+    /// Kinds of work it takes.
+    work: Vec<&'static str>,
 }
 
 impl Machine {
@@ -46,6 +49,7 @@ impl Machine {
                 memory_mb: memory_mb(),
                 disk_mb: disk_mb(work_folder),
             },
+            work: vec!["steps", "tests"],
         }
     }
 
@@ -80,6 +84,21 @@ impl Machine {
         self
     }
 
+    /// With the pools of functions here. Whoever may run steps beside them may reach their sockets,
+    /// so that without `mixed` there is nothing else (A46).
+    pub fn with_runners(mut self, runners: &RunnerSettings, mixed: bool) -> Machine {
+        if !mixed {
+            self.work.clear();
+        }
+        self.work.push("function");
+        self.runtimes
+            .extend(runners.pools.iter().map(|pool| Runtime {
+                name: "runner".to_owned(),
+                version: pool.name.clone(),
+            }));
+        self
+    }
+
     /// The facts as jobs ask for them: `linux`, `python=3.11`, `cpu=4`.
     pub fn tags(&self) -> Vec<String> {
         let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
@@ -92,9 +111,8 @@ impl Machine {
             format!("cpu={}", resources.cpu_cores),
             format!("memory={}MiB", resources.memory_mb),
             format!("disk={}MiB", resources.disk_mb),
-            "work:steps".to_owned(),
-            "work:tests".to_owned(),
         ];
+        tags.extend(self.work.iter().map(|work| format!("work:{work}")));
         let runtimes = self.runtimes.iter();
         tags.extend(runtimes.map(|it| format!("{}={}", it.name, it.version)));
         tags.extend(self.docker.then(|| "docker".to_owned()));
@@ -108,7 +126,7 @@ impl Machine {
             max_parallel: i32::try_from(slots).unwrap_or(i32::MAX),
             docker_available: self.docker,
             resources: Some(self.resources),
-            work: vec!["steps".to_owned(), "tests".to_owned()],
+            work: self.work.iter().map(|it| (*it).to_owned()).collect(),
             os: std::env::consts::OS.to_owned(),
             arch: std::env::consts::ARCH.to_owned(),
             ..Default::default()

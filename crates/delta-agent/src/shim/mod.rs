@@ -38,6 +38,7 @@ use rustix::process::{
 pub use self::order::{Abandoned, StepRecord, StopAt};
 use self::order::{COMPLAINTS_FILE, ORDER_FILE, Order};
 pub use self::sandbox::{Confinement, Sandbox};
+pub(crate) use self::sandbox::{Places, confine};
 use crate::secret::Handed;
 
 /// The word on the command line that makes this program a shim.

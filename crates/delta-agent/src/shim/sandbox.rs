@@ -162,14 +162,14 @@ impl Confinement {
 }
 
 /// The folders a confined job may write, and what it may not even read, wherever it lies.
-pub(super) struct Places<'a> {
+pub(crate) struct Places<'a> {
     pub writable: &'a [PathBuf],
     pub hidden: &'a [PathBuf],
 }
 
 /// Restricts the calling thread, and with it everything that is started from it. An error means
 /// that the job must not be started.
-pub(super) fn confine(confinement: Confinement, places: &Places<'_>) -> Result<(), String> {
+pub(crate) fn confine(confinement: Confinement, places: &Places<'_>) -> Result<(), String> {
     if getpriority_process(None).is_ok_and(|now| now < JOB_NICENESS) {
         // Not being allowed to is no reason not to work.
         let _ = setpriority_process(None, JOB_NICENESS);

@@ -36,7 +36,7 @@ struct Seen {
 
 /// What reaping found.
 #[derive(Debug, Default)]
-pub(super) struct Reaped {
+pub(crate) struct Reaped {
     /// Who ended, and how.
     pub ended: Vec<(Pid, WaitStatus)>,
     /// There is no child any more, and so no descendant.
@@ -44,7 +44,7 @@ pub(super) struct Reaped {
 }
 
 /// Takes the ends of all children that ended.
-pub(super) fn reap() -> Reaped {
+pub(crate) fn reap() -> Reaped {
     let mut reaped = Reaped::default();
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -60,7 +60,7 @@ pub(super) fn reap() -> Reaped {
 }
 
 /// Asks everything to end.
-pub(super) fn terminate() {
+pub(crate) fn terminate() {
     for seen in descendants() {
         send(seen.pid, Signal::TERM);
         // A stopped process hears TERM only when it continues.
@@ -69,7 +69,7 @@ pub(super) fn terminate() {
 }
 
 /// One round of ending everything.
-pub(super) fn kill(group: Option<&Group>) {
+pub(crate) fn kill(group: Option<&Group>) {
     // Only what this process is not inside of may be ended in one stroke.
     if let Some(group) = group {
         let inside = || group.members().contains(&getpid());
@@ -114,6 +114,17 @@ fn send(pid: i32, signal: Signal) {
 
 /// All descendants of this process, zombies too.
 fn descendants() -> Vec<Seen> {
+    descendants_of(getpid().as_raw_nonzero().get())
+}
+
+/// The process of this number and all its descendants.
+pub(crate) fn family(root: i32) -> Vec<i32> {
+    let descendants = descendants_of(root).into_iter();
+    let below = descendants.map(|seen| seen.pid);
+    std::iter::once(root).chain(below).collect()
+}
+
+fn descendants_of(root: i32) -> Vec<Seen> {
     let mut children: HashMap<i32, Vec<Seen>> = HashMap::new();
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -129,7 +140,7 @@ fn descendants() -> Vec<Seen> {
         }
     }
     let mut found: Vec<Seen> = Vec::new();
-    let mut open = vec![getpid().as_raw_nonzero().get()];
+    let mut open = vec![root];
     while let Some(parent) = open.pop() {
         for seen in children.remove(&parent).unwrap_or_default() {
             open.push(seen.pid);

@@ -8,6 +8,7 @@ mod connection;
 mod container;
 mod fake_server;
 mod flow;
+mod functions;
 mod lease;
 mod process;
 mod results;

@@ -19,7 +19,7 @@ use crate::failure::Done;
 use crate::live::screen::Brief;
 use crate::signals::{HandOver, Stop};
 use crate::terminal::Terminal;
-use crate::worker::{self, Wanted, Worker};
+use crate::worker::{self, Runners, Wanted, Worker};
 use crate::{timings, words};
 
 const EXAMPLES: &str = "\
@@ -30,6 +30,7 @@ Examples:
   delta-ci agent --server URL --token-file F --container-runtime podman --container-network none
   delta-ci agent --server URL --token-file F --handover   an upgrade does not disturb jobs
   delta-ci agent --server https://ci.example --enroll-token-file once.token --state-dir ./state
+  delta-ci agent --server URL --token-file F --runners runners.yaml   functions, and nothing else
 
 It dials out and is never dialled. SIGTERM or Ctrl-C: no new job, running ones may finish within
 --shutdown-grace, then they are ended; a second one ends them at once. SIGUSR2, or SIGTERM with
@@ -58,9 +59,9 @@ pub struct Args {
     /// The certificate authority of the server, in PEM, where the system does not know it
     #[arg(long, value_name = "FILE")]
     ca_cert: Option<PathBuf>,
-    /// Jobs at a time
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    slots: u32,
+    /// Jobs at a time [default: 1; with --runners, as many calls as its pools have room for]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    slots: Option<u32>,
     /// Something this agent is or has, beside what it detects; repeatable
     #[arg(long, value_name = "LABEL")]
     label: Vec<String>,
@@ -100,6 +101,8 @@ pub struct Args {
     checkout: Checkout,
     #[command(flatten)]
     containers: Containers,
+    #[command(flatten)]
+    runners: Runners,
 }
 
 /// How repositories come into workspaces.
@@ -190,6 +193,8 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
     let mut hand_over = HandOver::listen()?;
+    let pools = args.runners.read(args.slots, 1)?;
+    let slots = pools.slots;
     let name = args.name.unwrap_or_else(worker::machine_name);
     let state = args
         .state_dir
@@ -218,7 +223,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             client,
         },
         name: name.clone(),
-        slots: args.slots,
+        slots: pools.slots,
         labels: args.label,
         zones: args.zone,
         detect_runtimes: true,
@@ -235,9 +240,11 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         min_free: Some(args.min_free_mb.saturating_mul(1024 * 1024)),
         containers: args.containers.into(),
         stop_grace: STOP_GRACE,
+        runners: pools.settings,
+        mixed: pools.mixed,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;
-    let slots = words::count(args.slots, "slot");
+    let slots = words::count(slots, "slot");
     terminal.say(&format!("{name}: {slots} at {}", args.server));
     tokio::select! {
         ended = worker.ended() => return ended.map(|()| Exit::Ok),

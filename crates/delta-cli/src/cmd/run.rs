@@ -291,6 +291,8 @@ async fn start_agent(
         min_free: None,
         containers: own_containers(),
         stop_grace: FORCED_GRACE,
+        runners: None,
+        mixed: false,
     };
     Worker::start(wanted, screen)
 }

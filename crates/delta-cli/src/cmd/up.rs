@@ -30,12 +30,13 @@ use crate::signals::Stop;
 use crate::terminal::{Terminal, Tone};
 use crate::timings::Timings;
 use crate::words;
-use crate::worker::{self, Worker};
+use crate::worker::{self, Pools, Runners, Worker};
 
 const EXAMPLES: &str = "\
 Examples:
   delta-ci up                          http://127.0.0.1:7878, data in ./.delta-ci
   delta-ci up --data ~/ci --slots 8 --listen 127.0.0.1:0
+  delta-ci up --runners runners.yaml   functions in these pools; --mixed for builds, too
 
 In another terminal, in the same folder:
   delta-ci runs
@@ -69,7 +70,8 @@ pub struct Args {
     /// A PostgreSQL database instead of the SQLite file in the data folder
     #[arg(long, value_name = "URL", env = "DELTA_STORE", hide_env_values = true)]
     store: Option<String>,
-    /// Jobs at a time [default: as many as there are processors]
+    /// Jobs at a time [default: as many as there are processors; with --runners, as many calls as
+    /// its pools have room for, and with --mixed the sum]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: Option<u32>,
     /// Something the agent is or has, beside what it detects; repeatable
@@ -77,6 +79,8 @@ pub struct Args {
     label: Vec<String>,
     #[command(flatten)]
     timings: Timings,
+    #[command(flatten)]
+    runners: Runners,
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
@@ -86,6 +90,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             .because("its traffic is not encrypted")
             .next("delta-ci server --tls-cert FILE --tls-key FILE, and delta-ci agent"));
     }
+    let pools = args.runners.read(args.slots, worker::cores())?;
     let mut stop = Stop::listen()?;
     let wanted = embed::Wanted {
         data: args.data.clone(),
@@ -108,8 +113,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         .await
         .map_err(|refused| refused.into_failure(&args.data))?;
     let url = server::url(&server, "http")?;
-    let slots = args.slots.unwrap_or_else(worker::cores);
-    let worker = start_agent(&server, &url, &args.data, slots, args.label, terminal).await;
+    let slots = pools.slots;
+    let worker = start_agent(&server, &url, &args.data, pools, args.label, terminal).await;
     let done = match worker {
         Ok(mut worker) => {
             announce(&url, &args.data, slots, terminal);
@@ -132,7 +137,7 @@ async fn start_agent(
     server: &Server,
     url: &str,
     data: &Path,
-    slots: u32,
+    pools: Pools,
     labels: Vec<String>,
     terminal: &Terminal,
 ) -> Result<Worker, Failure> {
@@ -144,7 +149,7 @@ async fn start_agent(
         token: Some(token),
         tls: TlsFiles::default(),
         name: worker::machine_name(),
-        slots,
+        slots: pools.slots,
         labels,
         zones: Vec::new(),
         detect_runtimes: true,
@@ -159,6 +164,8 @@ async fn start_agent(
         min_free: None,
         containers: ContainerSettings::default(),
         stop_grace: STOP_GRACE,
+        runners: pools.settings,
+        mixed: pools.mixed,
     };
     Worker::start(wanted, Arc::new(Brief::new(terminal)))
 }

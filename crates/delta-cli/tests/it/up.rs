@@ -5,17 +5,22 @@ use std::path::PathBuf;
 
 use delta_testkit::process::Spawn;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Place, ServerProcess, binary};
+use crate::support::{PATIENCE, Place, ServerProcess, binary, workspace};
 
 /// Its server and its agent, in `data`.
 fn up(place: &Place) -> ServerProcess {
+    up_with(place, &[])
+}
+
+fn up_with(place: &Place, more: &[&str]) -> ServerProcess {
     let data = place.path().join("data");
     let process = Spawn::new(binary())
         .args(["up", "--json", "--listen", "127.0.0.1:0", "--slots", "2"])
         .args(["--retention", "30d", "--startup-grace", "1s", "--data"])
         .arg(&data)
+        .args(more)
         .current_dir(place.path())
         .spawn()
         .unwrap();
@@ -102,4 +107,40 @@ fn a_job_goes_on_when_up_is_killed_and_started_again() {
     assert_eq!(started.count(), 1, "the same process: {}", log.stdout);
     assert!(log.stdout.ends_with("done\n"), "{}", log.stdout);
     interrupt(&second);
+}
+
+#[test]
+fn up_calls_functions_and_takes_steps_only_when_it_is_mixed() {
+    // D6, A46
+    let place = Place::new();
+    let sdk = workspace().join("sdk/python");
+    let text = format!(
+        "pools:\n  py:\n    command: [python3, -m, delta_runner, 'tests.handlers:app']\n    \
+         working_folder: {sdk}\n    env: {{PYTHONPATH: {sdk}}}\n",
+        sdk = sdk.display()
+    );
+    place.write("runners.yaml", &text);
+    let up = up_with(&place, &["--runners", "runners.yaml", "--mixed"]);
+    let call = |name: &str| {
+        let function = json!({"name": name, "params": {"to": "x"}});
+        let job = json!({"name": "call", "max_attempts": 1, "job_spec": {"function": function}});
+        let (status, run) = up.ask("POST", "/api/v1/runs", &json!({ "jobs": [job] }));
+        assert_eq!(status, 201, "{run}");
+        up.outcome(run["run_id"].as_str().expect("an id"))
+    };
+    assert_eq!(call("py#echo"), "SUCCESS", "{}", up.process.stderr());
+    assert_eq!(call("py#nosuch"), "FAILED");
+    works(&up);
+    interrupt(&up);
+}
+
+#[test]
+fn a_file_of_runner_pools_that_is_wrong_is_told_by_field() {
+    let place = Place::new();
+    place.write("runners.yaml", "pools: {py: {comand: [x]}}");
+    let ran = place.say("up --runners runners.yaml").expect(2);
+    for words in ["runners.yaml", "pools.py.command: is missing; write"] {
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    place.say("up --mixed").expect(2);
 }

@@ -199,11 +199,12 @@ fn nonsense_hurts_its_own_request_or_its_own_connection() {
     for ignored in [
         json!({"type": "hello", "payload": {}}),
         json!({"type": "response", "payload": {}}),
-        request("stays", "echo", json!({})),
     ] {
         good.send(&ignored);
         assert_eq!(good.ask("2", "echo", json!({}))["status"], "success");
     }
+    let again = good.ask("stays", "echo", json!({}));
+    assert_eq!(again["error"]["type"], "duplicate_request");
     for bytes in [
         &b"\0\0\0\0"[..],
         b"\x01\0\0\x01",

@@ -1,0 +1,206 @@
+//! One call: it waits for room, is sent, and is followed to its answer or to its end.
+//!
+//! A cancel goes out on a connection of its own. Who does not answer within the grace is ended with
+//! its whole process; other calls in there are then failures of the agent, never of the user.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use delta_runner_protocol::{CancelRequest, Context, ExecutionRequest, Outcome, frame};
+use delta_wire::job_spec::FunctionSpec;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::connection::{Ids, Trouble};
+use super::end::{self, CallEnd, Why};
+use super::pool::{Live, Place};
+use super::settings::PoolSettings;
+use crate::backoff::entropy;
+use crate::executor::{StopOrder, StopReason};
+
+/// How long a call whose lease is lost has to heed its cancel. Nobody waits for it, but its
+/// neighbours are worth a moment.
+const LOST_GRACE: Duration = Duration::from_secs(1);
+/// How long the last answer of a process that ended may still be on its way.
+const LAST_ANSWER: Duration = Duration::from_millis(200);
+/// How long the end of a process is waited for.
+const END_TIME: Duration = Duration::from_secs(20);
+/// Processes that a call is offered to in turn when none of them takes it, and how long each may
+/// take to be known as gone.
+pub(super) const TRIES: u32 = 4;
+pub(super) const TRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// What is to be called.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub job_id: String,
+    /// From 1 (A47).
+    pub attempt: u32,
+    /// A72
+    pub lease_epoch: u64,
+    pub function: FunctionSpec,
+    /// How long the job may still take.
+    pub time_left: Duration,
+    /// Who asks, for people.
+    pub worker_id: String,
+}
+
+/// What ends a call, as it is ordered.
+pub type Stop = watch::Receiver<Option<StopOrder>>;
+
+/// The runner saw nothing of a call, and why.
+pub(super) struct NotSent(pub String);
+
+/// Why it is to end, and when it must have.
+struct Stopping {
+    why: Why,
+    kill_at: Instant,
+}
+
+impl Call {
+    fn request(&self, ids: &Ids, limit: Duration) -> Option<ExecutionRequest> {
+        let now = Timestamp::now();
+        let left = SignedDuration::try_from(limit).unwrap_or(SignedDuration::MAX);
+        let function = &self.function;
+        let enqueued = function.enqueued_at.as_ref().and_then(|it| it.parse().ok());
+        let trace: BTreeMap<String, String> = function.trace_context.iter().cloned().collect();
+        Some(ExecutionRequest {
+            request_id: ids.request.clone(),
+            job_id: ids.job.clone(),
+            function_name: function.parts().1.to_owned(),
+            params: RawValue::from_string(function.params.as_str().to_owned()).ok()?,
+            context: Context {
+                job_id: ids.job.clone(),
+                attempt: self.attempt.max(1),
+                enqueue_time: enqueued.unwrap_or(now),
+                queue_name: function.queue.clone(),
+                deadline: now.checked_add(left).ok(),
+                trace_context: (!trace.is_empty()).then_some(trace),
+                worker_id: Some(self.worker_id.clone()),
+                lease_epoch: Some(self.lease_epoch),
+            },
+        })
+    }
+}
+
+/// Carries out a call in this place.
+pub(super) async fn carry_out(
+    call: &Call,
+    place: Place,
+    pool: &PoolSettings,
+    stop: &mut Stop,
+) -> Result<CallEnd, NotSent> {
+    let ids = Ids {
+        request: format!("{:016x}{:016x}", entropy(), entropy()),
+        job: call.job_id.clone(),
+    };
+    let limit = pool.response_timeout.unwrap_or(call.time_left);
+    let request = call.request(&ids, limit.min(call.time_left));
+    let Some(frame) = request.and_then(|request| frame(&request).ok()) else {
+        return Ok(end::spec_error("the parameters are larger than a frame"));
+    };
+    let live = &place.live;
+    let exchange = exchange(live, frame, &ids);
+    tokio::pin!(exchange);
+    let silent_at = pool.response_timeout.map(|limit| Instant::now() + limit);
+    let mut stopping: Option<Stopping> = None;
+    loop {
+        let kill_at = stopping.as_ref().map(|it| it.kill_at);
+        let (why, by) = tokio::select! {
+            biased;
+            answer = &mut exchange => return judge(answer, stopping, live),
+            order = next(stop) => (Why::Ordered(order.reason), bounded(order, pool.grace)),
+            () = moment(silent_at), if stopping.is_none() => {
+                (Why::Silent, Instant::now() + pool.grace)
+            }
+            () = moment(kill_at) => break,
+        };
+        if stopping.is_none() {
+            cancel(live, &ids);
+        }
+        let first = stopping.map_or(by, |it| it.kill_at.min(by));
+        stopping = Some(Stopping {
+            why,
+            kill_at: first,
+        });
+    }
+    let why = stopping.map_or(Why::Silent, |it| it.why);
+    live.condemned.cancel();
+    // Whatever somebody else's runner does now, nobody here can end it.
+    let gone = live.ours && timeout(END_TIME, live.gone.cancelled()).await.is_ok();
+    Ok(end::stopped(why, gone))
+}
+
+async fn exchange(live: &Live, frame: Vec<u8>, ids: &Ids) -> Result<Outcome, Trouble> {
+    let ended = async {
+        live.gone.cancelled().await;
+        sleep(LAST_ANSWER).await;
+    };
+    tokio::select! {
+        biased;
+        answer = live.exchange(frame, ids) => answer,
+        () = ended => Err(Trouble::Broken("the runner's process ended".to_owned())),
+    }
+}
+
+fn judge(
+    answer: Result<Outcome, Trouble>,
+    stopping: Option<Stopping>,
+    live: &Live,
+) -> Result<CallEnd, NotSent> {
+    let why = stopping.map(|it| it.why);
+    match (answer, why) {
+        (Ok(outcome), why) => Ok(end::answered(outcome, why)),
+        (Err(Trouble::NotSent(_)), Some(why)) => Ok(end::stopped(why, true)),
+        (Err(Trouble::Broken(_)), Some(why)) => Ok(end::stopped(why, live.gone.is_cancelled())),
+        (Err(Trouble::NotSent(words)), None) => Err(NotSent(words)),
+        (Err(Trouble::Broken(words)), None) => Ok(end::broken(words)),
+    }
+}
+
+/// Asks the runner to end this one call (RQ-39, RQ-41). Beside everything else: a runner that does
+/// not hear it is ended by the clock.
+fn cancel(live: &Live, ids: &Ids) {
+    let request = CancelRequest {
+        job_id: ids.job.clone(),
+        request_id: Some(ids.request.clone()),
+        hard_kill: false,
+    };
+    let Ok(frame) = frame(&request) else { return };
+    let address = live.address;
+    tokio::spawn(async move {
+        if let Err(trouble) = super::connection::say(address, &frame).await {
+            tracing::warn!(?trouble, "a cancel did not reach its runner");
+        }
+    });
+}
+
+/// The next order; never, when nobody is left to give one.
+pub(super) async fn next(stop: &mut Stop) -> StopOrder {
+    loop {
+        if stop.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+        if let Some(order) = *stop.borrow_and_update() {
+            return order;
+        }
+    }
+}
+
+/// No call gets longer than its pool grants it, and none whose lease is lost no time at all.
+fn bounded(order: StopOrder, grace: Duration) -> Instant {
+    let now = Instant::now();
+    match order.reason {
+        StopReason::LeaseLost => now + LOST_GRACE.min(grace),
+        _ => order.kill_at.min(now + grace),
+    }
+}
+
+async fn moment(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,171 @@
+//! Function jobs: calls of handlers in long-lived runner processes, over the RRQ Runner Protocol v2
+//! on the loopback (D6, A46).
+//!
+//! A call has no workspace, no shim and no log: it is a message to a process that is there already.
+//! The agent keeps those processes alive, hands calls to whichever has room, and lets the others
+//! wait. What a runner does wrong hurts the call it does it to. It refuses to speak to a listener
+//! that is not its own child's, and gives no runner a lease, a credential or its own environment.
+//!
+//! Calls do not outlive their agent: when it is gone, so are its runners, and the lease of a call
+//! that was under way ends by its time to live.
+//!
+//! Reading order: [`settings`], here, `pool` (who takes a call), `call` (its life), `end` (what it
+//! came to), `connection` and `pipeline` (the wire), `keeper`, `process`, `guard`, `listener`.
+
+mod call;
+mod connection;
+mod end;
+pub mod guard;
+mod health;
+mod keeper;
+mod listener;
+mod pipeline;
+mod pool;
+mod process;
+pub mod settings;
+mod work;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+pub use self::call::{Call, Stop};
+pub use self::end::{CallEnd, RESULT_TOO_LARGE};
+pub use self::health::{PoolHealth, ProcessHealth, ProcessState};
+pub use self::settings::{PoolSettings, RunnerSettings, RunnerSettingsError, RunnerSource};
+
+use self::call::{NotSent, TRIES, TRY_PAUSE, carry_out, next};
+use self::end::Why;
+use self::pool::Pool;
+use self::process::Launch;
+pub(crate) use self::work::perform;
+use crate::executor::{BaseEnvironment, base};
+use crate::shim::{Confinement, Sandbox};
+
+/// What runners are started with.
+pub struct Surroundings {
+    /// This program: it is also the guard of every runner.
+    pub program: PathBuf,
+    pub base_environment: BaseEnvironment,
+    /// How far they are trusted with this machine. They are the operator's own programs: whatever
+    /// the sandbox of jobs, they see what its user sees, but for the agent itself.
+    pub sandbox: Sandbox,
+    /// The agent's state and credentials, which they are kept from.
+    pub secrets: Vec<PathBuf>,
+    pub work_folder: PathBuf,
+}
+
+/// The runners of an agent. Dropped, it ends all of them.
+pub struct Functions {
+    pools: Vec<Arc<Pool>>,
+    default: Option<String>,
+    keepers: Mutex<JoinSet<()>>,
+    stop: CancellationToken,
+}
+
+impl Functions {
+    /// Begins to start every process; calls wait until the first is there.
+    pub fn start(settings: RunnerSettings, around: &Surroundings) -> Functions {
+        let confinement = Confinement {
+            sandbox: match around.sandbox {
+                Sandbox::Open => Sandbox::Open,
+                Sandbox::Host | Sandbox::Strict => Sandbox::Host,
+            },
+            user: None,
+        };
+        let mut env = base(&around.base_environment);
+        env.extend(std::env::var_os("HOME").map(|home| ("HOME".into(), home)));
+        let launch = Arc::new(Launch {
+            program: around.program.clone(),
+            env: env.into_iter().collect(),
+            confinement,
+            hidden: confinement.to_hide(&around.secrets, &around.work_folder),
+            ports: Mutex::new(BTreeSet::new()),
+        });
+        let stop = CancellationToken::new();
+        let pools: Vec<Arc<Pool>> = settings.pools.into_iter().map(Pool::new).collect();
+        let mut keepers = JoinSet::new();
+        for pool in &pools {
+            for lane in 0..pool.size() {
+                let (pool, launch) = (Arc::clone(pool), Arc::clone(&launch));
+                keepers.spawn(keeper::keep(pool, lane, launch, stop.clone()));
+            }
+        }
+        Functions {
+            pools,
+            default: settings.default,
+            keepers: Mutex::new(keepers),
+            stop,
+        }
+    }
+
+    /// Carries out a call, in its turn, unless it is told to stop.
+    pub async fn call(&self, call: &Call, mut stop: Stop) -> CallEnd {
+        let pool = match self.route(call) {
+            Ok(pool) => pool,
+            Err(words) => return end::no_runner(words),
+        };
+        // What was ordered before counts.
+        stop.mark_changed();
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let place = tokio::select! {
+                biased;
+                order = next(&mut stop) => return end::stopped(Why::Ordered(order.reason), true),
+                place = pool.place() => place,
+            };
+            let place = match place {
+                Ok(place) => place,
+                Err(why) => {
+                    let words = format!("the runner `{}` is not there: {why}", pool.settings.name);
+                    return end::broken(words);
+                }
+            };
+            let live = Arc::clone(&place.live);
+            match carry_out(call, place, &pool.settings, &mut stop).await {
+                Ok(end) => return end,
+                Err(NotSent(why)) if tries >= TRIES => return end::broken(why),
+                Err(NotSent(why)) => {
+                    tracing::warn!(runner = pool.settings.name, why, "a call was not sent");
+                    if !live.ours {
+                        live.condemned.cancel();
+                    }
+                    let _ = timeout(TRY_PAUSE, live.gone.cancelled()).await;
+                }
+            }
+        }
+    }
+
+    /// Whose call it is: the runner it names, or the one of its queue (RQ-45).
+    fn route(&self, call: &Call) -> Result<&Arc<Pool>, String> {
+        let function = &call.function;
+        let named = |name: &str| self.pools.iter().find(|it| it.settings.name == name);
+        if let Some(runner) = function.parts().0 {
+            return named(runner).ok_or_else(|| format!("no runner `{runner}` here"));
+        }
+        let serves = |pool: &&Arc<Pool>| pool.settings.queues.contains(&function.queue);
+        let served = self.pools.iter().find(serves);
+        let queue = &function.queue;
+        let words = || format!("it names no runner, and none here serves the queue `{queue}`");
+        served
+            .or_else(|| self.default.as_deref().and_then(named))
+            .ok_or_else(words)
+    }
+
+    pub fn health(&self) -> Vec<PoolHealth> {
+        self.pools.iter().map(|pool| pool.health()).collect()
+    }
+
+    /// Ends all runners: TERM, and KILL after the grace of their pool.
+    pub async fn shut_down(&self) {
+        self.stop.cancel();
+        let keepers = self.keepers.lock();
+        let mut keepers = std::mem::take(&mut *keepers.unwrap_or_else(PoisonError::into_inner));
+        while keepers.join_next().await.is_some() {}
+    }
+}

@@ -1,0 +1,229 @@
+//! One connection that carries many requests, answered in any order: what newer runners serve.
+//!
+//! An answer that belongs to no request is dropped: it hurts whoever waits for it, and nobody else.
+//! When the connection breaks, what was not yet written can be sent again; of the rest nobody knows
+//! what became.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use delta_runner_protocol::{Frames, Message, Outcome, Response};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::connection::{self, Ids, PIECE, Trouble};
+use super::settings::MAX_IN_FLIGHT;
+
+/// The connection of one runner, made when it is first needed, and again after it broke.
+#[derive(Default)]
+pub(super) struct Pipeline(tokio::sync::Mutex<Option<Arc<Pipe>>>);
+
+struct Pipe {
+    to_write: mpsc::Sender<(String, Vec<u8>)>,
+    waiting: Arc<Waiting>,
+    _tasks: AbortOnDropHandle<()>,
+}
+
+#[derive(Default)]
+struct Waiting(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    calls: HashMap<String, Waiter>,
+    /// Why there will be no more answers.
+    over: Option<String>,
+}
+
+struct Waiter {
+    ids: Ids,
+    sent: bool,
+    answer: oneshot::Sender<Result<Outcome, Trouble>>,
+}
+
+/// Nobody waits for the answer any more when this is dropped.
+struct Registered<'a> {
+    waiting: &'a Waiting,
+    request: &'a str,
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.waiting.state().calls.remove(self.request);
+    }
+}
+
+impl Pipeline {
+    /// Sends a request and waits for its answer.
+    pub async fn exchange(
+        &self,
+        address: SocketAddr,
+        frame: Vec<u8>,
+        ids: &Ids,
+    ) -> Result<Outcome, Trouble> {
+        let pipe = self.pipe(address).await?;
+        let (answer, answered) = oneshot::channel();
+        let _registered = pipe.waiting.register(ids, answer)?;
+        let over = || Trouble::NotSent("the connection is closed".to_owned());
+        let written = pipe.to_write.send((ids.request.clone(), frame)).await;
+        written.map_err(|_| over())?;
+        answered.await.unwrap_or_else(|_| Err(connection::closed()))
+    }
+
+    async fn pipe(&self, address: SocketAddr) -> Result<Arc<Pipe>, Trouble> {
+        let mut pipe = self.0.lock().await;
+        if let Some(open) = pipe.as_ref().filter(|it| it.waiting.state().over.is_none()) {
+            return Ok(Arc::clone(open));
+        }
+        let (reader, writer) = connection::dial(address).await?.into_split();
+        let (to_write, frames) = mpsc::channel(MAX_IN_FLIGHT as usize);
+        let waiting = Arc::new(Waiting::default());
+        let tasks = tokio::spawn(serve(reader, writer, frames, Arc::clone(&waiting)));
+        let made = Arc::new(Pipe {
+            to_write,
+            waiting,
+            _tasks: AbortOnDropHandle::new(tasks),
+        });
+        *pipe = Some(Arc::clone(&made));
+        Ok(made)
+    }
+}
+
+impl Waiting {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn register<'a>(
+        &'a self,
+        ids: &'a Ids,
+        answer: oneshot::Sender<Result<Outcome, Trouble>>,
+    ) -> Result<Registered<'a>, Trouble> {
+        let mut state = self.state();
+        if let Some(why) = &state.over {
+            return Err(Trouble::NotSent(why.clone()));
+        }
+        let waiter = Waiter {
+            ids: ids.clone(),
+            sent: false,
+            answer,
+        };
+        state.calls.insert(ids.request.clone(), waiter);
+        Ok(Registered {
+            waiting: self,
+            request: &ids.request,
+        })
+    }
+
+    /// Whether the request is still wanted; it is sent from now on.
+    fn sends(&self, request: &str) -> bool {
+        let mut state = self.state();
+        let waiter = state.calls.get_mut(request);
+        waiter.map(|waiter| waiter.sent = true).is_some()
+    }
+
+    fn answered(&self, response: Response) {
+        let mut state = self.state();
+        let found = match &response.request_id {
+            Some(id) => state.calls.remove(id),
+            None => state.only_one(),
+        };
+        drop(state);
+        match found {
+            Some(waiter) => drop(waiter.answer.send(connection::judge(response, &waiter.ids))),
+            None => tracing::warn!("a runner's answer belongs to no request; it is dropped"),
+        }
+    }
+
+    /// A frame that means nothing: it is clear whom it was for only where there is one.
+    fn garbled(&self, trouble: Trouble) {
+        let found = self.state().only_one();
+        match found {
+            Some(waiter) => drop(waiter.answer.send(Err(trouble))),
+            None => tracing::warn!(?trouble, "a runner's answer is dropped"),
+        }
+    }
+
+    fn over(&self, why: Trouble) {
+        let (Trouble::NotSent(words) | Trouble::Broken(words)) = &why;
+        let mut state = self.state();
+        state.over = Some(words.clone());
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        for waiter in calls.into_values() {
+            let trouble = match waiter.sent {
+                true => Trouble::Broken(words.clone()),
+                false => Trouble::NotSent(words.clone()),
+            };
+            let _ = waiter.answer.send(Err(trouble));
+        }
+    }
+}
+
+impl State {
+    fn only_one(&mut self) -> Option<Waiter> {
+        let mut sent = self.calls.iter().filter(|(_, it)| it.sent);
+        let id = sent.next().filter(|_| sent.next().is_none())?.0.clone();
+        self.calls.remove(&id)
+    }
+}
+
+async fn serve(
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    frames: mpsc::Receiver<(String, Vec<u8>)>,
+    waiting: Arc<Waiting>,
+) {
+    let why = tokio::select! {
+        why = read(reader, &waiting) => why,
+        why = write(writer, frames, &waiting) => why,
+    };
+    waiting.over(why);
+}
+
+async fn write(
+    mut writer: OwnedWriteHalf,
+    mut frames: mpsc::Receiver<(String, Vec<u8>)>,
+    waiting: &Waiting,
+) -> Trouble {
+    while let Some((request, frame)) = frames.recv().await {
+        if waiting.sends(&request)
+            && let Err(problem) = writer.write_all(&frame).await
+        {
+            return connection::broken(problem);
+        }
+    }
+    connection::closed()
+}
+
+async fn read(mut reader: OwnedReadHalf, waiting: &Waiting) -> Trouble {
+    let (mut frames, mut piece) = (Frames::new(), vec![0; PIECE]);
+    loop {
+        loop {
+            match connection::next_frame(&mut frames) {
+                Ok(Some(json)) => hear(json, waiting),
+                Ok(None) => break,
+                // Where the next frame begins is not known any more.
+                Err(trouble) => return trouble,
+            }
+        }
+        match reader.read(&mut piece).await {
+            Ok(0) => return connection::closed(),
+            Ok(length) => frames.push(&piece[..length]),
+            Err(problem) => return connection::broken(problem),
+        }
+    }
+}
+
+fn hear(json: &[u8], waiting: &Waiting) {
+    match Message::read(json) {
+        Ok(Message::Response(response)) => waiting.answered(response),
+        Ok(Message::Unknown(kind)) => connection::unknown(&kind),
+        Ok(Message::Request(_) | Message::Cancel(_)) => {
+            waiting.garbled(connection::garbage("a runner asks for nothing"));
+        }
+        Err(problem) => waiting.garbled(connection::garbage(problem)),
+    }
+}

@@ -1,0 +1,245 @@
+//! One pool: who of its processes takes the next call. Calls that find no room wait in the order
+//! they came, here in the agent: no runner ever says that it is busy.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use delta_runner_protocol::Outcome;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{Ids, Lines, Trouble};
+use super::health::{PoolHealth, ProcessHealth, ProcessState};
+use super::pipeline::Pipeline;
+use super::settings::{PoolSettings, RunnerSource};
+
+/// How long a call waits while not one process of its pool is there. Long enough for a process that
+/// crashed to come back; after it, another agent may be better off.
+const DOWN_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A runner that takes calls.
+pub(super) struct Live {
+    pub address: SocketAddr,
+    lines: Lines,
+    pipeline: Option<Pipeline>,
+    /// It must be ended: a call of it does not heed its cancel, or it lets nobody in.
+    pub condemned: CancellationToken,
+    /// Nothing of it is left.
+    pub gone: CancellationToken,
+    /// A process of ours, which can be ended.
+    pub ours: bool,
+}
+
+impl Live {
+    pub async fn exchange(&self, frame: Vec<u8>, ids: &Ids) -> Result<Outcome, Trouble> {
+        match &self.pipeline {
+            Some(pipeline) => pipeline.exchange(self.address, frame, ids).await,
+            None => self.lines.exchange(self.address, &frame, ids).await,
+        }
+    }
+}
+
+pub(super) struct Pool {
+    pub settings: PoolSettings,
+    state: Mutex<State>,
+    /// Between two looks at a pool of which nothing is there.
+    patience: Duration,
+}
+
+struct State {
+    lanes: Vec<Lane>,
+    waiting: VecDeque<oneshot::Sender<Place>>,
+}
+
+/// One process, or its absence.
+struct Lane {
+    live: Option<Arc<Live>>,
+    in_use: u32,
+    health: ProcessHealth,
+}
+
+/// Room for one call, until it is dropped.
+pub(super) struct Place {
+    pool: Arc<Pool>,
+    lane: usize,
+    pub live: Arc<Live>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.pool.state();
+        let lane = &mut state.lanes[self.lane];
+        if lane.is(&self.live) {
+            lane.in_use -= 1;
+        }
+        let left_over = self.pool.hand_out(&mut state);
+        drop(state);
+        drop(left_over);
+    }
+}
+
+impl Lane {
+    fn is(&self, live: &Arc<Live>) -> bool {
+        self.live.as_ref().is_some_and(|it| Arc::ptr_eq(it, live))
+    }
+}
+
+impl Pool {
+    pub fn new(settings: PoolSettings) -> Arc<Pool> {
+        let size = match settings.source {
+            RunnerSource::Command { size, .. } => size,
+            RunnerSource::Address(_) => 1,
+        };
+        let lane = |_| Lane {
+            live: None,
+            in_use: 0,
+            health: ProcessHealth::default(),
+        };
+        let patience = DOWN_PATIENCE.min(settings.start_timeout);
+        Arc::new(Pool {
+            settings,
+            patience,
+            state: Mutex::new(State {
+                lanes: (0..size).map(lane).collect(),
+                waiting: VecDeque::new(),
+            }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn size(&self) -> usize {
+        self.state().lanes.len()
+    }
+
+    /// Room for a call, as soon as there is some. An error says why there will be none.
+    pub async fn place(self: &Arc<Self>) -> Result<Place, String> {
+        let (give, mut given) = oneshot::channel();
+        let left_over = {
+            let mut state = self.state();
+            state.waiting.push_back(give);
+            self.hand_out(&mut state)
+        };
+        drop(left_over);
+        loop {
+            match tokio::time::timeout(self.patience, &mut given).await {
+                Ok(Ok(place)) => return Ok(place),
+                Ok(Err(_)) => return Err("the agent is ending".to_owned()),
+                Err(_) => {
+                    if let Some(why) = self.down() {
+                        return Err(why);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Why not one process is there, when none is.
+    fn down(&self) -> Option<String> {
+        let state = self.state();
+        if state.lanes.iter().any(|lane| lane.live.is_some()) {
+            return None;
+        }
+        let why = state
+            .lanes
+            .iter()
+            .find_map(|it| it.health.last_error.clone());
+        Some(why.unwrap_or_else(|| "it has not begun to listen".to_owned()))
+    }
+
+    /// Gives room to those who wait for it. What nobody took must be dropped without the lock.
+    fn hand_out(self: &Arc<Self>, state: &mut State) -> Option<Place> {
+        let mut spare: Option<Place> = None;
+        while !state.waiting.is_empty() {
+            let place = match spare.take() {
+                Some(place) => place,
+                None => self.free(state)?,
+            };
+            let Some(waiter) = state.waiting.pop_front() else {
+                return Some(place);
+            };
+            // Whoever does not wait any more leaves it to the next.
+            spare = waiter.send(place).err();
+        }
+        spare
+    }
+
+    /// A place in the process with the fewest calls.
+    fn free(self: &Arc<Self>, state: &mut State) -> Option<Place> {
+        let most = self.settings.in_flight;
+        let lanes = state.lanes.iter_mut().enumerate();
+        let (index, lane) = lanes
+            .filter(|(_, lane)| lane.live.is_some() && lane.in_use < most)
+            .min_by_key(|(_, lane)| lane.in_use)?;
+        let live = Arc::clone(lane.live.as_ref()?);
+        lane.in_use += 1;
+        Some(Place {
+            pool: Arc::clone(self),
+            lane: index,
+            live,
+        })
+    }
+
+    /// A process of this lane takes calls from now on.
+    pub fn ready(self: &Arc<Self>, lane: usize, address: SocketAddr, pid: u32) -> Arc<Live> {
+        let live = Arc::new(Live {
+            address,
+            lines: Lines::default(),
+            pipeline: self.settings.pipeline.then(Pipeline::default),
+            condemned: CancellationToken::new(),
+            gone: CancellationToken::new(),
+            ours: matches!(self.settings.source, RunnerSource::Command { .. }),
+        });
+        let left_over = {
+            let mut state = self.state();
+            let it = &mut state.lanes[lane];
+            (it.live, it.in_use) = (Some(Arc::clone(&live)), 0);
+            it.health.state = ProcessState::Ready;
+            (it.health.pid, it.health.address) = ((pid > 0).then_some(pid), Some(address));
+            self.hand_out(&mut state)
+        };
+        drop(left_over);
+        tracing::info!(runner = self.settings.name, %address, pid, "a runner is ready");
+        live
+    }
+
+    /// It takes none any more; those under way are told when nothing of it is left.
+    pub fn retire(&self, lane: usize) {
+        let mut state = self.state();
+        let it = &mut state.lanes[lane];
+        (it.live, it.in_use) = (None, 0);
+        it.health.state = ProcessState::Stopping;
+    }
+
+    pub fn starting(&self, lane: usize) {
+        let health = &mut self.state().lanes[lane].health;
+        health.state = ProcessState::Starting;
+        health.starts += 1;
+    }
+
+    pub fn backing_off(&self, lane: usize, why: &str, pause: Duration) {
+        let runner = &self.settings.name;
+        tracing::warn!(runner, why, ?pause, "a runner is not there");
+        let health = &mut self.state().lanes[lane].health;
+        health.state = ProcessState::BackingOff;
+        (health.pid, health.address) = (None, None);
+        health.last_error = Some(why.to_owned());
+    }
+
+    pub fn health(&self) -> PoolHealth {
+        let state = self.state();
+        let processes = state.lanes.iter().map(|lane| ProcessHealth {
+            in_flight: lane.in_use,
+            ..lane.health.clone()
+        });
+        PoolHealth {
+            name: self.settings.name.clone(),
+            processes: processes.collect(),
+            waiting: state.waiting.iter().filter(|it| !it.is_closed()).count(),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! One process of a pool: started on a port of its own, spoken to only when the listener there is
+//! its own, watched, and started again after it ended.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use delta_runner_protocol::{SOCKET_FLAG, SOCKET_VARIABLE};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::guard::{self, KILL, TERMINATE};
+use super::listener::{self, Listener};
+use super::settings::{PoolSettings, RunnerSource};
+use crate::progress::Lines;
+use crate::shim::Confinement;
+
+/// Between two looks whether it listens: short at first, an interpreter takes longer.
+const FIRST_LOOK: Duration = Duration::from_millis(10);
+const LAST_LOOK: Duration = Duration::from_millis(200);
+/// Tries to find a port that no other process of ours was given.
+const PORT_TRIES: u32 = 64;
+/// How long a guard may take to end everything once it must.
+const KILL_TIME: Duration = Duration::from_secs(15);
+/// Bytes read at once of what a runner prints.
+const PIECE: usize = 8 * 1024;
+/// Characters of its last line that are shown with the reason of its end.
+const MAX_HINT: usize = 300;
+
+/// What all processes of an agent have in common.
+pub(super) struct Launch {
+    /// This program, whose guard is started.
+    pub program: PathBuf,
+    pub env: HashMap<OsString, OsString>,
+    pub confinement: Confinement,
+    pub hidden: Vec<PathBuf>,
+    /// Ports that are given out: one that is free now may be given to two (RQ-9).
+    pub ports: Mutex<BTreeSet<u16>>,
+}
+
+/// Why a process is not there.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    #[error("no port is free: {0}")]
+    NoPort(io::Error),
+    #[error("it cannot be started: {0}")]
+    Spawn(io::Error),
+    #[error("it ended before it listened, {0}")]
+    Ended(String),
+    #[error("it did not listen within {0:?}")]
+    Silent(Duration),
+    #[error("somebody else listens on its port {0}")]
+    Foreign(u16),
+    #[error("it listens for everybody and not on 127.0.0.1 alone, where it was told to")]
+    Open,
+    #[error("nobody can say who listens on its port: {0}")]
+    Unknown(io::Error),
+}
+
+/// A process that listens where it was told to.
+pub(super) struct Process {
+    pub address: SocketAddr,
+    pub pid: u32,
+    guard: Child,
+    orders: ChildStdin,
+    last_line: LastLine,
+    _port: Port,
+}
+
+type LastLine = Arc<Mutex<String>>;
+
+/// A port that is given out, until it is dropped.
+struct Port {
+    launch: Arc<Launch>,
+    number: u16,
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        given(&self.launch).remove(&self.number);
+    }
+}
+
+fn given(launch: &Launch) -> std::sync::MutexGuard<'_, BTreeSet<u16>> {
+    let ports = launch.ports.lock();
+    ports.unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Process {
+    /// Starts one and waits until it listens. Dropped midway, it ends what it began.
+    pub async fn start(launch: &Arc<Launch>, pool: &PoolSettings) -> Result<Process, StartError> {
+        let port = free_port(launch).map_err(StartError::NoPort)?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number));
+        let begun = begin(launch, pool, address).await;
+        let (mut guard, orders) = begun.map_err(StartError::Spawn)?;
+        let last_line = LastLine::default();
+        show(&pool.name, guard.stdout.take(), &last_line);
+        show(&pool.name, guard.stderr.take(), &last_line);
+        let pid = guard.id().unwrap_or(0);
+        let mut process = Process {
+            address,
+            pid,
+            guard,
+            orders,
+            last_line,
+            _port: port,
+        };
+        match process.listens(pool.start_timeout).await {
+            Ok(()) => Ok(process),
+            Err(problem) => {
+                process.kill().await;
+                Err(problem)
+            }
+        }
+    }
+
+    async fn listens(&mut self, patience: Duration) -> Result<(), StartError> {
+        let (port, root) = (self.address.port(), i32::try_from(self.pid).unwrap_or(0));
+        let deadline = Instant::now() + patience;
+        let mut pause = FIRST_LOOK;
+        loop {
+            if let Ok(Some(status)) = self.guard.try_wait() {
+                return Err(StartError::Ended(self.last_words(status).await));
+            }
+            let look = tokio::task::spawn_blocking(move || listener::who(port, root)).await;
+            match look.unwrap_or_else(|problem| Err(io::Error::other(problem))) {
+                Ok(Listener::Ours) => return Ok(()),
+                Ok(Listener::Foreign) => return Err(StartError::Foreign(port)),
+                Ok(Listener::Open) => return Err(StartError::Open),
+                Ok(Listener::Nobody) if Instant::now() >= deadline => {
+                    return Err(StartError::Silent(patience));
+                }
+                Ok(Listener::Nobody) => {}
+                Err(problem) => return Err(StartError::Unknown(problem)),
+            }
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(LAST_LOOK),
+                _ = self.guard.wait() => {}
+            }
+        }
+    }
+
+    /// Waits for its end, and says how it came.
+    pub async fn ended(&mut self) -> String {
+        match self.guard.wait().await {
+            Ok(status) => {
+                self.sweep(status);
+                self.last_words(status).await
+            }
+            Err(problem) => format!("it cannot be waited for: {problem}"),
+        }
+    }
+
+    /// Asks it to end, and ends it after the grace.
+    pub async fn end(mut self, grace: Duration) {
+        let _ = self.orders.write_all(&[TERMINATE]).await;
+        if timeout(grace, self.guard.wait()).await.is_err() {
+            self.kill().await;
+        }
+    }
+
+    /// Ends everything of it. True when nothing is left.
+    pub async fn kill(&mut self) -> bool {
+        let _ = self.orders.write_all(&[KILL]).await;
+        match timeout(KILL_TIME, self.guard.wait()).await {
+            Ok(Ok(status)) => {
+                self.sweep(status);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A guard that was itself killed has left the runner in its group.
+    fn sweep(&self, status: ExitStatus) {
+        use std::os::unix::process::ExitStatusExt;
+        let group = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        if let (Some(group), Some(_)) = (group, status.signal()) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    async fn last_words(&self, status: ExitStatus) -> String {
+        // What it printed last may still be on its way.
+        sleep(FIRST_LOOK).await;
+        let line = self.last_line.lock();
+        let line = line.unwrap_or_else(PoisonError::into_inner);
+        let how = match status.code() {
+            Some(code) => format!("with exit code {code}"),
+            None => "by a signal".to_owned(),
+        };
+        match line.is_empty() {
+            true => how,
+            false => format!("{how}: {line}"),
+        }
+    }
+}
+
+async fn begin(
+    launch: &Launch,
+    pool: &PoolSettings,
+    address: SocketAddr,
+) -> io::Result<(Child, ChildStdin)> {
+    let RunnerSource::Command {
+        words, env, folder, ..
+    } = &pool.source
+    else {
+        return Err(io::Error::other("a runner of somebody else's"));
+    };
+    let address = address.to_string();
+    let mut guard = Command::new(&launch.program)
+        .arg(guard::SUBCOMMAND)
+        .env_clear()
+        .envs(&launch.env)
+        .envs(env.iter().map(|(name, value)| (name, value)))
+        // Older runners read the one, newer ones the other.
+        .env(SOCKET_VARIABLE, &address)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let mut orders = guard.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    let words = words.iter().map(OsString::from);
+    let order = guard::Order {
+        words: words.chain([SOCKET_FLAG.into(), address.into()]).collect(),
+        folder: folder.clone(),
+        confinement: launch.confinement,
+        hidden: launch.hidden.clone(),
+    };
+    let mut line = serde_json::to_vec(&order)?;
+    line.push(b'\n');
+    orders.write_all(&line).await?;
+    Ok((guard, orders))
+}
+
+/// A port that is free and was given to nobody. Somebody may still be quicker to take it: then the
+/// runner cannot listen, and gets another.
+fn free_port(launch: &Arc<Launch>) -> io::Result<Port> {
+    for _ in 0..PORT_TRIES {
+        let number = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
+        if given(launch).insert(number) {
+            let launch = Arc::clone(launch);
+            return Ok(Port { launch, number });
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// Passes on what a runner prints, line by line (RQ-17).
+fn show(pool: &str, output: Option<impl AsyncRead + Unpin + Send + 'static>, last: &LastLine) {
+    let Some(mut output) = output else { return };
+    let (pool, last) = (pool.to_owned(), Arc::clone(last));
+    tokio::spawn(async move {
+        let (mut lines, mut piece) = (Lines::default(), vec![0; PIECE]);
+        let line = |line: &[u8]| {
+            let text = String::from_utf8_lossy(line);
+            let text: String = text.chars().filter(|c| !c.is_control()).collect();
+            tracing::info!(runner = pool, "{text}");
+            if !text.trim().is_empty() {
+                let hint = text.chars().take(MAX_HINT).collect();
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = hint;
+            }
+        };
+        while let Ok(length @ 1..) = output.read(&mut piece).await {
+            lines.push(&piece[..length], line);
+        }
+        lines.finish(line);
+    });
+}

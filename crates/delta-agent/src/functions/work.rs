@@ -1,0 +1,50 @@
+//! The work of a lease that is a call: no workspace, no shim, no log, and nothing on the disk.
+
+use std::time::Duration;
+
+use delta_core::Cause;
+use delta_wire::job_spec::FunctionSpec;
+
+use super::{Call, CallEnd, Functions};
+use crate::clock;
+use crate::executor::Ended;
+use crate::unbegun::not_begun;
+use crate::work::{Assignment, WorkEnd};
+
+/// Carries out the call under a lease. Orders to stop, also those at the lease's local end, come
+/// from its session: it lives in this process, as the call does.
+pub(crate) async fn perform(
+    assignment: &Assignment,
+    functions: &Functions,
+    function: FunctionSpec,
+) -> Result<WorkEnd, Box<Ended>> {
+    let context = &assignment.context;
+    if context.untrusted {
+        // Its author could call any handler of these processes, with whatever they may do.
+        let summary = "a run that is not trusted may not call functions";
+        return Err(not_begun(Cause::SpecError, summary.to_owned()));
+    }
+    let started_at = clock::wall_time();
+    let left = assignment.must_finish_by.since(clock::now());
+    let identity = &assignment.identity;
+    let call = Call {
+        job_id: identity.job_id.clone(),
+        attempt: identity.attempt,
+        lease_epoch: identity.lease_epoch,
+        function,
+        time_left: Duration::from_millis(u64::try_from(left.0).unwrap_or(0)),
+        worker_id: format!("{}/{}", context.settings.name, context.slot),
+    };
+    let CallEnd { ended, answer } = functions.call(&call, assignment.stop.clone()).await;
+    Ok(WorkEnd {
+        ended,
+        started_at,
+        finished_at: clock::wall_time(),
+        steps: Vec::new(),
+        summary: None,
+        artifacts: 0,
+        answer,
+        remains: None,
+        folder: None,
+    })
+}

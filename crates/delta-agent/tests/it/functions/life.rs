@@ -1,0 +1,244 @@
+//! Runner processes: how they are started, whom they are taken for, and that they end.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::process::{Child, Command};
+
+use delta_agent::executor::{Outcome, StopReason};
+use delta_agent::functions::{PoolHealth, ProcessState};
+use delta_core::Cause;
+use serde_json::json;
+
+use super::bench::{Pools, hostile, join_all, order};
+use crate::bench::{PATIENCE, is_running, until};
+
+// RQ-7, A46, RP-54: both ways to be told the address, and nothing of the agent's.
+#[tokio::test]
+async fn a_runner_is_told_its_address_twice_and_sees_nothing_of_the_agent() {
+    let place = tempfile::tempdir().expect("a folder");
+    let path = place.path().canonicalize().expect("a path");
+    let more = format!("env: {{OWN: mine}}\n    working_folder: {}", path.display());
+    let pools = Pools::start(&more);
+    let me = pools.result("h#process", json!({})).await;
+    let env = me["env"].as_object().unwrap();
+    let address = env["RRQ_RUNNER_TCP_SOCKET"].as_str().unwrap();
+    let known = pools.pool("h").processes[0].address.unwrap();
+    assert_eq!(address, known.to_string());
+    assert!(known.ip().is_loopback());
+    let argv: Vec<&str> = me["argv"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|it| it.as_str())
+        .collect();
+    assert_eq!(argv[1..], ["--tcp-socket", address]);
+    assert_eq!(env["OWN"], "mine");
+    assert_eq!(me["cwd"], path.to_str().unwrap());
+    // The last ones are a shell's own, and `python3` may be started by one.
+    let allowed = [
+        "PATH", "LANG", "HOME", "LC_CTYPE", "PWD", "OLDPWD", "SHLVL", "_",
+    ];
+    for (name, value) in std::env::vars().filter(|(name, _)| !allowed.contains(&&**name)) {
+        let passed = env.get(&name).is_some_and(|it| *it == *value);
+        assert!(!passed, "{name} is none of its business");
+    }
+    assert!(!env.keys().any(|name| name.starts_with("DELTA_")));
+    // Its parent is no init, which some runners do not live under.
+    assert_eq!(
+        me["parent"].as_u64(),
+        pools.pool("h").processes[0].pid.map(u64::from)
+    );
+}
+
+// RQ-9
+#[tokio::test]
+async fn every_process_of_a_pool_has_a_port_of_its_own() {
+    let pools = Pools::start("size: 6\n    in_flight: 1");
+    pools.ready().await;
+    let processes = pools.pool("h").processes;
+    let ports: BTreeSet<_> = processes
+        .iter()
+        .map(|it| it.address.unwrap().port())
+        .collect();
+    assert_eq!(ports.len(), 6);
+    let begun = pools.until("each has one", |pool| {
+        pool.processes.iter().all(|it| it.in_flight == 1)
+    });
+    let calls = join_all((0..6).map(|_| pools.call("h#wait", json!({"seconds": 1}))));
+    tokio::join!(calls, begun);
+}
+
+// A46: a stranger on its port is not spoken to, and it gets another port.
+#[tokio::test]
+async fn a_listener_that_is_not_the_child_is_refused() {
+    let place = tempfile::tempdir().expect("a folder");
+    let here = place.path().join("port");
+    let more = format!("env: {{MODE: elsewhere, HERE: {}}}", here.display());
+    let pools = Pools::start(&more);
+    let port = || std::fs::read_to_string(&here).ok()?.parse::<u16>().ok();
+    until("it says its port", || port().is_some()).await;
+    let taken = port().unwrap();
+    let stranger = TcpListener::bind(("127.0.0.1", taken)).expect("the port");
+    stranger.set_nonblocking(true).expect("a socket");
+    pools.never_ready("somebody else listens").await;
+    pools.ready().await;
+    assert_ne!(pools.pool("h").processes[0].address.unwrap().port(), taken);
+    assert!(pools.result("h#echo", json!({})).await.is_object());
+    let error = stranger.accept().expect_err("nobody came");
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+// RQ-8
+#[tokio::test]
+async fn a_runner_that_listens_for_everybody_is_refused() {
+    let pools = Pools::start("env: {MODE: open}");
+    pools.never_ready("listens for everybody").await;
+}
+
+#[tokio::test]
+async fn a_runner_that_does_not_come_up_says_why_and_its_calls_are_tried_elsewhere() {
+    for (more, words) in [
+        (
+            "start_timeout: 2s\n    env: {MODE: exits}",
+            "exit code 3: no such module",
+        ),
+        (
+            "start_timeout: 300ms\n    env: {MODE: silent}",
+            "did not listen within",
+        ),
+    ] {
+        let pools = Pools::start(more);
+        let end = pools.call("h#echo", json!({})).await;
+        assert_eq!(end.ended.cause, Some(Cause::AgentError), "{end:?}");
+        assert!(end.ended.summary.contains("`h` is not there"), "{end:?}");
+        pools.never_ready(words).await;
+        let process = pools.pool("h").processes[0].clone();
+        assert!(
+            process.starts > 1 || process.state != ProcessState::Ready,
+            "{process:?}"
+        );
+    }
+    let pools = Pools::of("pools: {h: {command: [/no/such/program]}}");
+    pools.never_ready("cannot start /no/such/program").await;
+}
+
+// kill -9 of the runner in mid call: the agent's failure, and the next call is answered.
+#[tokio::test]
+async fn a_runner_that_dies_is_started_again_and_its_calls_are_the_agents_failures() {
+    for more in ["", "pipeline: true"] {
+        let pools = Pools::start(more);
+        let neighbour = pools.call("h#wait", json!({}));
+        let dying = async {
+            pools
+                .until("one is under way", |pool| pool.processes[0].in_flight == 1)
+                .await;
+            pools.call("h#die", json!({})).await
+        };
+        let (neighbour, dying) = tokio::join!(neighbour, dying);
+        for end in [&neighbour, &dying] {
+            assert_eq!(end.ended.cause, Some(Cause::AgentError), "{end:?}");
+            assert_eq!(end.ended.outcome, Outcome::Failed { exit_code: None });
+        }
+        let me = pools.result("h#process", json!({})).await;
+        let killed = Command::new("kill")
+            .args(["-9", &me["pid"].to_string()])
+            .status();
+        assert!(killed.expect("kill").success());
+        let starts = |count| {
+            move |pool: &PoolHealth| {
+                pool.processes[0].starts >= count && pool.processes[0].state == ProcessState::Ready
+            }
+        };
+        pools.until("it is back", starts(3)).await;
+        let again = pools.result("h#process", json!({})).await;
+        assert_ne!(again["pid"], me["pid"]);
+    }
+}
+
+// D9: nothing of a runner outlives its agent, not even what it moved to a session of its own.
+#[tokio::test]
+async fn runners_and_what_they_started_end_with_their_agent() {
+    for orderly in [true, false] {
+        let place = tempfile::tempdir().expect("a folder");
+        let script = place.path().join("run.sh");
+        let child = place.path().join("child");
+        let text = format!(
+            "setsid sleep 600 & echo $! > {}\nexec python3 {} \"$@\"\n",
+            child.display(),
+            hostile().display()
+        );
+        std::fs::write(&script, text).expect("a script");
+        let file = format!("pools: {{h: {{command: [sh, {}]}}}}", script.display());
+        let pools = Pools::of(&file);
+        let me = pools.result("h#process", json!({})).await;
+        let pids = [
+            me["pid"].to_string(),
+            me["parent"].to_string(),
+            std::fs::read_to_string(&child)
+                .expect("a number")
+                .trim()
+                .to_owned(),
+        ];
+        assert!(pids.iter().all(|pid| is_running(pid)), "{pids:?}");
+        match orderly {
+            true => pools.functions.shut_down().await,
+            // As when the agent is killed: the pipe to the guard closes.
+            false => drop(pools),
+        }
+        until("all of it is gone", || {
+            !pids.iter().any(|pid| is_running(pid))
+        })
+        .await;
+    }
+}
+
+/// A runner that somebody else keeps alive.
+struct Other(Child);
+
+impl Other {
+    fn start(port: u16) -> Other {
+        let address = format!("127.0.0.1:{port}");
+        let child = Command::new("python3")
+            .arg(hostile())
+            .env("RRQ_RUNNER_TCP_SOCKET", address)
+            .spawn();
+        Other(child.expect("python3"))
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn a_runner_of_somebody_elses_is_called_and_found_again() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let file = format!("pools: {{h: {{address: '127.0.0.1:{port}', grace: 300ms}}}}");
+    let pools = Pools::of(&file);
+    pools.never_ready("refused").await;
+    let other = Other::start(port);
+    pools.ready().await;
+    assert!(pools.result("h#echo", json!({})).await.is_object());
+    // It cannot be ended from here, and nobody claims that it was.
+    let stop = tokio::sync::watch::Sender::new(None);
+    let ordering = async {
+        pools
+            .until("one is under way", |pool| pool.processes[0].in_flight == 1)
+            .await;
+        stop.send_replace(order(StopReason::Canceled, PATIENCE));
+    };
+    let call = pools.call_until("h#never", json!({}), stop.subscribe());
+    let (end, ()) = tokio::join!(call, ordering);
+    assert!(!end.ended.confirmed, "{end:?}");
+    drop(other);
+    let _other = Other::start(port);
+    pools.ready().await;
+    assert!(pools.result("h#echo", json!({})).await.is_object());
+}
