@@ -84,7 +84,10 @@ fn enqueue(person: &Person, body: &Value) -> Value {
 }
 
 fn call(person: &Person, id: &Value) -> Value {
-    person.get(&format!("/api/v1/functions/{}", id.as_str().expect("an id")))
+    person.get(&format!(
+        "/api/v1/functions/{}",
+        id.as_str().expect("an id")
+    ))
 }
 
 #[track_caller]
@@ -105,7 +108,10 @@ fn functions_are_called_from_the_command_line_in_two_languages() {
     let done = server.cli(&["enqueue", "rs#echo", "--params", r#"{"a":[1]}"#, "--wait"]);
     let result: Value = serde_json::from_str(&done.stdout).expect("a result");
     assert_eq!(result["params"], json!({"a": [1]}), "{done:?}");
-    assert_eq!((&result["attempt"], &result["queue"]), (&json!(1), &json!("default")));
+    assert_eq!(
+        (&result["attempt"], &result["queue"]),
+        (&json!(1), &json!("default"))
+    );
     assert!(result["epoch"].as_u64().expect("an epoch") > 0, "A72");
     // By the agent's own route, and tried again when it asks for it.
     let done = server.cli(&["enqueue", "later", "--wait"]);
@@ -118,7 +124,11 @@ fn functions_are_called_from_the_command_line_in_two_languages() {
     let done = server.cli(&["enqueue", "ruby#x"]);
     assert!(done.stderr.contains("no agent has this runner"), "{done:?}");
     let done = server.cli(&["dead-letters"]);
-    assert_eq!(done.stdout.lines().count(), 4, "a header and three: {done:?}");
+    assert_eq!(
+        done.stdout.lines().count(),
+        4,
+        "a header and three: {done:?}"
+    );
     let done = server.cli(&["requeue", "--function", "nosuch", "--dry-run"]);
     assert!(done.stderr.contains("1 would be called again"), "{done:?}");
     let done = server.cli(&["requeue", "--all", "--purge"]);
@@ -160,7 +170,12 @@ print(client.wait(waits.id, timeout=60).state)
         .expect("python3");
     let said = String::from_utf8_lossy(&output.stdout);
     let expected = "8\n190\nno address bad_address {'to': 1} True\nCANCELED\n";
-    assert_eq!(said, expected, "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        said,
+        expected,
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     server.check();
 }
 
@@ -173,12 +188,24 @@ fn a_poison_call_ends_in_the_dead_letters_and_others_go_on() {
     let poison = enqueue(&person, &poison);
     let path = server.folder().join("noted");
     let good: Vec<Value> = (0..20)
-        .map(|n| enqueue(&person, &json!({"function": "py#note", "params": {"n": n, "path": path},
-            "max_attempts": 10, "backoff_seconds": 0.05})))
+        .map(|n| {
+            enqueue(
+                &person,
+                &json!({"function": "py#note", "params": {"n": n, "path": path},
+            "max_attempts": 10, "backoff_seconds": 0.05}),
+            )
+        })
         .collect();
     let dead = ended(&person, &poison["id"]);
-    assert_eq!((&dead["attempts"], &dead["dead_letter"]), (&json!(3), &json!(true)), "{dead}");
-    assert_eq!(dead["cause"], "agent_error", "not the handler's word: {dead}");
+    assert_eq!(
+        (&dead["attempts"], &dead["dead_letter"]),
+        (&json!(3), &json!(true)),
+        "{dead}"
+    );
+    assert_eq!(
+        dead["cause"], "agent_error",
+        "not the handler's word: {dead}"
+    );
     for (n, call) in good.iter().enumerate() {
         let done = ended(&person, &call["id"]);
         assert_eq!(done["result"], json!(2 * n), "{done}");
@@ -195,27 +222,43 @@ fn a_drain_outlives_kill_9_of_server_and_agent() {
     let first = agent(&server, "one");
     let path = server.folder().join("noted");
     let bodies: Vec<Value> = (0..calls)
-        .map(|n| json!({"function": "py#note", "params": {"n": n, "path": path},
-            "max_attempts": 10, "backoff_seconds": 0.05}))
+        .map(|n| {
+            json!({"function": "py#note", "params": {"n": n, "path": path},
+            "max_attempts": 10, "backoff_seconds": 0.05})
+        })
         .collect();
     let mut ids = Vec::new();
     for some in bodies.chunks(1000) {
         let made = enqueue(&person, &json!({ "functions": some }));
         ids.extend(made["functions"].as_array().expect("calls").iter().cloned());
     }
-    let noted = || std::fs::read_to_string(&path).unwrap_or_default().lines().count();
+    let noted = || {
+        std::fs::read_to_string(&path)
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
     until("work has begun", noted, |count| *count >= 20);
     server.kill9();
-    server.process().wait(Duration::from_secs(20)).expect("its end");
+    server
+        .process()
+        .wait(Duration::from_secs(20))
+        .expect("its end");
     server.start_again();
     until("it goes on", noted, |count| *count >= 60);
     first.kill9().expect("kill -9");
     let _second = agent(&server, "two");
     for (n, made) in ids.iter().enumerate() {
         let done = ended(&person, &made["id"]);
-        assert_eq!((&done["state"], &done["result"]), (&json!("SUCCEEDED"), &json!(2 * n)), "{done}");
+        assert_eq!(
+            (&done["state"], &done["result"]),
+            (&json!("SUCCEEDED"), &json!(2 * n)),
+            "{done}"
+        );
         let ends = person.events(done["id"].as_str().expect("an id"));
-        let ends = ends.iter().filter(|event| event.to_string().contains(r#""succeeded""#));
+        let ends = ends
+            .iter()
+            .filter(|event| event.to_string().contains(r#""succeeded""#));
         assert!(ends.count() >= 1, "it ended in its history");
     }
     let text = std::fs::read_to_string(&path).expect("what was noted");
@@ -234,14 +277,22 @@ fn a_stopped_agent_wakes_up_to_a_call_that_another_has_finished() {
     let body = json!({"function": "py#slow", "params": {"path": path, "go": go},
         "timeout_seconds": 60});
     let made = enqueue(&person, &body);
-    let begun = || std::fs::read_to_string(&path).unwrap_or_default().lines().count();
+    let begun = || {
+        std::fs::read_to_string(&path)
+            .unwrap_or_default()
+            .lines()
+            .count()
+    };
     until("the first has begun", begun, |count| *count == 1);
     first.stop().expect("SIGSTOP");
     let _second = agent(&server, "two");
     until("the second has begun", begun, |count| *count >= 2);
     std::fs::write(&go, "").unwrap();
     let done = ended(&person, &made["id"]);
-    assert_eq!((&done["state"], &done["result"]), (&json!("SUCCEEDED"), &json!("done")));
+    assert_eq!(
+        (&done["state"], &done["result"]),
+        (&json!("SUCCEEDED"), &json!("done"))
+    );
     let before = call(&person, &made["id"]);
     first.cont().expect("SIGCONT");
     // It says what it has, hears that it is late, and takes the next call.

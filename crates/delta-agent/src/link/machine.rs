@@ -93,8 +93,8 @@ impl Machine {
         self.work.push("function");
         self.runtimes
             .extend(runners.pools.iter().map(|pool| Runtime {
-                name: "runner".to_owned(),
-                version: pool.name.clone(),
+                name: format!("runner:{}", pool.name),
+                version: String::new(),
             }));
         self
     }
@@ -114,7 +114,10 @@ impl Machine {
         ];
         tags.extend(self.work.iter().map(|work| format!("work:{work}")));
         let runtimes = self.runtimes.iter();
-        tags.extend(runtimes.map(|it| format!("{}={}", it.name, it.version)));
+        tags.extend(runtimes.map(|it| match it.version.is_empty() {
+            true => it.name.clone(),
+            false => format!("{}={}", it.name, it.version),
+        }));
         tags.extend(self.docker.then(|| "docker".to_owned()));
         tags
     }

@@ -119,7 +119,8 @@ async fn until_empty(user: &mut Connection, all: usize, tell: &impl Fn(u64)) -> 
     let mut done = 0;
     loop {
         let answer = user.get("/api/v1/queues/default").await?;
-        let queue: QueueView = serde_json::from_slice(&answer.expect(200, "looking at the queue")?)?;
+        let queue: QueueView =
+            serde_json::from_slice(&answer.expect(200, "looking at the queue")?)?;
         let now = all.saturating_sub(queue.depth as usize);
         tell(now.saturating_sub(done) as u64);
         done = now.max(done);
@@ -143,7 +144,11 @@ async fn taken(user: &mut Connection, count: usize) -> Result<Duration> {
             continue;
         }
         for call in page.functions.iter().take(count - seen) {
-            ensure!(call.state == JobState::Succeeded, "a call failed: {:?}", call.cause);
+            ensure!(
+                call.state == JobState::Succeeded,
+                "a call failed: {:?}",
+                call.cause
+            );
             first = Some(first.map_or(call.created_at, |at| at.min(call.created_at)));
             last = last.max(call.ended_at);
         }

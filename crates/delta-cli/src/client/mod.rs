@@ -101,7 +101,12 @@ impl Client {
 
 /// Reads an answer. One that cannot be read is a newer or a foreign server.
 pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
-    serde_json::from_str(text).map_err(|error| {
+    understood(serde_json::from_str(text))
+}
+
+/// The same for what is read in another way.
+pub fn understood<T>(read: Result<T, serde_json::Error>) -> Result<T, Failure> {
+    read.map_err(|error| {
         Failure::new(Exit::Internal, "the server's answer cannot be understood")
             .because(error)
             .next("compare `delta-ci --version` here and on the server")

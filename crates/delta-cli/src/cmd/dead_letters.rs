@@ -154,7 +154,7 @@ async fn show(client: &Client, id: &str, terminal: &Terminal) -> Done {
         terminal.data(&text);
         return Ok(Exit::Ok);
     }
-    let detail: FunctionDetail = client::read(&text)?;
+    let detail = client::understood(FunctionDetail::parse(&text))?;
     let view = &detail.view;
     let (function, queue) = (clean::text(&view.function), clean::text(&view.queue));
     terminal.data(&format!(

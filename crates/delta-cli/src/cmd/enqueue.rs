@@ -174,7 +174,7 @@ async fn wait(client: &Client, made: &FunctionView, terminal: &Terminal) -> Done
     let mut told = (made.state, made.attempts);
     loop {
         let text = client.get_text(&path).await?;
-        let detail: FunctionDetail = client::read(&text)?;
+        let detail = client::understood(FunctionDetail::parse(&text))?;
         let view = &detail.view;
         if view.has_ended() {
             return Ok(ended(view, &text, began, terminal));

@@ -2,12 +2,13 @@
 //! shown of calls, queues and dead letters.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::create_run::{DEFAULT_ATTEMPTS, MAX_ATTEMPTS, priority, timeout};
 use super::requests::strict;
 use super::views::AttemptView;
-use crate::answer::{FunctionError, JsonText};
+use crate::answer::{FunctionAnswer, FunctionError, JsonText};
 use crate::fields::{Fields, Node, read_text};
 use crate::invalid::{Invalid, Problems};
 use crate::job_spec::{
@@ -241,8 +242,9 @@ pub struct FunctionList {
     pub next_cursor: Option<String>,
 }
 
-/// A call with everything that is known of it.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+/// A call with everything that is known of it. Read by [`FunctionDetail::parse`]: a text that is kept
+/// byte for byte cannot be told from a part of something else.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct FunctionDetail {
     #[serde(flatten)]
     pub view: FunctionView,
@@ -259,7 +261,7 @@ pub struct FunctionDetail {
 }
 
 /// One attempt at a call.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct FunctionTry {
     #[serde(flatten)]
     pub attempt: AttemptView,
@@ -271,6 +273,35 @@ pub struct FunctionTry {
 }
 
 impl FunctionDetail {
+    /// Reads what the server wrote.
+    pub fn parse(text: &str) -> Result<FunctionDetail, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Rest<'a> {
+            params: JsonText,
+            #[serde(default)]
+            trace_context: std::collections::BTreeMap<String, String>,
+            #[serde(borrow)]
+            tries: Vec<&'a RawValue>,
+            requeue_of: Option<String>,
+        }
+        let rest: Rest<'_> = serde_json::from_str(text)?;
+        let tries = rest.tries.iter().map(|text| {
+            let answer: FunctionAnswer = serde_json::from_str(text.get())?;
+            Ok(FunctionTry {
+                attempt: serde_json::from_str(text.get())?,
+                result: answer.result,
+                error: answer.error,
+            })
+        });
+        Ok(FunctionDetail {
+            tries: tries.collect::<Result<_, serde_json::Error>>()?,
+            view: serde_json::from_str(text)?,
+            params: rest.params,
+            trace_context: rest.trace_context,
+            requeue_of: rest.requeue_of,
+        })
+    }
+
     /// What was asked for, out of the spec it was kept in.
     pub fn asked(spec: &FunctionSpec) -> (JsonText, std::collections::BTreeMap<String, String>) {
         let carried = spec.trace_context.iter().cloned();
@@ -459,6 +490,26 @@ mod tests {
             vec![r#"{"function":"f"}"#; MAX_FUNCTIONS + 1].join(",")
         );
         assert!(wrong(&many).contains("functions"));
+    }
+
+    #[test]
+    fn a_call_reads_back_with_its_result_byte_for_byte() {
+        let text = r#"{"id":"run_1","function":"f","queue":"default","state":"SUCCEEDED",
+            "attempts":1,"max_attempts":3,"result":{ "a" : 1.0 },
+            "created_at":"2026-01-31T12:00:00Z","ended_at":"2026-01-31T12:00:01Z","params":{"b":2 },
+            "tries":[{"attempt":1,"state":"SUCCEEDED","created_at":"2026-01-31T12:00:00Z",
+            "losses":0,"dispatches":0,"leases":[],"result":{ "a" : 1.0 },
+            "error":{"message":"m","details":[ 1 ]}}]}"#;
+        let detail = FunctionDetail::parse(text).expect("a call");
+        let result = |json: &Option<JsonText>| json.as_ref().map(|it| it.as_str().to_owned());
+        assert_eq!(
+            result(&detail.view.result).as_deref(),
+            Some(r#"{ "a" : 1.0 }"#)
+        );
+        assert_eq!(detail.params.as_str(), r#"{"b":2 }"#);
+        assert!(detail.view.has_ended());
+        let error = detail.tries[0].error.as_ref().expect("an error");
+        assert_eq!(result(&error.details).as_deref(), Some("[ 1 ]"));
     }
 
     #[test]
