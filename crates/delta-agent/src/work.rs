@@ -140,10 +140,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
 impl Assignment {
     async fn begin(&mut self) -> Result<WorkEnd, Box<Ended>> {
         let spec = spec::read(&self.granted, self.context.kinds());
-        if let Ok(JobSpec {
-            name: Some(name), ..
-        }) = &spec
-        {
+        if let Some(name) = spec.as_ref().ok().and_then(|it| it.name.as_ref()) {
             self.identity.job_name.clone_from(name);
         }
         self.tell_started();

@@ -25,6 +25,9 @@ use crate::executor::{StopOrder, StopReason};
 const LOST_GRACE: Duration = Duration::from_secs(1);
 /// How long the last answer of a process that ended may still be on its way.
 const LAST_ANSWER: Duration = Duration::from_millis(200);
+/// How long a place stays taken after its connection broke: the process may have ended, and nobody
+/// else should be sent there before that is known.
+const NOTICE: Duration = Duration::from_millis(200);
 /// How long the end of a process is waited for.
 const END_TIME: Duration = Duration::from_secs(20);
 /// Processes that a call is offered to in turn when none of them takes it, and how long each may
@@ -110,7 +113,12 @@ pub(super) async fn carry_out(
         let kill_at = stopping.as_ref().map(|it| it.kill_at);
         let (why, by) = tokio::select! {
             biased;
-            answer = &mut exchange => return judge(answer, stopping, live),
+            answer = &mut exchange => {
+                if live.ours && matches!(answer, Err(Trouble::Broken(_))) {
+                    let _ = timeout(NOTICE, live.gone.cancelled()).await;
+                }
+                return judge(answer, stopping, live);
+            }
             order = next(stop) => (Why::Ordered(order.reason), bounded(order, pool.grace)),
             () = moment(silent_at), if stopping.is_none() => {
                 (Why::Silent, Instant::now() + pool.grace)

@@ -199,10 +199,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let state = args
         .state_dir
         .unwrap_or_else(|| args.work_dir.join("state"));
-    let client = match (args.cert, args.key) {
-        (Some(cert), Some(key)) => Some(ClientFiles { cert, key }),
-        _ => None,
-    };
+    let client = args.cert.zip(args.key);
+    let client = client.map(|(cert, key)| ClientFiles { cert, key });
     let given = Given {
         token_file: args.token_file,
         enroll_token_file: args.enroll_token_file,
