@@ -14,7 +14,8 @@ from .harness import ROOT, RunnerCase
 class Examples(RunnerCase):
     def test_the_readme_works_as_printed(self) -> None:
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-        self.assertEqual(len(blocks), 1)
+        self.assertEqual(len(blocks), 2)
+        compile(blocks[1], "a producer", "exec")
         (self.folder / "jobs.py").write_text(blocks[0])
         caller = self.caller(self.start(app="jobs:app", folder=self.folder))
         self.assertEqual(caller.ask("send_email", to="a@b.c")["result"], {"sent_to": "a@b.c"})

@@ -238,8 +238,6 @@ pub fn delta_ci() -> Spawn {
 pub struct Done {
     pub code: Option<i32>,
     pub stdout: String,
-    /// Shown when something else was expected.
-    #[expect(dead_code, reason = "read by Debug")]
     pub stderr: String,
 }
 

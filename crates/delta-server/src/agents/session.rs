@@ -56,6 +56,8 @@ pub struct Session {
     pub drain: Option<Text>,
     /// The agent itself wants no work.
     resting: bool,
+    /// It lost a lease without a word, and has said nothing since.
+    missing: bool,
     pub quarantined: bool,
     /// Its place among the sessions of this server.
     pub entry: Option<Entry>,
@@ -104,6 +106,7 @@ impl Session {
             offer,
             drain: None,
             resting: false,
+            missing: false,
             quarantined: false,
             entry: None,
             in_flight: 0,
@@ -254,7 +257,7 @@ impl Session {
             return;
         }
         // Presence gates what is assigned (EP-49): a program that hangs takes no work.
-        if self.is_silent() {
+        if self.is_silent() || self.missing {
             return self.stop_asking();
         }
         self.outbox.rest(false);
@@ -279,9 +282,21 @@ impl Session {
         self.heard.elapsed() >= OFFLINE_AFTER
     }
 
+    /// A lease was lost. An agent that was not heard as often as it should be gets no more of them
+    /// before it says something: it may be stopped or cut off, with many slots that wait.
+    pub fn lost_a_lease(&mut self) {
+        let interval = self.app.writer.shared().settings.heartbeat_interval;
+        let interval = Duration::from_millis(interval.0.unsigned_abs());
+        if self.heard.elapsed() > interval {
+            self.missing = true;
+            self.stop_asking();
+        }
+    }
+
     /// The agent has said something, whatever it is.
     pub fn heard(&mut self) {
-        if self.is_silent() && self.drain.is_none() && self.rest_until.is_none() {
+        let was_missing = std::mem::take(&mut self.missing);
+        if (self.is_silent() || was_missing) && self.drain.is_none() && self.rest_until.is_none() {
             self.outbox.rest(false);
         }
         let noted = self.heard_noted.elapsed() < HEARD_EVERY && !self.is_silent();

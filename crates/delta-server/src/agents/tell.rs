@@ -240,6 +240,7 @@ impl Session {
                         _ => Reason::LeaseRevoked,
                     },
                 );
+                self.lost_a_lease();
             }
         }
     }
