@@ -1,5 +1,6 @@
-//! Functions with everything real: the server, agents with runner pools, runners in Python and Rust,
-//! the command line and the Python client; and what is killed or stopped while they are called.
+//! Functions with everything real: the server, agents with runner pools, runners in Python and
+//! Rust, the command line and the Python client; and what is killed or stopped while they are
+//! called.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -33,8 +33,8 @@ const TIDY_EVERY: Duration = Duration::from_secs(3600);
 /// Agents that were not seen for this long are forgotten: machines that come and go would fill the
 /// list of those that stay.
 const AGENT_KEPT: Span = Span::hours(24 * 30);
-/// How often servers beside others look at what is set about queues: a pause is asked for by people,
-/// who see within seconds that it counts everywhere.
+/// How often servers beside others look at what is set about queues: a pause is asked for by
+/// people, who see within seconds that it counts everywhere.
 const READ_QUEUES_EVERY: Duration = Duration::from_secs(2);
 /// Runs asked about in one read.
 const TIDY_LIMIT: usize = 500;

@@ -77,8 +77,8 @@ pub trait Store: Send {
     /// last event's version and hash. Returns the deleted ids, so that their logs can go too.
     fn prune(&mut self, before: Millis, limit: usize) -> Result<Vec<RunId>, StoreError>;
 
-    /// The same for up to `limit` runs that say themselves how long they are kept, once that is over
-    /// at `now`.
+    /// The same for up to `limit` runs that say themselves how long they are kept, once that is
+    /// over at `now`.
     fn prune_kept(&mut self, now: Millis, limit: usize) -> Result<Vec<RunId>, StoreError>;
 
     /// The incarnation of this store (A72): set when it was made, raised after a restore.

@@ -1,5 +1,5 @@
-//! Calls of a function in a real runner, by a real agent: from enqueue to the result known, one at a
-//! time, and as many as its pool takes together. Everything durable.
+//! Calls of a function in a real runner, by a real agent: from enqueue to the result known, one
+//! at a time, and as many as its pool takes together. Everything durable.
 
 use std::time::{Duration, Instant};
 

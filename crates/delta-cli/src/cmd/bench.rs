@@ -53,7 +53,7 @@ const FUNCTIONS_EXAMPLES: &str = "\
 Examples:
   delta-ci bench functions --function echo -- ./target/release/examples/table
   delta-ci bench functions --pipeline --in-flight 64 --together 50000 -- ./jobs
-  delta-ci bench functions --function send --params '{\"to\":\"x\"}' -- python3 -m delta_runner m:app
+  delta-ci bench functions --function send --params '{\"to\":\"x\"}' -- ./jobs
 
 The command is a runner: it gets --tcp-socket, and must know the function.";
 

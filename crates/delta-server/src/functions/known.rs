@@ -1,6 +1,6 @@
-//! Which runners there are at all: those of every agent that has registered and was not forgotten,
-//! here now or not. A function of a runner that nobody has ever had fails at once (RQ-45); one whose
-//! agents are away waits for them.
+//! Which runners there are at all: those of every agent that has registered and was not
+//! forgotten, here now or not. A function of a runner that nobody has ever had fails at once
+//! (RQ-45); one whose agents are away waits for them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};

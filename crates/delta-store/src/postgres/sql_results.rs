@@ -52,6 +52,14 @@ const WITHDRAW: &str = concat!(
     "AND ($5::bytea[] IS NULL OR t.result_key = ANY($5::bytea[]))"
 );
 
+const PUT_CLAIM: &str = "INSERT INTO result_claims (project, run_id, job, n, lease_epoch, failed, errors, \
+     skipped, passed, dropped) \
+     VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9) \
+     ON CONFLICT (run_id, job, n, lease_epoch) DO UPDATE SET \
+     failed = excluded.failed, errors = excluded.errors, \
+     skipped = excluded.skipped, passed = excluded.passed, \
+     dropped = excluded.dropped";
+
 pub(super) fn text(sql: Sql) -> &'static str {
     match sql {
         Sql::PutResults => {
@@ -68,15 +76,7 @@ pub(super) fn text(sql: Sql) -> &'static str {
         }
         Sql::WithdrawResults => WITHDRAW,
         Sql::SizesOfResults => SIZES,
-        Sql::PutResultClaim => {
-            "INSERT INTO result_claims (project, run_id, job, n, lease_epoch, failed, errors, \
-                 skipped, passed, dropped) \
-             VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9) \
-             ON CONFLICT (run_id, job, n, lease_epoch) DO UPDATE SET \
-                 failed = excluded.failed, errors = excluded.errors, \
-                 skipped = excluded.skipped, passed = excluded.passed, \
-                 dropped = excluded.dropped"
-        }
+        Sql::PutResultClaim => PUT_CLAIM,
         Sql::LeaseResults => concat!("SELECT ", lease!(), counts!(), of_lease!(), grouped!()),
         Sql::LeaseClaim => concat!("SELECT ", lease!(), claims!(), of_lease!()),
         Sql::RunResults => concat!(

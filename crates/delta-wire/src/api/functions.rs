@@ -242,8 +242,8 @@ pub struct FunctionList {
     pub next_cursor: Option<String>,
 }
 
-/// A call with everything that is known of it. Read by [`FunctionDetail::parse`]: a text that is kept
-/// byte for byte cannot be told from a part of something else.
+/// A call with everything that is known of it. Read by [`FunctionDetail::parse`]: a text that is
+/// kept byte for byte cannot be told from a part of something else.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct FunctionDetail {
     #[serde(flatten)]
