@@ -52,13 +52,13 @@ const WITHDRAW: &str = concat!(
     "AND ($5::bytea[] IS NULL OR t.result_key = ANY($5::bytea[]))"
 );
 
-const PUT_CLAIM: &str = "INSERT INTO result_claims (project, run_id, job, n, lease_epoch, failed, errors, \
-     skipped, passed, dropped) \
+const PUT_CLAIM: &str = "INSERT INTO result_claims (project, run_id, job, n, lease_epoch, failed, \
+         errors, skipped, passed, dropped) \
      VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9) \
      ON CONFLICT (run_id, job, n, lease_epoch) DO UPDATE SET \
-     failed = excluded.failed, errors = excluded.errors, \
-     skipped = excluded.skipped, passed = excluded.passed, \
-     dropped = excluded.dropped";
+         failed = excluded.failed, errors = excluded.errors, \
+         skipped = excluded.skipped, passed = excluded.passed, \
+         dropped = excluded.dropped";
 
 pub(super) fn text(sql: Sql) -> &'static str {
     match sql {
