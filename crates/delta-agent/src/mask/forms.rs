@@ -177,11 +177,7 @@ fn base64(bytes: &[u8], all: &mut BTreeSet<Vec<u8>>) {
         // Where nothing follows it.
         add(&text[begin..]);
         add(&format!("{}{padding}", &text[begin..]));
-        // Behind a line's end among its first characters.
         let own = &text[begin..bits / 6];
-        for start in (1..MIN_BYTES).take_while(|start| start + MIN_BYTES <= own.len()) {
-            add(&own[start..]);
-        }
         // So short that no part of it is looked for alone: broken into lines at any place.
         let short = own.len() < 2 * MIN_BYTES;
         for first in (1..own.len()).filter(|_| short) {

@@ -1,9 +1,9 @@
 //! Base64 that was broken into lines, whatever stands before the secret in it and before each line:
 //! white space after a line's end, or a line's end as JSON writes it, is stepped over.
 //!
-//! Looked for are the ends of lines, and what stands before each: that is quick where there are no
-//! secrets. The first characters must stand in one line to be found. Where the line ends among
-//! them, the rest is looked for without them: what is seen then is too little to tell anything.
+//! Looked for are the ends of lines, and what stands before and behind each: that is quick where
+//! there are no secrets. Where a line ends among the first characters of a text, the rest is looked
+//! for without them: what is seen then is too little to tell anything.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,10 @@ use super::skips::{Pairs, pair};
 
 /// What may stand between two lines: an end, and so much white space.
 const ENDS: [&[u8]; 4] = [b"\n", b"\r\n", b"\\n", b"\\r\\n"];
+const LONGEST_END: usize = 4;
 const MAX_INDENT: usize = 64;
+/// What may be left of an end whose beginning was in the piece before.
+const CUT_ENDS: [&[u8]; 3] = [b"", b"n", b"r\\n"];
 
 /// A text of base64: what of it the secret alone decides, and how it may go on to its end.
 pub(super) struct Line {
@@ -33,6 +36,8 @@ pub(super) struct Lines {
     tails: Vec<(u32, u32)>,
     /// The last two pairs of bytes of any of those: nearly all lines are told apart by them.
     pairs: [Pairs; 2],
+    /// The first pair of everything that is sorted.
+    begins: Pairs,
     longest: usize,
 }
 
@@ -70,42 +75,85 @@ impl Lines {
             }
         }
         tails.sort_by_key(|it| tail(&texts, *it));
+        let mut begins = Pairs::default();
+        for it in &sorted {
+            begins.add(pair(beginning(&texts, *it), 0));
+        }
         let longest = texts.iter().map(|line| line.own).max().unwrap_or(0);
         Some(Lines {
             texts,
             sorted,
             tails,
             pairs,
+            begins,
             longest,
         })
     }
 
     /// The first place from `from` on, and before `limit`.
     pub fn next(&self, bytes: &[u8], from: usize, limit: usize, more: More) -> Option<Hit> {
+        // Nobody knows what was before the first byte: a line may have ended there.
+        let first = match from {
+            0 => CUT_ENDS
+                .iter()
+                .find_map(|end| self.behind(bytes, end, more)),
+            _ => None,
+        };
+        if first.is_some() {
+            return first;
+        }
         let last = limit.saturating_add(self.longest).min(bytes.len());
-        let mut begin = from + MIN_BYTES;
+        // A line that begins here may have had its end before.
+        let mut begin = from.saturating_sub(MAX_INDENT + LONGEST_END);
         while begin < last {
-            let Some(end) = end_of_line(bytes, begin, last) else {
-                break;
-            };
+            let end = end_of_line(bytes, begin, last)?;
             begin = end + 1;
-            let known = self.pairs[0].has(pair(bytes, end - 2));
-            if !known || !self.pairs[1].has(pair(bytes, end - 4)) {
-                continue;
+            if let Some(hit) = self.before(bytes, from, end, more) {
+                return Some(hit);
             }
-            let mut places = self.before(bytes, from, end).into_iter();
-            if let Some(hit) = places.find_map(|place| self.at(bytes, place, more)) {
+            if let Gap::Whole(gap) = gap(&bytes[end..])
+                && end + gap >= from
+                && let Some(hit) = self.begins_at(bytes, end + gap, more)
+            {
                 return Some(hit);
             }
         }
         None
     }
 
-    /// Where texts begin that have come as far as here, not before `from`; the first is first.
-    fn before(&self, bytes: &[u8], from: usize, end: usize) -> BTreeSet<usize> {
-        let Some(begin) = end.checked_sub(MIN_BYTES).filter(|begin| *begin >= from) else {
-            return BTreeSet::new();
+    /// What is behind the rest of a line's end, and the white space that follows it.
+    fn behind(&self, bytes: &[u8], end: &[u8], more: More) -> Option<Hit> {
+        let after = bytes.strip_prefix(end)?;
+        let indent = after
+            .iter()
+            .take_while(|byte| b" \t".contains(byte))
+            .count();
+        self.begins_at(bytes, end.len() + indent.min(MAX_INDENT), more)
+    }
+
+    /// What begins at the beginning of a line: also a text that had its first characters before.
+    fn begins_at(&self, bytes: &[u8], place: usize, more: More) -> Option<Hit> {
+        let known = match bytes.len().saturating_sub(place) {
+            0 => false,
+            1 => true,
+            _ => self.begins.has(pair(bytes, place)),
         };
+        known.then(|| self.at(bytes, place, more)).flatten()
+    }
+
+    /// A text that has come as far as here and began not before `from`; the first of several.
+    fn before(&self, bytes: &[u8], from: usize, end: usize, more: More) -> Option<Hit> {
+        let begin = end.checked_sub(MIN_BYTES).filter(|begin| *begin >= from)?;
+        let known = self.pairs[0].has(pair(bytes, end - 2));
+        if !known || !self.pairs[1].has(pair(bytes, end - 4)) {
+            return None;
+        }
+        let mut places = self.places(bytes, from, (begin, end)).into_iter();
+        places.find_map(|place| self.at(bytes, place, more))
+    }
+
+    /// Where texts begin that have come as far as here, not before `from`; the first is first.
+    fn places(&self, bytes: &[u8], from: usize, (begin, end): (usize, usize)) -> BTreeSet<usize> {
         let last = &bytes[begin..end];
         let first = self
             .tails

@@ -20,6 +20,8 @@ pub struct Held {
     pub runner: Text,
     /// The agent said that it takes it.
     pub accepted: bool,
+    /// It was given in this session; otherwise the agent may not know of it.
+    pub given_here: bool,
     /// Until when the server lets it live, as last heard.
     pub until: Millis,
     /// Since when heartbeats leave it out.
@@ -204,8 +206,11 @@ impl Leases {
     pub fn granted(&mut self, slot: u32, lease: LeaseKey, until: Millis) {
         let runner: Text = format!("{}/{slot}", self.agent).into();
         self.slots.insert(slot, Slot::Busy);
-        self.held
-            .insert(lease, Held::new(slot, runner, false, until));
+        let held = Held {
+            given_here: true,
+            ..Held::new(slot, runner, false, until)
+        };
+        self.held.insert(lease, held);
     }
 
     /// The lease is over and so is everything about it.
@@ -305,6 +310,7 @@ impl Held {
             slot,
             runner,
             accepted,
+            given_here: false,
             until,
             missing: None,
             ended: None,

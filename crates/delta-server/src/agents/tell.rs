@@ -228,6 +228,7 @@ impl Session {
                 self.tell_cancel(lease, *cause, deadline);
             }
             News::Expired | News::Revoked => {
+                let given_here = self.leases.get(lease).is_some_and(|held| held.given_here);
                 // After a forced cancel the rest of the log is still welcome (A42).
                 match self.leases.get(lease).is_some_and(|held| held.canceled) {
                     true => self.leases.end_with_log(lease, u64::MAX, self.late_log()),
@@ -240,7 +241,9 @@ impl Session {
                         _ => Reason::LeaseRevoked,
                     },
                 );
-                self.lost_a_lease();
+                if given_here {
+                    self.lost_a_lease();
+                }
             }
         }
     }
