@@ -81,7 +81,10 @@ const AS_VERSION_4: &str = "CREATE TABLE queue (run_id BLOB NOT NULL, job INTEGE
     FROM attempts WHERE state = 'QUEUED'; \
     ALTER TABLE events RENAME COLUMN first TO version; \
     ALTER TABLE events DROP COLUMN records; \
-    DROP TABLE secrets; DROP TABLE results; DROP TABLE result_claims; \
+    DROP TABLE secrets; DROP TABLE results; DROP TABLE result_claims; DROP TABLE queues; \
+    DROP INDEX runs_plain; DROP INDEX runs_queue; DROP INDEX runs_dead; DROP INDEX runs_unique; \
+    DROP INDEX runs_kept; ALTER TABLE runs DROP COLUMN queue; \
+    ALTER TABLE runs DROP COLUMN unique_key; ALTER TABLE runs DROP COLUMN keep_until; \
     PRAGMA user_version = 4";
 
 #[test]

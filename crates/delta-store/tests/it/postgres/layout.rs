@@ -126,7 +126,7 @@ fn servers_that_start_together_make_one_schema() {
             &database.url,
             "SELECT count(*) FROM delta_ci.schema_version"
         ),
-        7
+        8
     );
 }
 
