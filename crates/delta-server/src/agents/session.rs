@@ -282,8 +282,9 @@ impl Session {
         self.heard.elapsed() >= OFFLINE_AFTER
     }
 
-    /// A lease that was given here is lost. An agent that was not heard as often as it should be gets no more of them
-    /// before it says something: it may be stopped or cut off, with many slots that wait.
+    /// A lease that was given here is lost. An agent that was not heard as often as it should be
+    /// gets no more of them before it says something: it may be stopped or cut off, with many slots
+    /// that wait.
     pub fn lost_a_lease(&mut self) {
         let interval = self.app.writer.shared().settings.heartbeat_interval;
         let interval = Duration::from_millis(interval.0.unsigned_abs());
