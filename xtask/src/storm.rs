@@ -183,7 +183,7 @@ impl Storm {
                 seeds,
             ]),
             Work::Tests { package, filter } => {
-                cargo(&["test", "--package", package, "--test", "it", "--", filter])
+                cargo(&["test", "--package", package, "--tests", "--", filter])
             }
         }
     }
