@@ -24,29 +24,37 @@ impl Known {
     /// Whether a function of this runner can be carried out by anybody, now or later. Where no
     /// agent ever had a runner, the first may still come.
     pub async fn is_hopeless(&self, app: &App, runner: &str) -> Result<bool, ApiError> {
-        let requirement = format!("runner:{}", runner.to_lowercase());
-        let seen = app.agents.seen();
-        if seen.iter().any(|it| it.capabilities.fits(&requirement)) {
+        let runner = runner.to_lowercase();
+        // Nearly every call: nobody's capabilities are looked at.
+        if self.fresh().is_some_and(|known| known.contains(&runner)) {
             return Ok(false);
         }
-        let has_runners = seen.iter().any(|it| it.capabilities.fits("work:function"));
-        let known = self.all(app, has_runners).await?;
-        Ok(!known.is_empty() && !known.contains(&runner.to_lowercase()))
+        let mut seen = app.agents.seen();
+        seen.extend(app.presence.agents());
+        let offers = |tag: &str| seen.iter().any(|it| it.capabilities.fits(tag));
+        if offers(&format!("runner:{runner}")) {
+            return Ok(false);
+        }
+        let known = self.all(app, offers("work:function")).await?;
+        Ok(!known.is_empty() && !known.contains(&runner))
+    }
+
+    fn fresh(&self) -> Option<Arc<BTreeSet<String>>> {
+        let remembered = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let (at, known) = remembered.as_ref()?;
+        (at.elapsed() < FRESH).then(|| Arc::clone(known))
     }
 
     /// What is remembered counts while it is fresh, unless it says that there are none where some
     /// have come meanwhile.
     async fn all(&self, app: &App, some: bool) -> Result<Arc<BTreeSet<String>>, ApiError> {
-        let remembered = || self.0.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some((at, known)) = &*remembered()
-            && at.elapsed() < FRESH
-            && !(some && known.is_empty())
-        {
-            return Ok(Arc::clone(known));
+        if let Some(known) = self.fresh().filter(|known| !(some && known.is_empty())) {
+            return Ok(known);
         }
         let known = app.read(|reader| read(reader)).await?;
         let known = Arc::new(known);
-        *remembered() = Some((Instant::now(), Arc::clone(&known)));
+        let mut remembered = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        *remembered = Some((Instant::now(), Arc::clone(&known)));
         Ok(known)
     }
 }

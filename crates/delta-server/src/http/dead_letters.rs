@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
 use delta_core::command::{NewJob, NewRun};
-use delta_core::{Command, Reply, RunId};
+use delta_core::{Command, JobId, Reply, RunId};
 use delta_store::read::{JobRows, RunFilter, RunKind};
 use delta_wire::api::{ChooseDeadLetters, DeadLettersDone, FunctionList, FunctionView};
 use delta_wire::{ErrorBody, Invalid};
@@ -19,7 +19,7 @@ use super::functions::{Page, find, view};
 use super::runs::run_id;
 use crate::audit;
 use crate::identity::Principal;
-use crate::writer::Lane;
+use crate::writer::{NotDone, sha256};
 
 /// Dead letters that one request deals with; it says when there are more.
 const MAX_CHOSEN: usize = 1000;
@@ -70,10 +70,8 @@ async fn requeue(
     let (request, chosen, more) = chosen(&app, &body.bytes).await?;
     let mut requeued = Vec::new();
     if !request.dry_run {
-        for rows in &chosen {
-            requeued.push(again(&app, rows, &who).await?.to_string());
-            put_aside(&app, rows.run.id).await?;
-        }
+        requeued = again(&app, &chosen, &who).await?;
+        put_aside(&app, &chosen).await?;
         audit::done("dead_letters.requeue", &who, &requeued.len().to_string());
     }
     Ok(axum::Json(done(&request, &chosen, requeued, more)))
@@ -91,9 +89,7 @@ async fn purge(
     let body = body.without_receipt();
     let (request, chosen, more) = chosen(&app, &body.bytes).await?;
     if !request.dry_run {
-        for rows in &chosen {
-            put_aside(&app, rows.run.id).await?;
-        }
+        put_aside(&app, &chosen).await?;
         audit::done("dead_letters.purge", &who, &chosen.len().to_string());
     }
     Ok(axum::Json(done(&request, &chosen, Vec::new(), more)))
@@ -184,41 +180,61 @@ fn is_called(view: &FunctionView, wanted: &str) -> bool {
     view.function == wanted || handler == Some(wanted)
 }
 
-/// The same call as a new run. A key of its own makes it one, however often it is asked for.
-async fn again(app: &App, rows: &JobRows, who: &Principal) -> Result<RunId, ApiError> {
-    let id = rows.job.id;
-    let spec: Option<Arc<str>> = app.read(move |reader| reader.spec(id)).await?;
-    let spec = spec.ok_or_else(|| ApiError::not_found("function"))?;
+/// The same calls as new runs, in one commit; their ids. A key of its own makes each one, however
+/// often it is asked for.
+async fn again(app: &App, chosen: &[JobRows], who: &Principal) -> Result<Vec<String>, ApiError> {
+    let ids: Vec<JobId> = chosen.iter().map(|rows| rows.job.id).collect();
+    let specs = app.read(move |reader| {
+        let specs = ids.iter().map(|id| reader.spec(*id));
+        specs.collect::<Result<Option<Vec<Arc<str>>>, _>>()
+    });
+    let specs = specs
+        .await?
+        .ok_or_else(|| ApiError::not_found("function"))?;
     let now = app.writer.now();
+    let commands = chosen.iter().zip(specs).map(|(rows, spec)| {
+        let new = repeated(rows, app.fresh_run_id(now), who);
+        (Command::CreateRun(Box::new(new)), vec![spec])
+    });
+    let mut made = Vec::with_capacity(chosen.len());
+    for answer in app.writer.together(now, commands).await? {
+        match answer?.reply {
+            Reply::Created { run, .. } => made.push(run.to_string()),
+            _ => return Err(NotDone::Internal.into()),
+        }
+    }
+    Ok(made)
+}
+
+fn repeated(rows: &JobRows, id: RunId, who: &Principal) -> NewRun {
     let mut header = rows.run.header.clone();
     header.run_attempt += 1;
     header.rerun_of = Some(rows.run.id);
     header.created_by = who.id.clone();
-    let key = crate::writer::sha256(format!("requeue\n{}", rows.run.id).as_bytes());
+    let key = sha256(format!("requeue\n{}", rows.run.id).as_bytes());
     header.idempotency = Some((key, key));
     header.unique = None;
     let mut policy = (*rows.job.policy).clone();
     policy.not_before = None;
-    let new = NewRun {
-        id: app.fresh_run_id(now),
+    NewRun {
+        id,
         header,
         jobs: Some(vec![NewJob {
             name: rows.job.name.clone(),
             policy,
             spec: rows.job.spec,
         }]),
-    };
-    let command = Command::CreateRun(Box::new(new));
-    let answer = app.writer.create(now, command, vec![spec]).await?;
-    match answer.reply {
-        Reply::Created { run, .. } => Ok(run),
-        _ => Err(crate::writer::NotDone::Internal.into()),
     }
 }
 
-async fn put_aside(app: &App, run: RunId) -> Result<(), ApiError> {
-    let command = Command::Report { run };
-    let now = app.writer.now();
-    app.writer.command(Lane::People, now, command).await?;
+/// Somebody has dealt with them.
+async fn put_aside(app: &App, chosen: &[JobRows]) -> Result<(), ApiError> {
+    let commands = chosen
+        .iter()
+        .map(|rows| Command::Report { run: rows.run.id });
+    let commands = commands.map(|command| (command, Vec::new()));
+    for answer in app.writer.together(app.writer.now(), commands).await? {
+        answer?;
+    }
     Ok(())
 }

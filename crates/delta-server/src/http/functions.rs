@@ -1,6 +1,7 @@
 //! Functions: enqueue, list, show and wait for them. To cancel one, or to hear its events, is to do
 //! so with its run.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use super::extract::{Heard, User};
 use super::runs::{idempotency, run_id};
 use super::{App, views};
 use crate::functions::{self, Asked};
-use crate::writer::{Answer, Lane, NotDone, sha256};
+use crate::writer::{Answer, NotDone, sha256};
 
 /// A request of a thousand calls at sixteen kilobytes each.
 pub const CALLS_BYTES: usize = 16 * 1024 * 1024;
@@ -97,47 +98,61 @@ async fn create(
         let (new, spec) = functions::new_run(id, call, runner.as_deref(), asked, settings);
         commands.push((Command::CreateRun(Box::new(new)), vec![spec]));
     }
-    let answers = app
-        .writer
-        .create_all(asked.at, commands.into_iter())
-        .await?;
+    let answers = app.writer.together(asked.at, commands.into_iter()).await?;
     let mut views = Vec::with_capacity(answers.len());
-    for (call, answer) in calls.iter().zip(answers) {
-        let mut view = made(app, answer?).await?;
-        if !view.existing && is_hopeless(app, call, &view).await? {
-            view = give_up(app, &view.id).await?;
-        }
-        views.push(view);
+    for answer in answers {
+        views.push(made(app, answer?).await?);
     }
+    give_up_hopeless(app, calls, &mut views).await?;
     Ok(views)
+}
+
+/// RQ-45: calls of runners that nobody has fail at once, all of them in one commit.
+async fn give_up_hopeless(
+    app: &App,
+    calls: &[CreateFunction],
+    views: &mut [FunctionView],
+) -> Result<(), ApiError> {
+    let mut judged: HashMap<String, bool> = HashMap::new();
+    let mut given_up = Vec::new();
+    for (n, (call, view)) in calls.iter().zip(views.iter()).enumerate() {
+        let delayed = call.delay_seconds.is_some() || call.not_before.is_some();
+        let Some((runner, _)) = view.function.split_once('#') else {
+            continue;
+        };
+        if view.existing || delayed {
+            continue;
+        }
+        let hopeless = match judged.get(runner) {
+            Some(known) => *known,
+            None => app.known_runners.is_hopeless(app, runner).await?,
+        };
+        judged.insert(runner.to_owned(), hopeless);
+        if hopeless {
+            given_up.push((n, run_id(&view.id)?));
+        }
+    }
+    if given_up.is_empty() {
+        return Ok(());
+    }
+    let cause = Cause::HandlerNotFound;
+    let commands = given_up
+        .iter()
+        .map(|(_, run)| Command::GiveUp { run: *run, cause });
+    let commands = commands.map(|command| (command, Vec::new()));
+    for answer in app.writer.together(app.writer.now(), commands).await? {
+        answer?;
+    }
+    for (n, run) in given_up {
+        views[n] = find(app, run).await.map(|rows| view(&rows))?;
+    }
+    Ok(())
 }
 
 /// The key of the n-th call of a request.
 fn nth((key, request): (Digest, Digest), n: usize) -> (Digest, Digest) {
     let own = [&key[..], &(n as u64).to_be_bytes()].concat();
     (sha256(&own), request)
-}
-
-/// RQ-45: nobody has its runner.
-async fn is_hopeless(
-    app: &App,
-    call: &CreateFunction,
-    view: &FunctionView,
-) -> Result<bool, ApiError> {
-    let named = view.function.split_once('#').map(|(runner, _)| runner);
-    match named.filter(|_| call.delay_seconds.is_none() && call.not_before.is_none()) {
-        Some(runner) => app.known_runners.is_hopeless(app, runner).await,
-        None => Ok(false),
-    }
-}
-
-async fn give_up(app: &App, id: &str) -> Result<FunctionView, ApiError> {
-    let run = run_id(id)?;
-    let cause = Cause::HandlerNotFound;
-    let command = Command::GiveUp { run, cause };
-    let now = app.writer.now();
-    app.writer.command(Lane::People, now, command).await?;
-    find(app, run).await.map(|rows| view(&rows))
 }
 
 async fn made(app: &App, answer: Answer) -> Result<FunctionView, ApiError> {

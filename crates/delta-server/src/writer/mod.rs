@@ -243,7 +243,7 @@ impl Writer {
 
     /// Carries out commands in one commit, each with the specs of the jobs it makes; their answers
     /// in their order.
-    pub async fn create_all(
+    pub async fn together(
         &self,
         at: Millis,
         commands: impl Iterator<Item = (Command, Vec<Arc<str>>)>,
@@ -258,7 +258,7 @@ impl Writer {
                 ..Order::of(command)
             });
         }
-        self.push(Lane::People, at, Instant::now(), Kind::Several(orders))?;
+        self.push(Lane::People, at, self.arrived(at), Kind::Several(orders))?;
         let mut answers = Vec::with_capacity(sent.len());
         for sent in sent {
             answers.push(sent.answer().await);
@@ -294,15 +294,14 @@ impl Writer {
     }
 
     fn send(&self, lane: Lane, at: Millis, order: Order) -> Result<Sent, NotDone> {
-        // Looking up who it comes from is part of its wait.
+        self.send_since(lane, at, self.arrived(at), order)
+    }
+
+    /// Since when a message that was read at `at` waits: looking up who it comes from is part of it.
+    fn arrived(&self, at: Millis) -> Instant {
         let waited = Duration::from_millis(self.now().since(at).0.unsigned_abs());
-        let arrived = Instant::now();
-        self.send_since(
-            lane,
-            at,
-            arrived.checked_sub(waited).unwrap_or(arrived),
-            order,
-        )
+        let now = Instant::now();
+        now.checked_sub(waited).unwrap_or(now)
     }
 
     fn send_since(

@@ -1,12 +1,11 @@
 //! Functions by the people's API, carried out by runners that speak HTTP.
 
-use std::time::Duration;
-
+use delta_testkit::wait::eventually_async;
 use delta_wire::agent::proto::{Capabilities, Runtime};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, request};
-use crate::bench::{Answer, Bench, Lease, text};
+use crate::bench::{Answer, Bench, Lease, PATIENCE, text};
 
 /// A lease on a function, acknowledged; `None` when nothing came.
 async fn take(bench: &Bench, runner: &str, wait: f64) -> Option<Lease> {
@@ -215,7 +214,12 @@ async fn a_paused_queue_gives_nothing_out() {
     // A slot that waits is woken by the resume.
     let waits = take(&bench, "r2", 20.0);
     let resumes = async {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let parked = async || {
+            let metrics = bench.get_as(&bench.admin, "/metrics").await.text;
+            let waits = metrics.contains("delta_parked_slots 1");
+            waits.then_some(()).ok_or("nobody waits")
+        };
+        eventually_async(PATIENCE, "the slot waits", parked).await;
         bench
             .ask("/queues/mail/resume", json!({}))
             .await
@@ -318,6 +322,12 @@ async fn a_runner_that_nobody_has_fails_at_once() {
         (&json!("FAILED"), &json!(true))
     );
     assert_eq!(unknown["cause"], "handler_not_found");
+    // Who asks for work over HTTP has runners, too.
+    let asks = json!({"type": "Lease", "runner_id": "go", "wait_seconds": 0,
+        "capabilities": ["work:function", "runner:go"]});
+    bench.say("/lease", asks).await;
+    let served = enqueue(&bench, json!({"function": "go#f"})).await;
+    assert_eq!(served["state"], "QUEUED", "{served}");
     drop(agent);
 }
 
