@@ -11,11 +11,15 @@ use crate::steps::{cargo, no_findings};
 
 /// Crate, and the crates of this workspace it may import. A new crate adds its row here and in
 /// ARCHITECTURE.md.
-const MAY_IMPORT: [(&str, &[&str]); 14] = [
+const MAY_IMPORT: [(&str, &[&str]); 15] = [
     ("delta-core", &[]),
     ("delta-wire", &["delta-core"]),
     ("delta-store", &["delta-core"]),
-    ("delta-server", &["delta-core", "delta-wire", "delta-store"]),
+    (
+        "delta-server",
+        &["delta-core", "delta-wire", "delta-store", "delta-forge"],
+    ),
+    ("delta-forge", &[]),
     (
         "delta-agent",
         &[
@@ -39,6 +43,7 @@ const MAY_IMPORT: [(&str, &[&str]); 14] = [
             "delta-server",
             "delta-agent",
             "delta-planner",
+            "delta-forge",
             "delta-sim",
         ],
     ),

@@ -1,11 +1,12 @@
-//! For tests only: real PostgreSQL, real dockerd, git over HTTP and SSH, a fault proxy, process
-//! helpers.
+//! For tests only: real PostgreSQL, real dockerd, git over HTTP and SSH, a recording forge, a fault
+//! proxy, process helpers.
 //!
 //! What a test starts here ends with the test: on drop, when the test process exits, and when it
 //! is killed. Nothing here knows another crate of the workspace, and nothing is skipped: a part
 //! that is missing on the machine is an error that says how to install it.
 
 pub mod docker;
+pub mod forge;
 pub mod git;
 mod nursery;
 pub mod port;

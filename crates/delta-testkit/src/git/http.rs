@@ -124,16 +124,16 @@ impl Drop for GitHttp {
     }
 }
 
-struct Request {
-    method: String,
-    path: String,
-    query: String,
-    headers: Vec<(String, String)>,
-    body: Vec<u8>,
+pub(crate) struct Request {
+    pub method: String,
+    pub path: String,
+    pub query: String,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
 }
 
 impl Request {
-    fn header(&self, name: &str) -> &str {
+    pub fn header(&self, name: &str) -> &str {
         let found = self.headers.iter().find(|(key, _)| key == name);
         found.map_or("", |(_, value)| value)
     }
@@ -250,7 +250,8 @@ fn cgi(output: &[u8]) -> Result<Answer> {
     Ok((status, headers, output[end + 4..].to_vec()))
 }
 
-fn read(stream: &TcpStream) -> Result<Option<Request>> {
+/// One request, read from its connection; none where the other side says nothing.
+pub(crate) fn read(stream: &TcpStream) -> Result<Option<Request>> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 pub use self::http::GitHttp;
+pub(crate) use self::http::{Request, read};
 pub use self::ssh::{Key, Sshd};
 
 /// A bare repository below a folder that servers hand out, with a work tree to commit from.

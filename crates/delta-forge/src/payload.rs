@@ -1,0 +1,181 @@
+//! The bodies of webhooks. GitHub's, Gitea's and Forgejo's have the same fields where we look; what
+//! we do not look at is not read.
+
+use serde::Deserialize;
+
+use crate::BadDelivery;
+use crate::event::{Event, PullRequest, Push};
+use crate::names::{Commit, Ref, is_none};
+
+/// Characters of a name that is kept for people.
+const MAX_NAME: usize = 255;
+
+#[derive(Deserialize)]
+struct Whose {
+    repository: Repository,
+}
+
+#[derive(Deserialize)]
+struct Repository {
+    #[serde(default)]
+    id: Option<u64>,
+    full_name: String,
+}
+
+#[derive(Deserialize)]
+struct Person {
+    #[serde(default, alias = "username")]
+    login: String,
+}
+
+#[derive(Deserialize)]
+struct PushBody {
+    #[serde(rename = "ref")]
+    git_ref: String,
+    before: String,
+    after: String,
+    #[serde(default)]
+    deleted: bool,
+    #[serde(default)]
+    head_commit: Option<HeadCommit>,
+    #[serde(default)]
+    sender: Option<Person>,
+}
+
+#[derive(Deserialize)]
+struct HeadCommit {
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct PullBody {
+    action: String,
+    number: u64,
+    pull_request: Pull,
+    #[serde(default)]
+    sender: Option<Person>,
+}
+
+#[derive(Deserialize)]
+struct Pull {
+    head: Side,
+    base: Side,
+}
+
+#[derive(Deserialize)]
+struct Side {
+    #[serde(rename = "ref")]
+    git_ref: String,
+    sha: String,
+    /// Null where the fork is gone.
+    #[serde(default)]
+    repo: Option<Repository>,
+}
+
+fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadDelivery> {
+    // What serde says quotes no values of the body, only its shape.
+    serde_json::from_slice(body).map_err(|error| BadDelivery::Body(error.to_string()))
+}
+
+/// Refuses what is about another repository: one address may get the deliveries of many.
+pub fn check_repository(body: &[u8], wanted: &str) -> Result<(), BadDelivery> {
+    let found = read::<Whose>(body)?.repository.full_name;
+    match found.eq_ignore_ascii_case(wanted) {
+        true => Ok(()),
+        false => Err(BadDelivery::OtherRepository {
+            found: short(&found),
+            wanted: wanted.to_owned(),
+        }),
+    }
+}
+
+pub fn push(body: &[u8]) -> Result<Event, BadDelivery> {
+    let said: PushBody = read(body)?;
+    let git_ref = match Ref::parse(&said.git_ref) {
+        Ok(git_ref) => git_ref,
+        // Notes and the like: neither a branch nor a tag.
+        Err(_) if starts_elsewhere(&said.git_ref) => return Ok(other("push")),
+        Err(why) => return Err(wrong("ref", why)),
+    };
+    if said.deleted || is_none(&said.after) {
+        return Ok(Event::Deleted { git_ref });
+    }
+    let before = match is_none(&said.before) {
+        true => None,
+        false => Some(commit("before", &said.before)?),
+    };
+    let after = commit("after", &said.after)?;
+    let tagged = said.head_commit.filter(|_| git_ref.is_tag());
+    let tagged = tagged.map(|it| commit("head_commit.id", &it.id));
+    Ok(Event::Push(Push {
+        before,
+        commit: tagged.transpose()?.unwrap_or_else(|| after.clone()),
+        after,
+        actor: actor(said.sender),
+        git_ref,
+    }))
+}
+
+fn starts_elsewhere(name: &str) -> bool {
+    name.starts_with("refs/")
+        && !["refs/heads/", "refs/tags/"]
+            .iter()
+            .any(|it| name.starts_with(it))
+}
+
+pub fn pull_request(body: &[u8]) -> Result<Event, BadDelivery> {
+    let said: PullBody = read(body)?;
+    match said.action.as_str() {
+        // GitHub says synchronize, Gitea synchronized.
+        "opened" | "reopened" | "synchronize" | "synchronized" => {}
+        "closed" => {
+            return Ok(Event::Closed {
+                number: said.number,
+            });
+        }
+        _ => return Ok(other("pull_request")),
+    }
+    let Pull { head, base } = said.pull_request;
+    let branch = format!("refs/heads/{}", base.git_ref);
+    Ok(Event::PullRequest(PullRequest {
+        number: said.number,
+        fork: is_fork(head.repo.as_ref(), base.repo.as_ref()),
+        head: commit("pull_request.head.sha", &head.sha)?,
+        head_branch: short(&head.git_ref),
+        base: Ref::parse(&branch).map_err(|why| wrong("pull_request.base.ref", why))?,
+        base_commit: Commit::parse(&base.sha).ok(),
+        actor: actor(said.sender),
+    }))
+}
+
+/// Only what is certainly the same repository is no fork.
+fn is_fork(head: Option<&Repository>, base: Option<&Repository>) -> bool {
+    let (Some(head), Some(base)) = (head, base) else {
+        return true;
+    };
+    let same_name = head.full_name.eq_ignore_ascii_case(&base.full_name);
+    let same_id = head.id.is_none() || base.id.is_none() || head.id == base.id;
+    !(same_name && same_id)
+}
+
+pub fn other(name: &str) -> Event {
+    Event::Other { name: short(name) }
+}
+
+fn actor(sender: Option<Person>) -> String {
+    sender.map_or_else(String::new, |person| short(&person.login))
+}
+
+/// For people: bounded, and nothing that moves a cursor.
+fn short(text: &str) -> String {
+    let plain = text.chars().filter(|c| !c.is_control());
+    plain.take(MAX_NAME).collect()
+}
+
+fn commit(field: &str, text: &str) -> Result<Commit, BadDelivery> {
+    Commit::parse(text).map_err(|why| wrong(field, why))
+}
+
+fn wrong(field: &str, why: crate::names::BadName) -> BadDelivery {
+    BadDelivery::Body(format!("{field}: {why}"))
+}

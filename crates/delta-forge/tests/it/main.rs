@@ -1,0 +1,4 @@
+//! Deliveries as the forges write them, and statuses against a recording forge.
+
+mod deliveries;
+mod statuses;
