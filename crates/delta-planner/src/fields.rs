@@ -7,6 +7,7 @@ use std::time::Duration;
 use delta_wire::duration;
 use delta_wire::nearest::nearest;
 
+use crate::condition::{self, Condition, Scope};
 use crate::diagnostic::{Collector, sentence, shown};
 use crate::yaml::{Node, Place, Value};
 
@@ -220,6 +221,32 @@ pub(crate) fn duration(
     let reason = sentence(&format!("{what} `{}` is not usable: {reason}", shown(text)));
     out.push(node.place, reason, Some(DURATION_EXAMPLES.to_owned()));
     None
+}
+
+/// A condition. What is wrong in it is pointed at where it stands on the same line.
+pub(crate) fn condition(
+    node: &Node,
+    scope: Scope<'_>,
+    out: &mut Collector<'_>,
+) -> Option<Condition> {
+    let text = text(node, "`if`", out)?;
+    match condition::parse(text, scope) {
+        Ok(condition) => Some(condition),
+        Err(fault) => {
+            // Between the quotes, if there are any; a text over several lines is only begun.
+            let before = node.place.width.checked_sub(text.chars().count());
+            let place = match before {
+                Some(marks @ (0 | 2)) => Place {
+                    column: node.place.column + marks / 2 + fault.at,
+                    width: fault.width,
+                    ..node.place
+                },
+                _ => node.place,
+            };
+            out.push(place, sentence(&fault.reason), fault.hint);
+            None
+        }
+    }
 }
 
 /// The suggestion for a mistyped name out of a closed list.

@@ -12,6 +12,7 @@ use delta_wire::api::create_run::{
 use delta_wire::job_spec::{MAX_ENV, MAX_ENV_VALUE_BYTES};
 
 use crate::around;
+use crate::condition::Scope;
 use crate::diagnostic::{Collector, shown};
 use crate::fields::{self, Keys};
 use crate::pipeline::{PlannedJob, Retry};
@@ -21,6 +22,7 @@ use crate::yaml::{self, Node, Place};
 const JOB_KEYS: Keys = Keys {
     known: &[
         "steps",
+        "if",
         "env",
         "needs",
         "timeout",
@@ -41,7 +43,7 @@ const JOB_KEYS: Keys = Keys {
         "results",
         "secrets",
     ],
-    not_yet: &["concurrency", "function", "if", "matrix", "tests"],
+    not_yet: &["concurrency", "function", "matrix", "tests"],
 };
 
 const RETRY_KEYS: Keys = Keys {
@@ -61,24 +63,15 @@ pub(crate) fn read_job(
     out: &mut Collector<'_>,
 ) -> (PlannedJob, Vec<(String, Place)>) {
     let what = format!("job `{}`", shown(name));
-    let mut job = PlannedJob {
-        name: name.to_owned(),
-        steps: Vec::new(),
-        env: Vec::new(),
-        needs: Vec::new(),
-        timeout: None,
-        retry: None,
-        allow_failure: false,
-        requires: Vec::new(),
-        once: false,
-        priority: 0,
-        workdir: ".".to_owned(),
-        around: serde_json::Map::new(),
-    };
+    let mut job = PlannedJob::new(name, Vec::new());
     let Some(map) = fields::fields(node, &JOB_KEYS, &what, out) else {
         return (job, Vec::new());
     };
-    job.steps = steps::read(map.get("steps"), key.place, &what, out);
+    let steps = steps::read(map.get("steps"), key.place, &what, out);
+    job.steps = steps.into_iter().map(Into::into).collect();
+    if let Some(node) = map.get("if") {
+        job.condition = fields::condition(node, Scope::default(), out);
+    }
     if let Some(env) = map.get("env") {
         job.env = read_env(env, &what, out);
     }

@@ -1,21 +1,33 @@
-//! Reads the pipeline file and turns it into jobs, with diagnostics that point at the line.
+//! Reads the pipeline file and turns it into jobs, with diagnostics that point at the line; and
+//! plans a run of them, with a reason for each job.
 //!
-//! A pure function from bytes to a [`Pipeline`] or to every fault found. It reads no disk, starts
-//! nothing and knows no server; `.delta-ci.yaml` comes from a stranger, so everything is bounded.
+//! Pure functions: from bytes to a [`Pipeline`] or to every fault found, and from a pipeline and
+//! the facts of a trigger to a [`Plan`]. It starts nothing and knows no server; `.delta-ci.yaml`
+//! comes from a stranger, so everything is bounded.
 
 mod around;
+mod condition;
 mod diagnostic;
+mod facts;
 mod fields;
+mod glob;
 mod graph;
 mod job;
 mod pipeline;
+mod plan;
 mod read;
 mod steps;
+mod trigger;
 mod yaml;
 
+pub use condition::{Condition, Fact, Term};
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
-pub use pipeline::{Pipeline, PlannedJob, Retry};
+pub use facts::{Changed, ChangedFiles, Event, Facts};
+pub use glob::{Glob, MAX_PATTERN};
+pub use pipeline::{Cell, Concurrency, Pipeline, PlannedJob, PlannedStep, Retry, WhenBusy};
+pub use plan::{Included, Omitted, Plan, plan};
 pub use read::{MAX_FILE_BYTES, parse};
+pub use trigger::{Input, InputFault, InputKind, MAX_INPUT_BYTES, On, Triggers};
 
 /// Where the pipeline file stands, relative to the root of a checkout.
 pub const FILE_NAME: &str = ".delta-ci.yaml";

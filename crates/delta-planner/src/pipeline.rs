@@ -1,4 +1,5 @@
-//! What a pipeline file means: jobs in file order, and the request that creates a run of them.
+//! What a pipeline file means, or what discovery found in place of one: jobs in order, each cell of
+//! a matrix a job of its own, and when they run. Which of them belong to one run, the plan says.
 //!
 //! A value that the file leaves out stays absent here and in the request, so that defaults live in
 //! one place, the server.
@@ -8,20 +9,36 @@ use std::time::Duration;
 use delta_wire::StepSpec;
 use serde_json::{Map, Value, json};
 
-/// The jobs of one file, in file order.
-#[derive(Debug, Clone, PartialEq)]
+use crate::condition::Condition;
+use crate::trigger::Triggers;
+
+/// The jobs of one repository, and what is said about all of them.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Pipeline {
+    pub triggers: Triggers,
+    /// The first required failure cancels the rest of the run.
+    pub fail_fast: bool,
+    /// How long a run may take.
+    pub timeout: Option<Duration>,
+    /// Runs that must not be at work together.
+    pub concurrency: Option<Concurrency>,
+    /// In file order, cells of a matrix side by side.
     pub jobs: Vec<PlannedJob>,
 }
 
-/// One job as the file states it.
+/// One job. Made by [`PlannedJob::new`], everything else being absent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlannedJob {
+    /// Unique in its pipeline. A cell's is `unit (rust=stable, os=linux)`.
     pub name: String,
-    pub steps: Vec<StepSpec>,
+    /// Of which job and cell it is, where the file has a matrix.
+    pub cell: Option<Cell>,
+    /// Absent: always.
+    pub condition: Option<Condition>,
+    pub steps: Vec<PlannedStep>,
     /// In file order.
     pub env: Vec<(String, String)>,
-    /// Names of jobs of this file that must succeed first.
+    /// Names of jobs of this pipeline that must succeed first.
     pub needs: Vec<String>,
     pub timeout: Option<Duration>,
     pub retry: Option<Retry>,
@@ -32,10 +49,46 @@ pub struct PlannedJob {
     /// Never silently repeated.
     pub once: bool,
     pub priority: i32,
+    /// Jobs that must not be at work together, in whatever run.
+    pub concurrency: Option<Concurrency>,
     /// Relative to the workspace.
     pub workdir: String,
     /// Fields of the job spec around the work, written out in full.
     pub around: Map<String, Value>,
+}
+
+/// One step, and when it belongs to the job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlannedStep {
+    pub spec: StepSpec,
+    /// Absent: whenever those before it went well.
+    pub condition: Option<Condition>,
+}
+
+impl From<StepSpec> for PlannedStep {
+    fn from(spec: StepSpec) -> PlannedStep {
+        PlannedStep {
+            spec,
+            condition: None,
+        }
+    }
+}
+
+impl From<&str> for PlannedStep {
+    fn from(script: &str) -> PlannedStep {
+        StepSpec::plain(script).into()
+    }
+}
+
+/// One cell of a matrix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cell {
+    /// The job as the file names it.
+    pub job: String,
+    /// In file order.
+    pub values: Vec<(String, String)>,
+    /// The first required failure of a cell cancels the other cells.
+    pub fail_fast: bool,
 }
 
 /// How often a job is tried, and after which causes.
@@ -47,24 +100,96 @@ pub struct Retry {
     pub on: Vec<String>,
 }
 
+/// A name that one run, or one job, at a time may have at work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Concurrency {
+    pub group: String,
+    pub when_busy: WhenBusy,
+}
+
+/// What happens when somebody else of the group is at work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WhenBusy {
+    /// Wait until it has ended.
+    Queue,
+    /// Cancel it: the newer one wins.
+    Cancel,
+}
+
+impl WhenBusy {
+    pub fn name(self) -> &'static str {
+        match self {
+            WhenBusy::Queue => "queue",
+            WhenBusy::Cancel => "cancel",
+        }
+    }
+}
+
 impl Pipeline {
-    /// The body of `POST /api/v1/runs` that runs this pipeline.
-    pub fn to_request(&self) -> Value {
-        json!({ "jobs": self.jobs.iter().map(PlannedJob::to_request).collect::<Vec<_>>() })
+    /// A pipeline that says nothing but its jobs.
+    pub fn of(jobs: Vec<PlannedJob>) -> Pipeline {
+        Pipeline {
+            jobs,
+            ..Pipeline::default()
+        }
     }
 
     pub fn job(&self, name: &str) -> Option<&PlannedJob> {
         self.jobs.iter().find(|job| job.name == name)
     }
+
+    /// The body of `POST /api/v1/runs` that runs all of its jobs, whatever their conditions.
+    pub fn to_request(&self) -> Value {
+        let mut body = json!({
+            "jobs": self.jobs.iter().map(PlannedJob::to_request).collect::<Vec<_>>(),
+        });
+        let fields = body.as_object_mut().expect("an object was just written");
+        if self.fail_fast {
+            fields.insert("fail_fast".into(), json!(true));
+        }
+        if let Some(timeout) = self.timeout {
+            fields.insert("timeout_seconds".into(), seconds(timeout));
+        }
+        body
+    }
 }
 
 impl PlannedJob {
-    fn to_request(&self) -> Value {
+    /// A job of these steps that says nothing else.
+    pub fn new(name: &str, steps: Vec<PlannedStep>) -> PlannedJob {
+        PlannedJob {
+            name: name.to_owned(),
+            cell: None,
+            condition: None,
+            steps,
+            env: Vec::new(),
+            needs: Vec::new(),
+            timeout: None,
+            retry: None,
+            allow_failure: false,
+            requires: Vec::new(),
+            once: false,
+            priority: 0,
+            concurrency: None,
+            workdir: ".".to_owned(),
+            around: Map::new(),
+        }
+    }
+
+    /// Names of jobs whose artifacts it takes.
+    pub fn inputs(&self) -> impl Iterator<Item = &str> {
+        let inputs = self.around.get("inputs").and_then(Value::as_array);
+        let inputs = inputs.map(Vec::as_slice).unwrap_or_default();
+        inputs.iter().filter_map(|it| it["job"].as_str())
+    }
+
+    pub(crate) fn to_request(&self) -> Value {
         let env: Map<String, Value> = self
             .env
             .iter()
             .map(|(key, value)| (key.clone(), json!(value)))
             .collect();
+        let steps: Vec<&StepSpec> = self.steps.iter().map(|step| &step.spec).collect();
         let mut body = json!({
             "name": self.name,
             "needs": self.needs,
@@ -75,7 +200,7 @@ impl PlannedJob {
             "job_spec": {
                 "name": self.name,
                 "workdir": self.workdir,
-                "steps": self.steps,
+                "steps": steps,
                 "env": env,
             },
         });

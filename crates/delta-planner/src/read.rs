@@ -58,7 +58,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Pipeline, Diagnostics> {
     };
     let jobs = read_file(&root, &mut out);
     if out.is_empty() {
-        Ok(Pipeline { jobs })
+        Ok(Pipeline::of(jobs))
     } else {
         Err(out.finish())
     }

@@ -40,11 +40,8 @@ fn step(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<StepSpec> {
         _ => false,
     };
     if !matches!(&node.value, yaml::Value::Map(pairs) if pairs.iter().any(is_key)) {
-        return Some(StepSpec {
-            run: script(node, "each item of `steps`", what, out)?,
-            name: None,
-            timeout: None,
-        });
+        let run = script(node, "each item of `steps`", what, out)?;
+        return Some(StepSpec::plain(run));
     }
     let of_step = format!("a step of {what}");
     let map = fields::fields(node, &STEP_KEYS, &of_step, out)?;

@@ -29,13 +29,18 @@ pub struct StepSpec {
 }
 
 impl StepSpec {
+    /// A script, and nothing else said about it.
+    pub fn plain(run: impl Into<String>) -> StepSpec {
+        StepSpec {
+            run: run.into(),
+            name: None,
+            timeout: None,
+        }
+    }
+
     pub(crate) fn read(node: Node<'_>, strangers: Strangers) -> Result<StepSpec, Invalid> {
         if !node.raw().get().starts_with('{') {
-            return Ok(StepSpec {
-                run: script(node)?,
-                name: None,
-                timeout: None,
-            });
+            return Ok(StepSpec::plain(script(node)?));
         }
         let mut f = node.object()?;
         let step = StepSpec {

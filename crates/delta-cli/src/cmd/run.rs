@@ -160,10 +160,9 @@ fn select(pipeline: Pipeline, names: &[String]) -> Result<Pipeline, Failure> {
             wanted.push(name);
         }
     }
-    let jobs = pipeline.jobs.into_iter();
-    Ok(Pipeline {
-        jobs: jobs.filter(|job| wanted.contains(&job.name)).collect(),
-    })
+    let mut pipeline = pipeline;
+    pipeline.jobs.retain(|job| wanted.contains(&job.name));
+    Ok(pipeline)
 }
 
 /// Your own machine: what you may, your containers may.

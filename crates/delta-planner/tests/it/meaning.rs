@@ -10,7 +10,10 @@ fn good(text: &str) -> Pipeline {
 }
 
 fn scripts(job: &PlannedJob) -> Vec<&str> {
-    job.steps.iter().map(|step| step.run.as_str()).collect()
+    job.steps
+        .iter()
+        .map(|step| step.spec.run.as_str())
+        .collect()
 }
 
 #[test]
