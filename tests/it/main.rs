@@ -23,4 +23,5 @@ mod sandbox;
 mod sdk_python;
 mod secrets;
 mod shuffled;
+mod tracing;
 mod traffic;

@@ -11,13 +11,19 @@ use crate::steps::{cargo, no_findings};
 
 /// Crate, and the crates of this workspace it may import. A new crate adds its row here and in
 /// ARCHITECTURE.md.
-const MAY_IMPORT: [(&str, &[&str]); 15] = [
+const MAY_IMPORT: [(&str, &[&str]); 16] = [
     ("delta-core", &[]),
     ("delta-wire", &["delta-core"]),
     ("delta-store", &["delta-core"]),
     (
         "delta-server",
-        &["delta-core", "delta-wire", "delta-store", "delta-forge"],
+        &[
+            "delta-core",
+            "delta-wire",
+            "delta-store",
+            "delta-forge",
+            "delta-trace",
+        ],
     ),
     ("delta-forge", &[]),
     (
@@ -27,6 +33,7 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
             "delta-wire",
             "delta-results",
             "delta-runner-protocol",
+            "delta-trace",
         ],
     ),
     ("delta-results", &[]),
@@ -45,8 +52,10 @@ const MAY_IMPORT: [(&str, &[&str]); 15] = [
             "delta-planner",
             "delta-forge",
             "delta-sim",
+            "delta-trace",
         ],
     ),
+    ("delta-trace", &[]),
     ("delta-testkit", &[]),
     ("delta-e2e", &[]),
     ("xtask", &[]),

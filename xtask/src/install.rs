@@ -24,6 +24,10 @@ const NEEDS: &[(&str, &str)] = &[
     ("faketime", "faketime"),
     ("python3", "python3"),
     ("pytest-3", "python3-pytest"),
+    (
+        "/usr/lib/python3/dist-packages/pip/__init__.py",
+        "python3-pip",
+    ),
     ("node", "nodejs"),
     ("git", "git"),
     ("git-lfs", "git-lfs"),

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use delta_trace::Tracer;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -90,6 +91,8 @@ pub struct AgentSettings {
     pub runners: Option<RunnerSettings>,
     /// Whether it takes steps and tests beside them (A46).
     pub mixed: bool,
+    /// Where spans go.
+    pub tracer: Tracer,
 }
 
 impl AgentSettings {
@@ -121,6 +124,7 @@ impl AgentSettings {
             results_patience: results::PATIENCE,
             runners: None,
             mixed: false,
+            tracer: Tracer::off(),
         }
     }
 }

@@ -40,6 +40,7 @@ pub mod shim;
 mod spec;
 mod tap;
 pub mod tls;
+mod traced;
 mod unbegun;
 mod work;
 pub mod workspace;

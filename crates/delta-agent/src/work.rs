@@ -38,6 +38,7 @@ use crate::secret::Handed;
 use crate::shim::{Confinement, Sandbox, evidence};
 use crate::spec::{self, Kinds};
 use crate::tap::Tap;
+use crate::traced::Traced;
 use crate::unbegun::{cause_of, no_workspace, not_begun, stopped_before};
 use crate::workspace::{AttemptFolder, Home};
 
@@ -155,6 +156,13 @@ impl Assignment {
             let summary = format!("the variable {name:?} cannot be set");
             return Err(not_begun(Cause::SpecError, summary));
         }
+        let traced = Traced::steps(&self.context, &self.identity, &mut spec.env);
+        let done = self.begin_steps(spec).await;
+        traced.end_of(&done);
+        done
+    }
+
+    async fn begin_steps(&mut self, mut spec: JobSpec) -> Result<WorkEnd, Box<Ended>> {
         let number = self.context.state.number();
         let confinement = self.confinement();
         let home = home(confinement, spec.image.as_deref());

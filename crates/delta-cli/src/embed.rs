@@ -10,6 +10,7 @@ use delta_server::{
     StoreChoice, Tls,
 };
 use delta_store::StoreError;
+use delta_trace::Tracer;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -35,6 +36,7 @@ pub struct Wanted {
     /// Requests of people that may wait; the recommended number when absent.
     pub waiting_requests: Option<usize>,
     pub pool_sandboxes: PoolSandboxes,
+    pub tracer: Tracer,
     pub duties: Duties,
 }
 
@@ -107,6 +109,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         duties: wanted.duties == Duties::On,
         recheck: delta_server::RECHECK,
         pool_sandboxes: wanted.pool_sandboxes,
+        tracer: wanted.tracer,
         limits,
     };
     delta_server::start(config)
@@ -140,6 +143,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         caches: CacheLimits::USUAL,
         waiting_requests: None,
         pool_sandboxes: PoolSandboxes::new(),
+        tracer: Tracer::off(),
         duties: Duties::Off,
     })
     .await

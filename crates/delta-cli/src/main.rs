@@ -18,6 +18,7 @@ mod signals;
 mod table;
 mod terminal;
 mod timings;
+mod traces;
 mod words;
 mod worker;
 

@@ -14,6 +14,7 @@ use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
 use delta_agent::workspace::Source;
 use delta_agent::{Address, AgentError, AgentSettings, ServerSettings, TokenSource};
+use delta_trace::Tracer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -51,6 +52,7 @@ pub struct Wanted {
     /// Runner pools, and whether there is other work beside them.
     pub runners: Option<RunnerSettings>,
     pub mixed: bool,
+    pub tracer: Tracer,
 }
 
 /// An agent at work.
@@ -89,6 +91,7 @@ impl Worker {
         settings.stop_grace = wanted.stop_grace;
         settings.runners = wanted.runners;
         settings.mixed = wanted.mixed;
+        settings.tracer = wanted.tracer;
         settings.min_free = wanted.min_free.unwrap_or(settings.min_free);
         delta_agent::keep_private();
         let (stop, stopped) = watch::channel(None);

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::handlers::{Done, Handlers};
+use crate::span::Span;
 
 /// How long a function that was canceled may take to end by itself, so that it can put things in
 /// order. The caller has its answer within a second.
@@ -23,6 +24,19 @@ pub(crate) async fn answer(
     permits: &Semaphore,
     request: &ExecutionRequest,
     cancel: CancellationToken,
+) -> Outcome {
+    let span = Span::begin(request);
+    let outcome = carry_out(handlers, permits, request, cancel, &span).await;
+    span.end(&outcome);
+    outcome
+}
+
+async fn carry_out(
+    handlers: &Handlers,
+    permits: &Semaphore,
+    request: &ExecutionRequest,
+    cancel: CancellationToken,
+    span: &Span,
 ) -> Outcome {
     let context = Context::of(request, cancel.clone());
     if context.remaining() == Some(Duration::ZERO) {
@@ -40,7 +54,7 @@ pub(crate) async fn answer(
         return failed(request, ErrorInfo::of_type(HANDLER_NOT_FOUND, message));
     };
     // A task of its own, so that a panic is an answer and not the end of the runner.
-    let mut running = Running(tokio::spawn(handler(&request.params, context)));
+    let mut running = Running(tokio::spawn(span.within(handler(&request.params, context))));
     tokio::select! {
         done = &mut running.0 => outcome(request, done.unwrap_or_else(panicked)),
         () = deadline(remaining) => {

@@ -11,6 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::span::Span;
 
 /// What a function came to.
 pub(crate) type Done = Result<Box<RawValue>, Failure>;
@@ -51,7 +52,9 @@ impl Handlers {
         self.add(name, move |params: P, context| {
             let function = Arc::clone(&function);
             async move {
-                let done = tokio::task::spawn_blocking(move || function(params, context));
+                let span = Span::current();
+                let work = move || span.run(|| function(params, context));
+                let done = tokio::task::spawn_blocking(work);
                 match done.await {
                     Ok(done) => done,
                     Err(_) => Err(Failure::error("the function panicked")),

@@ -26,6 +26,9 @@
 //! wrong in words that policy can use. A runner listens on the loopback alone, where
 //! `RRQ_RUNNER_TCP_SOCKET` or `--tcp-socket` says, logs to its standard error, and ends with its
 //! parent.
+//!
+//! With the feature `otel`, each call is a span `rrq.runner` of the application's OpenTelemetry, below
+//! the producer's; without a tracer provider it is nothing.
 
 mod address;
 mod call;
@@ -35,8 +38,12 @@ mod failure;
 mod handlers;
 mod life;
 mod runner;
+#[cfg_attr(not(feature = "otel"), path = "no_span.rs")]
+mod span;
 
 pub use address::{AddressError, Socket};
 pub use context::Context;
 pub use failure::Failure;
 pub use runner::{Runner, RunnerError};
+#[cfg(feature = "otel")]
+pub use span::current_trace;

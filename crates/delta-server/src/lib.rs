@@ -27,6 +27,7 @@ mod secrets;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod watch;
 mod writer;
 
@@ -39,6 +40,7 @@ use delta_core::settings::BadSetting;
 use delta_core::{Millis, Settings, Span};
 use delta_store::read::Reader;
 use delta_store::{Store, StoreError};
+use delta_trace::Tracer;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -88,6 +90,8 @@ pub struct Config {
     /// The keys that secrets are kept with. Several servers on one database must have the same.
     pub secret_keys: KeySource,
     pub caches: CacheLimits,
+    /// Where spans go.
+    pub tracer: Tracer,
     pub limits: Limits,
 }
 
@@ -144,6 +148,7 @@ impl Config {
             pool_sandboxes: PoolSandboxes::new(),
             secret_keys: KeySource::Own,
             caches: CacheLimits::USUAL,
+            tracer: Tracer::off(),
             limits: Limits::recommended(),
         }
     }
@@ -241,6 +246,7 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         recheck: config.recheck,
         pool_sandboxes: config.pool_sandboxes.clone(),
         cache_limits: config.caches,
+        tracer: config.tracer.clone(),
     };
     let app = App::new(writer.clone(), reader, identity, equipment, stop.clone());
     let queues = app.clone();

@@ -13,5 +13,6 @@ pub mod port;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod python;
 pub mod rng;
 pub mod wait;

@@ -1,5 +1,6 @@
 //! What the tests stand on: a real server, people, runners, load, and what must hold afterwards.
 
+pub mod collector;
 pub mod history;
 pub mod http;
 pub mod load;

@@ -29,6 +29,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use delta_wire::job_spec::FunctionSpec;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -105,7 +106,7 @@ impl Functions {
 
     /// Carries out a call, in its turn, unless it is told to stop.
     pub async fn call(&self, call: &Call, mut stop: Stop) -> CallEnd {
-        let pool = match self.route(call) {
+        let pool = match self.route(&call.function) {
             Ok(pool) => pool,
             Err(words) => return end::no_runner(words),
         };
@@ -142,8 +143,7 @@ impl Functions {
     }
 
     /// Whose call it is: the runner it names, or the one of its queue (RQ-45).
-    fn route(&self, call: &Call) -> Result<&Arc<Pool>, String> {
-        let function = &call.function;
+    fn route(&self, function: &FunctionSpec) -> Result<&Arc<Pool>, String> {
         let named = |name: &str| self.pools.iter().find(|it| it.settings.name == name);
         if let Some(runner) = function.parts().0 {
             return named(runner).ok_or_else(|| format!("no runner `{runner}` here"));
@@ -155,6 +155,12 @@ impl Functions {
         served
             .or_else(|| self.default.as_deref().and_then(named))
             .ok_or_else(words)
+    }
+
+    /// The name of the pool that takes it.
+    pub(crate) fn runner(&self, function: &FunctionSpec) -> Option<&str> {
+        let pool = self.route(function).ok()?;
+        Some(&pool.settings.name)
     }
 
     pub fn health(&self) -> Vec<PoolHealth> {

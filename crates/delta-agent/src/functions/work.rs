@@ -8,6 +8,7 @@ use delta_wire::job_spec::FunctionSpec;
 use super::{Call, CallEnd, Functions};
 use crate::clock;
 use crate::executor::Ended;
+use crate::traced::Traced;
 use crate::unbegun::not_begun;
 use crate::work::{Assignment, WorkEnd};
 
@@ -16,7 +17,7 @@ use crate::work::{Assignment, WorkEnd};
 pub(crate) async fn perform(
     assignment: &Assignment,
     functions: &Functions,
-    function: FunctionSpec,
+    mut function: FunctionSpec,
 ) -> Result<WorkEnd, Box<Ended>> {
     let context = &assignment.context;
     if context.untrusted {
@@ -27,6 +28,8 @@ pub(crate) async fn perform(
     let started_at = clock::wall_time();
     let left = assignment.must_finish_by.since(clock::now());
     let identity = &assignment.identity;
+    let mut traced = Traced::call(context, identity, &mut function);
+    traced.runner(functions.runner(&function));
     let call = Call {
         job_id: identity.job_id.clone(),
         attempt: identity.attempt,
@@ -36,6 +39,7 @@ pub(crate) async fn perform(
         worker_id: format!("{}/{}", context.settings.name, context.slot),
     };
     let CallEnd { ended, answer } = functions.call(&call, assignment.stop.clone()).await;
+    traced.end(&ended);
     Ok(WorkEnd {
         ended,
         started_at,

@@ -12,6 +12,7 @@ use delta_agent::shim::Sandbox;
 use delta_agent::tls::{ClientFiles, TlsFiles};
 use delta_agent::workspace::Source;
 use delta_core::Span;
+use delta_trace::Tracer;
 
 use crate::enrolment::{self, Given, Place};
 use crate::exit::Exit;
@@ -19,6 +20,7 @@ use crate::failure::Done;
 use crate::live::screen::Brief;
 use crate::signals::{HandOver, Stop};
 use crate::terminal::Terminal;
+use crate::traces::Traces;
 use crate::worker::{self, Runners, Wanted, Worker};
 use crate::{timings, words};
 
@@ -103,6 +105,8 @@ pub struct Args {
     containers: Containers,
     #[command(flatten)]
     runners: Runners,
+    #[command(flatten)]
+    traces: Traces,
 }
 
 /// How repositories come into workspaces.
@@ -191,6 +195,13 @@ fn sandbox(text: &str) -> Result<Sandbox, &'static str> {
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    let tracer = args.traces.start("delta-ci-agent")?;
+    let done = work(args, tracer.clone(), terminal).await;
+    tracer.close().await;
+    done
+}
+
+async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
     let mut hand_over = HandOver::listen()?;
     let pools = args.runners.read(args.slots, 1)?;
@@ -240,6 +251,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         stop_grace: STOP_GRACE,
         runners: pools.settings,
         mixed: pools.mixed,
+        tracer,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;
     let slots = words::count(slots, "slot");

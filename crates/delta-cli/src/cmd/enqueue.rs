@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::moment;
 use crate::terminal::Terminal;
-use crate::timings;
+use crate::{timings, traces};
 
 /// How long one question waits for the end; then it is asked again.
 const EACH_WAIT: Duration = Duration::from_secs(20);
@@ -27,7 +27,8 @@ Examples:
   delta-ci enqueue python#sync --unique-key nightly --unique-for 1h
   delta-ci cancel run_0197f3c4                                      stop one of them
 
-The result goes to stdout as JSON. Exit code with --wait: 0 when it succeeded.";
+The result goes to stdout as JSON. Exit code with --wait: 0 when it succeeded. The trace in
+TRACEPARENT goes on in the call.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -75,7 +76,12 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    let body = body(&args)?;
+    let mut body = body(&args)?;
+    let trace = traces::of_environment();
+    if !trace.is_empty() {
+        let carrier = trace.into_iter().map(|(name, value)| (name, json!(value)));
+        body["trace_context"] = Value::Object(carrier.collect());
+    }
     client::with(&args.target, async |client| {
         let text = client.post_text("/api/v1/functions", &body).await?;
         let view: FunctionView = client::read(&text)?;

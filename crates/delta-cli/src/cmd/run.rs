@@ -240,6 +240,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         caches: delta_server::CacheLimits::USUAL,
         waiting_requests: None,
         pool_sandboxes: Default::default(),
+        tracer: Default::default(),
         duties: Duties::On,
     };
     embed::start(wanted)
@@ -292,6 +293,7 @@ async fn start_agent(
         stop_grace: FORCED_GRACE,
         runners: None,
         mixed: false,
+        tracer: Default::default(),
     };
     Worker::start(wanted, screen)
 }

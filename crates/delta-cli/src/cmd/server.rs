@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use delta_core::{Settings, Span, Text};
 use delta_server::{Sandbox, Server};
+use delta_trace::Tracer;
 
 use crate::embed::{self, Duties, Wanted};
 use crate::exit::Exit;
@@ -12,6 +13,7 @@ use crate::failure::{Done, Failure};
 use crate::signals::Stop;
 use crate::terminal::Terminal;
 use crate::timings::Timings;
+use crate::traces::Traces;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,6 +22,7 @@ Examples:
   delta-ci ca init ./ca                          a private authority, where there is no certificate
   DELTA_STORE=postgres://ci@db/ci delta-ci server --data ./data --objects /mnt/ci-objects
   delta-ci server --data ./data --listen 127.0.0.1:0 --json   the address as JSON, port chosen
+  delta-ci server --data ./data --otlp-endpoint http://127.0.0.1:4317   docs/tracing.md
 
 Then, on the same machine:
   delta-ci token create --role runner --data ./data > runner.token
@@ -76,6 +79,8 @@ pub struct Args {
     pool_sandboxes: Vec<(Text, Sandbox)>,
     #[command(flatten)]
     timings: Timings,
+    #[command(flatten)]
+    traces: Traces,
 }
 
 fn pool_sandbox(text: &str) -> Result<(Text, Sandbox), String> {
@@ -89,6 +94,13 @@ fn pool_sandbox(text: &str) -> Result<(Text, Sandbox), String> {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
+    let tracer = args.traces.start("delta-ci-server")?;
+    let done = serve(args, tracer.clone(), terminal).await;
+    tracer.close().await;
+    done
+}
+
+async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let settings = args.timings.over(Settings::recommended())?;
     // Each parked runner holds a connection. Only here: an agent's jobs would inherit the limit.
     delta_server::raise_file_limit();
@@ -116,6 +128,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         caches: args.timings.caches(),
         waiting_requests: args.waiting_requests.map(|most| most as usize),
         pool_sandboxes: args.pool_sandboxes.into_iter().collect(),
+        tracer,
         duties: Duties::On,
     };
     let scheme = if wanted.tls.is_some() {

@@ -18,6 +18,7 @@ use delta_agent::tls::TlsFiles;
 use delta_agent::workspace::Source;
 use delta_core::{Settings, Span};
 use delta_server::{Role, Server};
+use delta_trace::Tracer;
 use delta_wire::api::TokenView;
 
 use super::server;
@@ -29,6 +30,7 @@ use crate::live::screen::Brief;
 use crate::signals::Stop;
 use crate::terminal::{Terminal, Tone};
 use crate::timings::Timings;
+use crate::traces::Traces;
 use crate::words;
 use crate::worker::{self, Pools, Runners, Worker};
 
@@ -81,6 +83,8 @@ pub struct Args {
     timings: Timings,
     #[command(flatten)]
     runners: Runners,
+    #[command(flatten)]
+    traces: Traces,
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
@@ -90,6 +94,13 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             .because("its traffic is not encrypted")
             .next("delta-ci server --tls-cert FILE --tls-key FILE, and delta-ci agent"));
     }
+    let tracer = args.traces.start("delta-ci")?;
+    let done = serve(args, tracer.clone(), terminal).await;
+    tracer.close().await;
+    done
+}
+
+async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let pools = args.runners.read(args.slots, worker::cores())?;
     let mut stop = Stop::listen()?;
     let wanted = embed::Wanted {
@@ -107,6 +118,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         caches: args.timings.caches(),
         waiting_requests: None,
         pool_sandboxes: Default::default(),
+        tracer: tracer.clone(),
         duties: Duties::On,
     };
     let server = embed::start(wanted)
@@ -114,7 +126,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         .map_err(|refused| refused.into_failure(&args.data))?;
     let url = server::url(&server, "http")?;
     let slots = pools.slots;
-    let worker = start_agent(&server, &url, &args.data, pools, args.label, terminal).await;
+    let agent = (pools, args.label, tracer);
+    let worker = start_agent(&server, &url, &args.data, agent, terminal).await;
     let done = match worker {
         Ok(mut worker) => {
             announce(&url, &args.data, slots, terminal);
@@ -137,8 +150,7 @@ async fn start_agent(
     server: &Server,
     url: &str,
     data: &Path,
-    pools: Pools,
-    labels: Vec<String>,
+    (pools, labels, tracer): (Pools, Vec<String>, Tracer),
     terminal: &Terminal,
 ) -> Result<Worker, Failure> {
     let work_folder = data.join("agent");
@@ -166,6 +178,7 @@ async fn start_agent(
         stop_grace: STOP_GRACE,
         runners: pools.settings,
         mixed: pools.mixed,
+        tracer,
     };
     Worker::start(wanted, Arc::new(Brief::new(terminal)))
 }

@@ -15,6 +15,7 @@ use delta_wire::runner::Reason;
 use super::execution;
 use super::logs::Written;
 use super::session::Session;
+use crate::trace;
 use crate::writer::{Answer, Delivered, GrantedLease, News, NotDone, Ticket, TicketKind};
 
 impl Session {
@@ -55,6 +56,7 @@ impl Session {
         let settings = &self.app.writer.shared().settings;
         let until = self.app.writer.now() + granted.ttl;
         self.leases.granted(slot, lease, until);
+        trace::waited(&self.app, &granted);
         let attempt = lease.attempt;
         let work = AssignWork {
             run_id: execution::name(lease),

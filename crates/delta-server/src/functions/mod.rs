@@ -15,6 +15,7 @@ use delta_core::policy::{Backoff, RetryOn};
 use delta_core::requirement::{Requirement, normalise};
 use delta_core::run::{RunHeader, Unique};
 use delta_core::{Cause, Digest, Millis, Policy, RunId, Settings, Span, Text};
+use delta_trace::Carrier;
 use delta_wire::api::CreateFunction;
 use delta_wire::api::functions::{DEFAULT_TIMEOUT, DEFAULT_UNIQUE, DEFAULT_WAIT};
 use delta_wire::job_spec::FunctionSpec;
@@ -37,6 +38,8 @@ pub struct Asked {
     pub at: Millis,
     pub by: Text,
     pub idempotency: Option<(Digest, Digest)>,
+    /// The trace that the call belongs to, as its handler is to continue it.
+    pub trace: Carrier,
 }
 
 /// The run that carries a call out, and its job's spec. `runner` is the one that the queue's route
@@ -62,7 +65,7 @@ pub fn new_run(
         params: call.params.clone(),
         queue: call.queue.clone(),
         enqueued_at: Some(delta_wire::Millis::from(asked.at).to_rfc3339()),
-        trace_context: call.trace_context.clone(),
+        trace_context: asked.trace.clone(),
     };
     let spec: Arc<str> = spec_text(&function).into();
     let policy = policy(call, &function, not_before, settings);
@@ -183,6 +186,7 @@ mod tests {
             at: Millis(1_000_000),
             by: "ann".into(),
             idempotency: None,
+            trace: Vec::new(),
         };
         new_run(RunId(1), &call, runner, asked, &Settings::recommended())
     }

@@ -24,6 +24,7 @@ use super::extract::{Heard, User};
 use super::runs::{idempotency, run_id};
 use super::{App, views};
 use crate::functions::{self, Asked};
+use crate::trace::{self, Enqueue};
 use crate::writer::{Answer, NotDone, sha256};
 
 /// A request of a thousand calls at sixteen kilobytes each.
@@ -42,7 +43,9 @@ pub fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(post, path = "/api/v1/functions", tag = "functions",
     request_body = CreateFunction,
     params(("Idempotency-Key" = Option<String>, Header,
-        description = "The same key with the same body gives the same calls")),
+        description = "The same key with the same body gives the same calls"),
+        ("traceparent" = Option<String>, Header,
+        description = "The producer's trace, for calls that name none in trace_context")),
     responses(
         (status = 201, description = "the call; for `functions`, a FunctionList in their order",
             body = FunctionView),
@@ -59,6 +62,7 @@ async fn enqueue(
         at: body.at,
         by: who.id.clone(),
         idempotency: idempotency(&headers, &who.id, &body.bytes)?,
+        trace: trace::of_request(&headers),
     };
     match request {
         CreateFunctions::One(call) => {
@@ -80,7 +84,8 @@ async fn enqueue(
     }
 }
 
-/// Makes the calls in one commit, each under a key of its own where there is one.
+/// Makes the calls in one commit, each under a key of its own where there is one. Each begins a
+/// span, and is stored as what comes below it.
 async fn create(
     app: &App,
     calls: &[CreateFunction],
@@ -88,13 +93,18 @@ async fn create(
 ) -> Result<Vec<FunctionView>, ApiError> {
     let settings = &app.writer.shared().settings;
     let mut commands = Vec::with_capacity(calls.len());
+    let mut spans = Vec::with_capacity(calls.len());
     for (n, call) in calls.iter().enumerate() {
         let runner = app.queues.runner(&call.queue);
-        let asked = Asked {
-            idempotency: asked.idempotency.map(|key| nth(key, n)),
-            ..asked.clone()
-        };
         let id = app.fresh_run_id(asked.at);
+        let span = Enqueue::begin(app, call, &asked.trace, id);
+        let asked = Asked {
+            at: asked.at,
+            by: asked.by.clone(),
+            idempotency: asked.idempotency.map(|key| nth(key, n)),
+            trace: span.carrier.clone(),
+        };
+        spans.push(span);
         let (new, spec) = functions::new_run(id, call, runner.as_deref(), asked, settings);
         commands.push((Command::CreateRun(Box::new(new)), vec![spec]));
     }
@@ -102,6 +112,9 @@ async fn create(
     let mut views = Vec::with_capacity(answers.len());
     for answer in answers {
         views.push(made(app, answer?).await?);
+    }
+    for (span, view) in spans.into_iter().zip(&views) {
+        span.end(run_id(&view.id)?, view);
     }
     give_up_hopeless(app, calls, &mut views).await?;
     Ok(views)

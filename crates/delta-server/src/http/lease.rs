@@ -28,7 +28,7 @@ use crate::agents::AGENT_PREFIX;
 use crate::holder::hex;
 use crate::identity::Principal;
 use crate::writer::{Delivery, GrantedLease, NotDone, Offer, sha256};
-use crate::{audit, identity};
+use crate::{audit, identity, trace};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(lease))
@@ -105,6 +105,7 @@ fn capabilities(scope: &Scope, tags: &[String]) -> Capabilities {
 }
 
 fn lease_granted(app: &App, granted: GrantedLease) -> Result<Response, ApiError> {
+    trace::waited(app, &granted);
     let job = granted.lease.attempt.job;
     let message = LeaseGranted {
         job_id: job.to_string(),

@@ -42,6 +42,7 @@ use axum::response::{IntoResponse, Response};
 use delta_core::{Millis, RunId};
 use delta_store::StoreError;
 use delta_store::read::Reader;
+use delta_trace::Tracer;
 use delta_wire::ErrorCode;
 use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi as _;
@@ -78,6 +79,7 @@ pub struct Parts {
     pub recheck: Duration,
     pub pool_sandboxes: PoolSandboxes,
     pub cache_limits: CacheLimits,
+    pub tracer: Tracer,
     pub queues: Queues,
     pub known_runners: Known,
     /// Ended when the server stops: long answers end with it.
@@ -93,6 +95,7 @@ pub struct Equipment {
     pub recheck: Duration,
     pub pool_sandboxes: PoolSandboxes,
     pub cache_limits: CacheLimits,
+    pub tracer: Tracer,
 }
 
 impl Deref for App {
@@ -122,6 +125,7 @@ impl App {
             recheck: equipment.recheck,
             pool_sandboxes: equipment.pool_sandboxes,
             cache_limits: equipment.cache_limits,
+            tracer: equipment.tracer,
             queues: Queues::default(),
             known_runners: Known::default(),
             stop,

@@ -77,6 +77,10 @@ async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
     metrics
         .event_streams
         .set(i64::try_from(streams).unwrap_or(i64::MAX));
+    let spans = app.tracer.counts();
+    let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+    metrics.spans_sent.set(whole(spans.sent));
+    metrics.spans_lost.set(whole(spans.lost));
     if let Ok(stats) = app.read(|reader| reader.stats()).await {
         metrics
             .wal_bytes

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use delta_core::{LeaseKey, Span, Text};
+use delta_core::{LeaseKey, Millis, Span, Text};
 use delta_wire::runner::LeaseToken;
 
 use super::Shared;
@@ -25,6 +25,8 @@ pub struct GrantedLease {
     /// Names of the secrets it may fetch, if it is trusted.
     pub secrets: Vec<Text>,
     pub origin: Origin,
+    /// Since when it had waited for this.
+    pub waits_since: Option<Millis>,
     pub delivery: Delivery,
 }
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use delta_core::lease::{LeaseState, epoch};
 use delta_core::requirement::queue_of;
 use delta_core::{
-    Attempt, AttemptId, Command, JobId, LeaseKey, Refusal, Reply, Run, RunId, Span, Text, Want,
+    Attempt, AttemptId, Command, JobId, LeaseKey, Millis, Refusal, Reply, Run, RunId, Span, Text,
+    Want,
 };
 use delta_store::{Claim, StoreError};
 use delta_wire::runner::LeaseToken;
@@ -55,6 +56,8 @@ pub(super) struct Given {
     /// Names of the secrets it may fetch.
     pub secrets: Vec<Text>,
     pub origin: Origin,
+    /// Since when it had waited for this.
+    pub waits_since: Option<Millis>,
 }
 
 /// What a batch has for its slots.
@@ -291,6 +294,7 @@ fn give(
         else {
             continue;
         };
+        let waits_since = batch.attempt(id).and_then(waits_since);
         match grant(batch, id, principal, runner)? {
             Ok((token, lease, ttl, max_runtime)) => {
                 let job = batch.world.jobs.get(&id.job).and_then(Option::as_deref);
@@ -307,6 +311,7 @@ fn give(
                     trusted: run.is_some_and(|run| run.header.trusted),
                     secrets: job.map_or_else(Vec::new, |job| job.policy.secrets.clone()),
                     origin: run.map(Origin::of).unwrap_or_default(),
+                    waits_since,
                 });
             }
             // Not to be had after all: the slot goes on waiting.
@@ -325,6 +330,12 @@ fn end_if_over(batch: &mut Batch, run: RunId) -> Result<(), StoreError> {
         let _ = batch.decide(at, &Command::RunDue { run }, &[])?;
     }
     Ok(())
+}
+
+/// Since when nobody had it: since it was queued, or its last lease ended.
+fn waits_since(attempt: &Attempt) -> Option<Millis> {
+    let lost_at = attempt.lease.as_ref().and_then(|lease| lease.ended_at);
+    attempt.queued_at.max(lost_at)
 }
 
 type Granted = (LeaseToken, LeaseKey, Span, Span);

@@ -417,6 +417,7 @@ impl Turns {
             trusted: given.trusted,
             secrets: given.secrets,
             origin: given.origin,
+            waits_since: given.waits_since,
         }
     }
 

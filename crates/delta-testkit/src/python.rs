@@ -1,0 +1,76 @@
+//! Packages of Python as their authors publish them, for tests that need the real thing.
+//!
+//! Each set is installed once, with Debian's Python, into a folder of its own below the target
+//! folder; whoever comes second waits for the first and finds it there. Nothing outside of that
+//! folder is changed, and nothing is compiled.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+/// Debian's own, whatever else is first on the PATH.
+pub const PYTHON: &str = "/usr/bin/python3";
+
+/// OpenTelemetry with its exporter, of one release.
+pub const OPENTELEMETRY: (&str, &[&str]) = (
+    "opentelemetry-1.45.1",
+    &[
+        "opentelemetry-sdk==1.45.1",
+        "opentelemetry-exporter-otlp-proto-grpc==1.45.1",
+    ],
+);
+
+/// What `PYTHONPATH` must name for these packages and what they need; installed if they are not
+/// there yet. The name must change with them.
+pub fn packages((name, wanted): (&str, &[&str])) -> Result<PathBuf> {
+    let parts = parts_folder()?;
+    fs::create_dir_all(&parts).with_context(|| format!("creating {}", parts.display()))?;
+    let folder = parts.join(name);
+    if !folder.is_dir() {
+        let lock = File::create(parts.join("lock")).context("locking the folder of parts")?;
+        lock.lock().context("locking the folder of parts")?;
+        if !folder.is_dir() {
+            install(&parts, wanted, &folder)?;
+        }
+    }
+    Ok(folder)
+}
+
+/// Where parts of somebody else's lie: in the target folder, so that `cargo clean` takes them.
+fn parts_folder() -> Result<PathBuf> {
+    let here = std::env::current_exe().context("finding the running program")?;
+    let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
+    let target = here.ancestors().skip(1).find(is_target);
+    Ok(target
+        .context("the running program lies in no target folder")?
+        .join("test-parts"))
+}
+
+/// Into a folder beside it first: what is there under its own name is whole.
+fn install(parts: &Path, wanted: &[&str], to: &Path) -> Result<()> {
+    let unfinished = tempfile::tempdir_in(parts)?;
+    let output = Command::new(PYTHON)
+        .args(["-m", "pip", "install", "--quiet", "--no-input"])
+        .args(["--only-binary", ":all:", "--target"])
+        .arg(unfinished.path())
+        .args(wanted)
+        .stdin(Stdio::null())
+        .output();
+    let output = output.with_context(|| format!("{PYTHON} is missing; install python3"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        !said.contains("No module named pip"),
+        "pip is missing; install the package python3-pip"
+    );
+    ensure!(
+        output.status.success(),
+        "{wanted:?} cannot be installed; they come from the package registry that pip is set up \
+         with, once:\n{said}"
+    );
+    fs::rename(unfinished.path(), to).context("putting it into its place")?;
+    // It has moved: nothing is left to remove.
+    let _ = unfinished.keep();
+    Ok(())
+}
