@@ -41,8 +41,10 @@ impl Sampler {
         match parent {
             Some(parent) if self.ask_parent => parent.sampled,
             _ => {
-                let random = trace & ((1 << RANDOM_BITS) - 1);
-                (random as f64) < self.share * (1u128 << RANDOM_BITS) as f64
+                let all = 1u128 << RANDOM_BITS;
+                // Whole numbers: as a fraction the largest would be 1, and no share has it.
+                let kept = (self.share * all as f64) as u128;
+                trace % all < kept
             }
         }
     }
