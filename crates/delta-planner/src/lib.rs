@@ -2,12 +2,14 @@
 //! plans a run of them, with a reason for each job.
 //!
 //! Pure functions: from bytes to a [`Pipeline`] or to every fault found, and from a pipeline and
-//! the facts of a trigger to a [`Plan`]. It starts nothing and knows no server; `.delta-ci.yaml`
-//! comes from a stranger, so everything is bounded.
+//! the facts of a trigger to a [`Plan`]. Without a pipeline file, discovery finds what a maintainer
+//! would have written in a [`Tree`]. Only the trees' own modules read a disk or ask git; nothing of
+//! a repository is ever started, and as it comes from a stranger, everything is bounded.
 
 mod around;
 mod condition;
 mod diagnostic;
+mod discovery;
 mod facts;
 mod fields;
 mod glob;
@@ -17,16 +19,20 @@ mod pipeline;
 mod plan;
 mod read;
 mod steps;
+mod tree;
 mod trigger;
 mod yaml;
 
 pub use condition::{Condition, Fact, Term};
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
+pub use discovery::{Discovery, EmptyPlan, Remark, TooLong, discover, written};
 pub use facts::{Changed, ChangedFiles, Event, Facts};
 pub use glob::{Glob, MAX_PATTERN};
 pub use pipeline::{Cell, Concurrency, Pipeline, PlannedJob, PlannedStep, Retry, WhenBusy};
 pub use plan::{Included, Omitted, Plan, plan};
 pub use read::{MAX_FILE_BYTES, parse};
+pub use tree::{Commit, Files, Folder, Tree, TreeError, Unread};
+pub use tree::{branch_of, changed_since, default_base};
 pub use trigger::{Input, InputFault, InputKind, MAX_INPUT_BYTES, On, Triggers};
 
 /// Where the pipeline file stands, relative to the root of a checkout.

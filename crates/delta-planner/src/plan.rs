@@ -43,6 +43,15 @@ pub struct Omitted {
 }
 
 impl Plan {
+    /// A plan of jobs that nobody wrote a pipeline for.
+    pub(crate) fn of(jobs: Vec<Included>, omitted: Vec<Omitted>) -> Plan {
+        Plan {
+            jobs,
+            omitted,
+            rest: Pipeline::default(),
+        }
+    }
+
     /// The jobs as a pipeline without conditions.
     pub fn to_pipeline(&self) -> Pipeline {
         Pipeline {

@@ -2,5 +2,8 @@
 //! one is refused quickly.
 
 mod diagnostics;
+mod discovered;
 mod hostile;
 mod meaning;
+mod repositories;
+mod trees;

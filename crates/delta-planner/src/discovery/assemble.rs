@@ -1,0 +1,157 @@
+//! From what was found and what a change concerns to a plan: each job with its name, its commands
+//! narrowed to the packages that are concerned, and its reason.
+
+use delta_wire::job_spec::check_around;
+use serde_json::{Map, Value, json};
+
+use super::affected::{Affected, place};
+use super::bundle::{Chosen, bundled};
+use super::found::{Found, Job, Project};
+use super::names::names;
+use crate::pipeline::{PlannedJob, PlannedStep};
+use crate::plan::{Included, Omitted, Plan};
+
+/// Packages that a command is narrowed to by name. Beyond it the whole project is meant: a command
+/// line has an end, and most of the work is then the same.
+const MAX_NAMED: usize = 200;
+
+/// Packages that a reason lists.
+const MAX_LISTED: usize = 3;
+
+pub fn plan(found: &Found, affected: &Affected) -> Plan {
+    let names = names(found);
+    let (mut chosen, mut omitted) = (Vec::new(), Vec::new());
+    for (number, project) in found.projects.iter().enumerate() {
+        let (concerned, why) = concerned(number, project, affected);
+        for (at, job) in project.jobs.iter().enumerate() {
+            let name = names[&(number, None, at)].clone();
+            match &concerned {
+                None => omitted.push(omit(name, affected)),
+                Some(packages) => {
+                    chosen.push(choose(name, project, job, packages.as_deref(), &why));
+                }
+            }
+        }
+        for (inner, package) in project.packages.iter().enumerate() {
+            for (at, job) in package.jobs.iter().enumerate() {
+                let name = names[&(number, Some(inner), at)].clone();
+                match affected.reason((number, inner)) {
+                    None => omitted.push(omit(name, affected)),
+                    Some(why) => chosen.push(choose(name, project, job, None, why)),
+                }
+            }
+        }
+    }
+    let jobs = bundled(chosen).into_iter().map(included);
+    Plan::of(jobs.collect(), omitted)
+}
+
+fn omit(name: String, affected: &Affected) -> Omitted {
+    Omitted {
+        name,
+        reason: affected.others().to_owned(),
+    }
+}
+
+/// The names of the concerned packages of a project: none of them, some, or (nothing) all; and why.
+fn concerned<'f>(
+    number: usize,
+    project: &'f Project,
+    affected: &Affected,
+) -> (Option<Option<Vec<&'f str>>>, String) {
+    if let Affected::Everything(why) = affected {
+        return (Some(None), why.clone());
+    }
+    let packages = project.packages.iter().enumerate();
+    let some = packages.filter_map(|(at, package)| {
+        let why = affected.reason((number, at))?;
+        Some((package, why))
+    });
+    let some: Vec<_> = some.collect();
+    // A reason that all share is said once; otherwise each says which package it is about.
+    let mut said: Vec<String> = Vec::new();
+    for (package, why) in &some {
+        let sentence = match why.starts_with("depends on") {
+            true => format!("{} {why}", place(&package.folder)),
+            false => (*why).to_owned(),
+        };
+        if !said.contains(&sentence) && said.len() <= MAX_LISTED {
+            said.push(sentence);
+        }
+    }
+    let more = some.len().saturating_sub(MAX_LISTED);
+    if said.len() > MAX_LISTED {
+        said.truncate(MAX_LISTED);
+        said.push(format!("and {more} more"));
+    }
+    let why = said.join("; ");
+    let names = match some.len() {
+        0 => None,
+        count if count == project.packages.len() || count > MAX_NAMED => Some(None),
+        _ => Some(Some(some.iter().map(|(it, _)| it.name.as_str()).collect())),
+    };
+    (names, why)
+}
+
+fn choose(
+    name: String,
+    project: &Project,
+    job: &Job,
+    packages: Option<&[&str]>,
+    why: &str,
+) -> Chosen {
+    Chosen {
+        name,
+        kind: job.kind,
+        ecosystem: project.ecosystem,
+        workdir: job.workdir.clone(),
+        steps: job.steps.iter().map(|it| it.script(packages)).collect(),
+        requires: job.requires.clone(),
+        results: job.results.clone(),
+        caches: job.caches.clone(),
+        reason: match why {
+            "" => job.reason.clone(),
+            why => format!("{}; {why}", job.reason),
+        },
+    }
+}
+
+fn included(chosen: Chosen) -> Included {
+    let around = around(&chosen);
+    let steps = chosen.steps.iter().map(|it| PlannedStep::from(it.as_str()));
+    let mut job = PlannedJob::new(&chosen.name, steps.collect());
+    job.requires = chosen.requires;
+    if !chosen.workdir.is_empty() {
+        job.workdir = chosen.workdir;
+    }
+    job.around = around;
+    Included {
+        job,
+        reason: chosen.reason,
+    }
+}
+
+/// Reports and caches, as a pipeline file would have them. What the job spec does not take, such as
+/// a path that is too long, is left out: a job without its cache is still the job.
+fn around(chosen: &Chosen) -> Map<String, Value> {
+    let results: Vec<Value> = chosen
+        .results
+        .iter()
+        .map(|it| json!({"format": it.format, "path": it.path}))
+        .collect();
+    let caches: Vec<Value> = chosen
+        .caches
+        .iter()
+        .map(|it| json!({"key": it.key, "restore_keys": [it.restore_key], "paths": it.paths}))
+        .collect();
+    let mut all = Map::new();
+    for (key, values) in [("results", results), ("caches", caches)] {
+        if values.is_empty() {
+            continue;
+        }
+        if let Ok(Value::Object(checked)) = check_around(&json!({ key: values })) {
+            all.extend(checked);
+        }
+    }
+    all
+}

@@ -1,0 +1,256 @@
+//! What a Python project declares: its name, what it is built with, which tools it has set up.
+//! Read from `pyproject.toml`, requirements and the tools' own files; nothing is imported.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use toml::Value;
+
+use super::super::manifest::{self, Table, deep, strings, sub, text};
+use crate::glob::Glob;
+use crate::tree::{Tree, file_name, join, resolve};
+
+/// Lines of one file of requirements that are looked at.
+const MAX_LINES: usize = 5_000;
+
+#[derive(Default)]
+pub struct Declared {
+    pub name: Option<String>,
+    /// The file that says most about it.
+    pub manifest: &'static str,
+    pub requires_python: Option<String>,
+    /// Names of packages it asks for, in whatever group.
+    pub asks: BTreeSet<String>,
+    /// The project itself is to be installed: it has dependencies, or lies below `src`.
+    pub installs: bool,
+    /// The extra with what tests need.
+    pub extra: Option<String>,
+    /// The group with what tests need.
+    pub group: Option<String>,
+    /// Files of requirements, in its folder.
+    pub requirements: Vec<String>,
+    /// Tests are written for pytest.
+    pub pytest: bool,
+    /// pytest is set up, not only asked for.
+    pub configured: bool,
+    pub tox: bool,
+    pub nox: bool,
+    pub linters: Vec<&'static Linter>,
+    /// Paths of what it is built with, relative to it.
+    paths: Vec<String>,
+    /// Names of what comes from the same uv workspace.
+    siblings: Vec<String>,
+    members: Vec<String>,
+}
+
+/// A linter, the table of `pyproject.toml` or the file that sets it up, and its command.
+pub struct Linter {
+    pub tool: &'static str,
+    table: &'static str,
+    files: &'static [&'static str],
+    pub command: &'static str,
+}
+
+static LINTERS: [Linter; 4] = [
+    Linter {
+        tool: "ruff",
+        table: "ruff",
+        files: &["ruff.toml", ".ruff.toml"],
+        command: "python -m ruff check .",
+    },
+    Linter {
+        tool: "black",
+        table: "black",
+        files: &[],
+        command: "python -m black --check .",
+    },
+    Linter {
+        tool: "flake8",
+        table: "flake8",
+        files: &[".flake8"],
+        command: "python -m flake8",
+    },
+    Linter {
+        tool: "mypy",
+        table: "mypy",
+        files: &["mypy.ini", ".mypy.ini"],
+        command: "python -m mypy .",
+    },
+];
+
+/// Extras and groups that hold what tests need, best first.
+const TEST_GROUPS: [&str; 4] = ["test", "tests", "testing", "dev"];
+
+/// Files of requirements that are installed for tests.
+const REQUIREMENTS: [&str; 6] = [
+    "requirements.txt",
+    "requirements-test.txt",
+    "requirements-tests.txt",
+    "requirements-dev.txt",
+    "dev-requirements.txt",
+    "test-requirements.txt",
+];
+
+impl Declared {
+    pub fn read(tree: &Tree, folder: &str) -> Declared {
+        let there = |name: &str| tree.has(&join(folder, name));
+        let mut declared = Declared {
+            tox: there("tox.ini"),
+            nox: there("noxfile.py"),
+            configured: there("pytest.ini") || there(".pytest.ini"),
+            ..Declared::default()
+        };
+        let known = super::MANIFESTS.iter().find(|name| there(name));
+        declared.manifest = known.copied().unwrap_or("pyproject.toml");
+        let table = match manifest::toml(tree, &join(folder, "pyproject.toml")) {
+            Ok(table) => table,
+            // What is written there is not known; pytest reads it, and says what is wrong.
+            Err(_) if there("pyproject.toml") => {
+                declared.configured = true;
+                Table::new()
+            }
+            Err(_) => Table::new(),
+        };
+        declared.project(&table);
+        declared.tools(&table);
+        if let Ok(text) = tree.text(&join(folder, "setup.cfg")) {
+            declared.configured |= text.contains("[tool:pytest]");
+        }
+        declared.installs |= there("setup.py");
+        for name in REQUIREMENTS {
+            if let Ok(text) = tree.text(&join(folder, name)) {
+                declared.requirements(&text);
+                declared.requirements.push(name.to_owned());
+            }
+        }
+        declared.pytest = declared.configured || declared.asks.contains("pytest");
+        let src = join(folder, "src");
+        let path = deep(&table, &["tool", "pytest", "ini_options"]);
+        let told = path.is_some_and(|it| it.contains_key("pythonpath"));
+        let package = table.contains_key("project") && table.contains_key("build-system");
+        declared.installs |= package && !told && !tree.below(&src).is_empty();
+        let set_up = |it: &&Linter| {
+            it.files.iter().any(|name| there(name)) || deep(&table, &["tool", it.table]).is_some()
+        };
+        declared.linters = LINTERS.iter().filter(set_up).collect();
+        declared
+    }
+
+    fn project(&mut self, table: &Table) {
+        let Some(project) = sub(table, "project") else {
+            return;
+        };
+        self.name = text(project, "name").map(str::to_owned);
+        self.requires_python = text(project, "requires-python").map(str::to_owned);
+        let dependencies = strings(project, "dependencies");
+        self.installs |= !dependencies.is_empty();
+        self.ask(&dependencies);
+        let extras = sub(project, "optional-dependencies");
+        self.extra = self.groups(extras);
+        self.installs |= self.extra.is_some();
+        let groups = sub(table, "dependency-groups");
+        self.group = self.groups(groups);
+    }
+
+    /// Notes what groups ask for; the one with what tests need.
+    fn groups(&mut self, groups: Option<&Table>) -> Option<String> {
+        let groups = groups?;
+        for name in groups.keys() {
+            self.ask(&strings(groups, name));
+        }
+        let known = TEST_GROUPS.iter().find(|name| groups.contains_key(**name));
+        known.map(|name| (*name).to_owned())
+    }
+
+    fn tools(&mut self, table: &Table) {
+        let Some(tools) = sub(table, "tool") else {
+            return;
+        };
+        self.configured |= sub(tools, "pytest").is_some();
+        self.tox |= sub(tools, "tox").is_some();
+        if let Some(workspace) = deep(tools, &["uv", "workspace"]) {
+            self.members = strings(workspace, "members");
+        }
+        self.ask(&deep(tools, &["uv"]).map_or(Vec::new(), |it| strings(it, "dev-dependencies")));
+        for (name, source) in deep(tools, &["uv", "sources"]).into_iter().flatten() {
+            let Some(source) = source.as_table() else {
+                continue;
+            };
+            if let Some(path) = text(source, "path") {
+                self.paths.push(path.to_owned());
+            } else if source.get("workspace").and_then(Value::as_bool) == Some(true) {
+                self.siblings.push(normal(name));
+            }
+        }
+        let Some(poetry) = sub(tools, "poetry") else {
+            return;
+        };
+        let named = text(poetry, "name").map(str::to_owned);
+        self.name = self.name.take().or(named);
+        let groups = sub(poetry, "group").into_iter().flat_map(Table::values);
+        let groups = groups.filter_map(|it| sub(it.as_table()?, "dependencies"));
+        let more = ["dependencies", "dev-dependencies"];
+        let more = more.iter().filter_map(|key| sub(poetry, key));
+        for (name, value) in groups.chain(more).flatten() {
+            self.asks.insert(normal(name));
+            if name == "python" {
+                let version = value.as_str().map(str::to_owned);
+                self.requires_python = self.requires_python.take().or(version);
+            }
+            let path = value.as_table().and_then(|it| text(it, "path"));
+            self.paths.extend(path.map(str::to_owned));
+        }
+    }
+
+    fn ask(&mut self, requirements: &[String]) {
+        for requirement in requirements {
+            self.asks.insert(normal(requirement));
+            if let Some((_, path)) = requirement.split_once("@ file:") {
+                self.paths.push(path.trim().to_owned());
+            }
+        }
+    }
+
+    fn requirements(&mut self, text: &str) {
+        for line in text.lines().take(MAX_LINES).map(str::trim) {
+            let editable = line
+                .strip_prefix("-e ")
+                .or(line.strip_prefix("--editable "));
+            let path = editable.unwrap_or(line).trim();
+            if path.starts_with('.') {
+                self.paths
+                    .push(path.split('[').next().unwrap_or(path).to_owned());
+            } else if !line.is_empty() && !line.starts_with(['#', '-']) {
+                self.ask(&[line.to_owned()]);
+            }
+        }
+    }
+
+    /// The patterns of a uv workspace's members.
+    pub fn members(&self, root: &str) -> impl Iterator<Item = Glob> {
+        let patterns = self.members.iter().filter_map(|it| resolve(root, it));
+        let globs: Vec<Glob> = patterns.filter_map(|it| Glob::parse(&it).ok()).collect();
+        globs.into_iter()
+    }
+
+    /// The folders of the packages it is built with.
+    pub fn needs(&self, folder: &str, all: &BTreeMap<&str, Declared>) -> BTreeSet<String> {
+        let paths = self.paths.iter().filter_map(|path| resolve(folder, path));
+        let mut needed: BTreeSet<String> = paths.collect();
+        if !self.siblings.is_empty() {
+            let siblings = all.iter().filter(|(folder, declared)| {
+                let name = declared.name.as_deref().unwrap_or(file_name(folder));
+                self.siblings.contains(&normal(name))
+            });
+            needed.extend(siblings.map(|(folder, _)| (*folder).to_owned()));
+        }
+        needed.remove(folder);
+        needed
+    }
+}
+
+/// The name in a requirement, as Python compares names.
+fn normal(requirement: &str) -> String {
+    let end = requirement.find(|c: char| !(c.is_ascii_alphanumeric() || "-_.".contains(c)));
+    let name = &requirement[..end.unwrap_or(requirement.len())];
+    name.to_ascii_lowercase().replace(['_', '.'], "-")
+}

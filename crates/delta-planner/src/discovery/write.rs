@@ -1,0 +1,182 @@
+//! The discovered plan as a pipeline file to edit: every job with its reason above it, and what was
+//! left out. What is written reads back as exactly the same jobs.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::Discovery;
+use crate::facts::Changed;
+use crate::pipeline::PlannedJob;
+use crate::read::MAX_FILE_BYTES;
+
+/// The file would be larger than one that is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TooLong {
+    pub bytes: usize,
+    pub jobs: usize,
+}
+
+impl std::fmt::Display for TooLong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} jobs would make a file of {} bytes, and at most {MAX_FILE_BYTES} are read",
+            self.jobs, self.bytes
+        )
+    }
+}
+
+impl std::error::Error for TooLong {}
+
+const HEAD: &str = "\
+# What `delta-ci init` found here, written down to be edited. From now on this file decides what
+# runs; without it, delta-ci looks at the repository each time and leaves out what did not change.
+# All keys: docs/pipeline.md. Check an edit with `delta-ci plan`.
+";
+
+/// The pipeline file.
+pub fn written(discovery: &Discovery<'_>) -> Result<String, TooLong> {
+    let plan = discovery.plan(&Changed::All);
+    let mut text = HEAD.to_owned();
+    if !discovery.remarks().is_empty() {
+        text.push_str("#\n# Seen and left out:\n");
+        for remark in discovery.remarks() {
+            let _ = writeln!(text, "#   {}: {}", remark.what, remark.reason);
+        }
+    }
+    text.push_str("\njobs:\n");
+    for included in &plan.jobs {
+        let _ = writeln!(text, "  # {}", included.reason);
+        job(&included.job, &mut text);
+    }
+    match text.len() > MAX_FILE_BYTES {
+        true => Err(TooLong {
+            bytes: text.len(),
+            jobs: plan.jobs.len(),
+        }),
+        false => Ok(text),
+    }
+}
+
+fn job(job: &PlannedJob, text: &mut String) {
+    let _ = writeln!(text, "  {}:", scalar(&job.name));
+    if job.workdir != "." {
+        let _ = writeln!(text, "    workdir: {}", scalar(&job.workdir));
+    }
+    if !job.requires.is_empty() {
+        let all: Vec<String> = job.requires.iter().map(|it| scalar(it)).collect();
+        let _ = writeln!(text, "    requires: [{}]", all.join(", "));
+    }
+    text.push_str("    steps:\n");
+    for step in &job.steps {
+        let _ = writeln!(text, "      - {}", scalar(&step.spec.run));
+    }
+    for (key, value) in &job.around {
+        let Value::Array(items) = value else {
+            let _ = writeln!(text, "    {key}: {}", flow(value));
+            continue;
+        };
+        let _ = writeln!(text, "    {key}:");
+        for item in items {
+            let _ = writeln!(text, "      - {}", flow(item));
+        }
+    }
+}
+
+/// A value on one line.
+fn flow(value: &Value) -> String {
+    match value {
+        Value::String(text) => scalar(text),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(flow).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            let fields: Vec<String> = fields
+                .map(|(key, it)| format!("{key}: {}", flow(it)))
+                .collect();
+            format!("{{ {} }}", fields.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Text that YAML reads back as it is: plain where nothing in it means anything, else in quotes.
+fn scalar(text: &str) -> String {
+    let word = |c: char| c.is_ascii_alphanumeric() || " _./=+-".contains(c);
+    let first = text.starts_with(|c: char| c.is_ascii_alphabetic());
+    let told = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let known = told.iter().any(|it| text.eq_ignore_ascii_case(it));
+    match first && !known && !text.ends_with(' ') && text.chars().all(word) {
+        true => text.to_owned(),
+        // A text of JSON is one of YAML, but for a few characters that YAML wants spelt.
+        false => {
+            let mut quoted = String::new();
+            for c in Value::from(text).to_string().chars() {
+                match c.is_control()
+                    || matches!(c, '\u{2028}'..='\u{2029}' | '\u{feff}'..='\u{ffff}')
+                {
+                    true => drop(write!(quoted, "\\u{:04x}", u32::from(c))),
+                    false => quoted.push(c),
+                }
+            }
+            quoted
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::yaml;
+
+    #[test]
+    fn yaml_reads_back_what_was_written() {
+        for text in [
+            "cargo test",
+            "true",
+            "No",
+            "1.10",
+            "a: b",
+            "# x",
+            "a #b",
+            "'x'",
+            "\"",
+            "*a",
+            "&a",
+            "-",
+            "- x",
+            "a\nb",
+            "tab\tx",
+            "{a}",
+            "[a]",
+            "ü",
+            "a ",
+            " a",
+            "",
+            "~",
+            "\\",
+            "{hash:Cargo.lock}",
+            "@scope",
+            "%x",
+            "|",
+            ">",
+            "\u{7f}",
+            "a\u{2028}b",
+        ] {
+            let node = yaml::read(&format!("k: [{}]\n", scalar(text))).expect(text);
+            let yaml::Value::Map(pairs) = node.value else {
+                panic!("a map")
+            };
+            let yaml::Value::List(items) = &pairs[0].1.value else {
+                panic!("a list")
+            };
+            let yaml::Value::Scalar { text: read, .. } = &items[0].value else {
+                panic!("text")
+            };
+            assert_eq!(read, text);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Whatever a repository looks like: what is written down reads back, a narrower plan is part of
+//! the whole one, and nothing is planned that a run would refuse.
+
+use std::collections::BTreeSet;
+
+use delta_planner::{Changed, Plan, Tree, discover};
+use proptest::prelude::*;
+
+use crate::repositories::same_when_read_back;
+
+/// Names of folders, some of them such as nobody should have.
+fn folder() -> impl Strategy<Value = String> {
+    let part = prop_oneof![
+        "[a-c]{1,2}",
+        Just("$(id)".to_owned()),
+        Just("a b".to_owned()),
+        Just("it's".to_owned()),
+        Just("-x".to_owned()),
+        Just("ü*".to_owned()),
+        Just("#y: {z}".to_owned()),
+    ];
+    prop::collection::vec(part, 0..3).prop_map(|parts| parts.join("/"))
+}
+
+/// A file that an ecosystem looks at, or one that none does.
+fn file() -> impl Strategy<Value = (&'static str, String)> {
+    let name = "[a-d@$'\" ]{1,3}";
+    prop_oneof![
+        (name, "[a-c]{0,2}").prop_map(|(name, other)| {
+            let name = name.replace(['"', '\\'], "");
+            let text = format!(
+                "[package]\nname = \"{name}\"\n[dependencies]\nx = {{ path = \"../{other}\" }}\n"
+            );
+            ("Cargo.toml", text)
+        }),
+        Just((
+            "Cargo.toml",
+            "[workspace]\nmembers = [\"*\", \"a/**\"]\n".to_owned()
+        )),
+        Just(("Cargo.toml", "[package".to_owned())),
+        (name, name).prop_map(|(name, other)| {
+            let scripts = serde_json::json!({"test": "node --test", "build": "x", "lint": "y"});
+            let text = serde_json::json!({
+                "name": name, "scripts": scripts, "dependencies": {other: "workspace:*"},
+            });
+            ("package.json", text.to_string())
+        }),
+        Just((
+            "package.json",
+            "{\"workspaces\": [\"*\", \"**\"], \"scripts\": {\"test\": \"x\"}}".to_owned()
+        )),
+        Just(("package-lock.json", "{}".to_owned())),
+        Just(("pyproject.toml", "[tool.pytest]\n[tool.ruff]\n".to_owned())),
+        Just(("requirements.txt", "-e ../a\npytest\n".to_owned())),
+        Just((
+            "go.mod",
+            "module a\ngo 1.22\nreplace b => ../b\n".to_owned()
+        )),
+        Just(("Makefile", "test:\nlint: test\n".to_owned())),
+        Just(("README.md", "# x".to_owned())),
+        Just(("src/lib.rs", String::new())),
+    ]
+}
+
+fn repository() -> impl Strategy<Value = Vec<(String, String)>> {
+    let one = (folder(), file()).prop_map(|(folder, (name, text))| match folder.as_str() {
+        "" => (name.to_owned(), text),
+        folder => (format!("{folder}/{name}"), text),
+    });
+    prop::collection::vec(one, 0..14)
+}
+
+fn names(plan: &Plan) -> BTreeSet<String> {
+    plan.jobs.iter().map(|it| it.job.name.clone()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_found_is_a_plan(
+        files in repository(), picks in prop::collection::vec(any::<prop::sample::Index>(), 0..3),
+    ) {
+        let tree = Tree::of(files);
+        let Ok(discovery) = discover(&tree) else {
+            return Ok(());
+        };
+        let whole = discovery.plan(&Changed::All);
+        prop_assert!(!whole.jobs.is_empty() && whole.omitted.is_empty());
+        prop_assert_eq!(names(&whole).len(), whole.jobs.len(), "each name once");
+        let text = delta_planner::written(&discovery).expect("short");
+        same_when_read_back(&text, &discovery.pipeline());
+        let unknown = discovery.plan(&Changed::Unknown("nobody knows".to_owned()));
+        prop_assert_eq!(names(&unknown), names(&whole), "what is unknown runs");
+        let changed: Vec<String> = picks.iter().map(|it| it.get(tree.paths()).clone()).collect();
+        let some = discovery.plan(&Changed::files(changed.clone()));
+        let omitted = some.omitted.iter().map(|it| it.name.clone());
+        let both: BTreeSet<String> = names(&some).into_iter().chain(omitted).collect();
+        prop_assert_eq!(both, names(&whole), "each job runs or is left out");
+        prop_assert!(some.jobs.iter().all(|it| !it.reason.is_empty()));
+        prop_assert!(some.omitted.iter().all(|it| !it.reason.is_empty()));
+        let documents = changed.iter().all(|it| it.ends_with("README.md"));
+        prop_assert!(documents || !some.jobs.is_empty(), "a change of {:?} runs nothing", changed);
+    }
+}
+
+/// Packages of every kind, one after another built with the one before.
+fn many(packages: usize, files: usize) -> Vec<(String, String)> {
+    let mut all = vec![
+        (
+            "package.json".to_owned(),
+            "{\"workspaces\": [\"web/*\"]}".to_owned(),
+        ),
+        ("package-lock.json".to_owned(), "{}".to_owned()),
+        (
+            "rust/Cargo.toml".to_owned(),
+            "[workspace]\nmembers = [\"*\"]\n".to_owned(),
+        ),
+    ];
+    for n in 0..packages {
+        let before = n.saturating_sub(4);
+        let (folder, name, text) = match n % 4 {
+            0 => {
+                let text = format!(
+                    "[package]\nname = \"p{n}\"\n[dependencies]\np = {{ path = \"../p{before}\" }}\n"
+                );
+                (format!("rust/p{n}"), "Cargo.toml", text)
+            }
+            1 => {
+                let text = format!(
+                    "{{\"name\": \"p{n}\", \"scripts\": {{\"test\": \"jest\", \"lint\": \"x\"}}, \
+                     \"dependencies\": {{\"p{before}\": \"workspace:*\"}}}}"
+                );
+                (format!("web/p{n}"), "package.json", text)
+            }
+            2 => {
+                let text = "[tool.pytest.ini_options]\n".to_owned();
+                (format!("python/p{n}"), "pyproject.toml", text)
+            }
+            _ => {
+                let text = format!("module example.org/p{n}\nreplace b => ../p{before}\n");
+                (format!("go/p{n}"), "go.mod", text)
+            }
+        };
+        for file in 0..files / packages {
+            all.push((format!("{folder}/src/f{file}.x"), String::new()));
+        }
+        all.push((format!("{folder}/{name}"), text));
+    }
+    all
+}
+
+/// A tenth of what `delta-ci bench plan` measures.
+#[test]
+fn a_large_monorepo_stays_within_what_a_run_may_have() {
+    let tree = Tree::of(many(200, 5_000));
+    let discovery = discover(&tree).expect("found");
+    assert_eq!(discovery.packages(), 200);
+    let whole = discovery.plan(&Changed::All);
+    // One of Cargo for all of its crates; of the others one or two each.
+    assert_eq!(whole.jobs.len(), 1 + 2 * 50 + 50 + 2 * 50);
+    let changed = Changed::files(["web/p197/src/f0.x".to_owned(), "go/p3/src/f1.x".to_owned()]);
+    let some = discovery.plan(&changed);
+    // The last of the web packages, and every module: each is built with the one before.
+    let wanted = 2 + 2 * 50;
+    assert_eq!(some.jobs.len(), wanted);
+    assert_eq!(some.omitted.len(), whole.jobs.len() - wanted);
+}
+
+#[test]
+fn packages_share_jobs_where_there_are_too_many() {
+    let tree = Tree::of(many(4_000, 4_000));
+    let discovery = discover(&tree).expect("found");
+    let whole = discovery.plan(&Changed::All);
+    assert!(whole.jobs.len() <= 310, "{}", whole.jobs.len());
+    let steps: String = whole
+        .jobs
+        .iter()
+        .flat_map(|it| &it.job.steps)
+        .fold(String::new(), |all, step| all + &step.spec.run + "\n");
+    for n in (1..4_000).step_by(4) {
+        let command = format!("npm run test --workspace=web/p{n} ");
+        assert_eq!(steps.matches(&command).count(), 1, "{command}");
+    }
+    for n in (3..4_000).step_by(4) {
+        let folder = format!("cd go/p{n}\ngo test");
+        assert_eq!(steps.matches(&folder).count(), 1, "{folder}");
+    }
+    let installs = steps.matches("npm ci").count();
+    assert!(installs < 310, "installed once for each group: {installs}");
+    let request = whole.to_request().to_string();
+    assert!(request.len() < 8 * 1024 * 1024, "{} bytes", request.len());
+}
