@@ -12,7 +12,7 @@ use super::lines::Lines;
 use super::skips::Skips;
 
 /// The longest window: steps get no longer by more, and tails are compared byte by byte.
-const MAX_WINDOW: usize = 16;
+const MAX_WINDOW: usize = 32;
 
 /// Everything that is looked for.
 pub(crate) struct Patterns {
@@ -49,28 +49,19 @@ impl Patterns {
         let sorted: Vec<Vec<u8>> = all.into_iter().collect();
         let window = sorted.iter().map(Vec::len).min()?.min(MAX_WINDOW);
         Some(Patterns {
-            skips: Skips::of(sorted.iter().map(Vec::as_slice), window),
+            skips: Skips::of(&sorted, window),
             lines: Lines::of(values),
             sorted,
         })
     }
 
-    /// The first place from `from` on at which a pattern is, or may be once more bytes are there.
-    pub(super) fn next(&self, bytes: &[u8], from: usize, more: More) -> Option<Hit> {
-        let at = |place| self.at(bytes, place, more);
-        let plain = self.skips.next(bytes, from, at);
-        let limit = plain.map_or(bytes.len(), |hit| hit.place + 1);
-        let lines = self.lines.as_ref();
-        let broken = lines.and_then(|lines| lines.next(bytes, from, limit, more));
-        match (plain, broken) {
-            (Some(plain), Some(broken)) if plain.place == broken.place => Some(Hit {
-                place: plain.place,
-                length: plain.length.max(broken.length),
-                open: plain.open || broken.open,
-            }),
-            (Some(plain), Some(broken)) if broken.place < plain.place => Some(broken),
-            (None, broken) => broken,
-            (plain, _) => plain,
+    /// Looks through these bytes.
+    pub(super) fn search<'a>(&'a self, bytes: &'a [u8], more: More) -> Search<'a> {
+        Search {
+            patterns: self,
+            bytes,
+            more,
+            ahead: Ahead::Unknown,
         }
     }
 
@@ -108,6 +99,56 @@ impl Patterns {
     #[cfg(test)]
     pub(super) fn all(&self) -> &[Vec<u8>] {
         &self.sorted
+    }
+}
+
+/// One way through some bytes, from hit to hit.
+pub(super) struct Search<'a> {
+    patterns: &'a Patterns,
+    bytes: &'a [u8],
+    more: More,
+    ahead: Ahead,
+}
+
+/// The next hit that is not broken into lines: many that are may stand before it, and it is looked
+/// for once.
+#[derive(Clone, Copy)]
+enum Ahead {
+    Unknown,
+    Nothing,
+    There(Hit),
+}
+
+impl Search<'_> {
+    /// The first place from `from` on at which a pattern is, or may be once more bytes are there.
+    /// It never goes back.
+    pub fn next(&mut self, from: usize) -> Option<Hit> {
+        let plain = self.plain(from);
+        let limit = plain.map_or(self.bytes.len(), |hit| hit.place + 1);
+        let lines = self.patterns.lines.as_ref();
+        let broken = lines.and_then(|lines| lines.next(self.bytes, from, limit, self.more));
+        match (plain, broken) {
+            (Some(plain), Some(broken)) if plain.place == broken.place => Some(Hit {
+                place: plain.place,
+                length: plain.length.max(broken.length),
+                open: plain.open || broken.open,
+            }),
+            (Some(plain), Some(broken)) if broken.place < plain.place => Some(broken),
+            (None, broken) => broken,
+            (plain, _) => plain,
+        }
+    }
+
+    fn plain(&mut self, from: usize) -> Option<Hit> {
+        match self.ahead {
+            Ahead::Nothing => return None,
+            Ahead::There(hit) if hit.place >= from => return Some(hit),
+            Ahead::There(_) | Ahead::Unknown => {}
+        }
+        let at = |place| self.patterns.at(self.bytes, place, self.more);
+        let hit = self.patterns.skips.next(self.bytes, from, at);
+        self.ahead = hit.map_or(Ahead::Nothing, Ahead::There);
+        hit
     }
 }
 

@@ -7,12 +7,12 @@
 
 use std::collections::BTreeSet;
 
-use memchr::memchr2;
+use memchr::memchr2_iter;
 use zeroize::Zeroize;
 
 use super::find::{Hit, More};
 use super::forms::{self, MIN_BYTES};
-use super::skips::{Pairs, pair};
+use super::grams::{Pairs, Table, WORD, pair, word};
 
 /// What may stand between two lines: an end, and so much white space.
 const ENDS: [&[u8]; 4] = [b"\n", b"\r\n", b"\\n", b"\\r\\n"];
@@ -34,10 +34,11 @@ pub(super) struct Lines {
     sorted: Vec<(usize, usize)>,
     /// Which text, and how far it has come; sorted by the last characters up to there.
     tails: Vec<(u32, u32)>,
-    /// The last two pairs of bytes of any of those: nearly all lines are told apart by them.
-    pairs: [Pairs; 2],
-    /// The first pair of everything that is sorted.
-    begins: Pairs,
+    /// The last four bytes of any of those: nearly all lines are told apart by them.
+    ends: Table<bool>,
+    /// The first four of everything that is sorted, and the first two.
+    begins: Table<bool>,
+    begin_pairs: Pairs,
     longest: usize,
 }
 
@@ -66,26 +67,29 @@ impl Lines {
             return None;
         }
         sorted.sort_by_key(|it| beginning(&texts, *it));
-        let (mut tails, mut pairs) = (Vec::new(), [Pairs::default(), Pairs::default()]);
+        let mut tails = Vec::new();
         for (index, line) in texts.iter().enumerate() {
-            for come in MIN_BYTES..=line.own {
-                pairs[0].add(pair(&line.text, come - 2));
-                pairs[1].add(pair(&line.text, come - 4));
-                tails.push((index as u32, come as u32));
-            }
+            tails.extend((MIN_BYTES..=line.own).map(|come| (index as u32, come as u32)));
         }
         tails.sort_by_key(|it| tail(&texts, *it));
-        let mut begins = Pairs::default();
+        let mut ends = Table::new(tails.len(), false);
+        for it in &tails {
+            *ends.at_mut(word(tail(&texts, *it), MIN_BYTES - WORD)) = true;
+        }
+        let mut begins = Table::new(sorted.len(), false);
+        let mut begin_pairs = Pairs::default();
         for it in &sorted {
-            begins.add(pair(beginning(&texts, *it), 0));
+            *begins.at_mut(word(beginning(&texts, *it), 0)) = true;
+            begin_pairs.add(pair(beginning(&texts, *it), 0));
         }
         let longest = texts.iter().map(|line| line.own).max().unwrap_or(0);
         Some(Lines {
             texts,
             sorted,
             tails,
-            pairs,
+            ends,
             begins,
+            begin_pairs,
             longest,
         })
     }
@@ -104,21 +108,54 @@ impl Lines {
         }
         let last = limit.saturating_add(self.longest).min(bytes.len());
         // A line that begins here may have had its end before.
-        let mut begin = from.saturating_sub(MAX_INDENT + LONGEST_END);
-        while begin < last {
-            let end = end_of_line(bytes, begin, last)?;
-            begin = end + 1;
-            if let Some(hit) = self.before(bytes, from, end, more) {
-                return Some(hit);
-            }
-            if let Gap::Whole(gap) = gap(&bytes[end..])
-                && end + gap >= from
-                && let Some(hit) = self.begins_at(bytes, end + gap, more)
-            {
-                return Some(hit);
+        let begin = from.saturating_sub(MAX_INDENT + LONGEST_END).min(last);
+        let found = memchr2_iter(b'\n', b'\\', &bytes[begin..last])
+            .find_map(|at| self.around(bytes, from, begin + at, more));
+        // The rest of an end may follow.
+        found.or_else(|| match bytes[begin..last].ends_with(b"\r") {
+            true => self.before(bytes, from, last - 1, more),
+            false => None,
+        })
+    }
+
+    /// What is before or behind the end of a line, if this is one. Of nearly all of them the bytes
+    /// next to it tell that nothing is.
+    #[inline]
+    fn around(&self, bytes: &[u8], from: usize, at: usize, more: More) -> Option<Hit> {
+        if let Some(near) = bytes.get(at.wrapping_sub(WORD)..at + 1 + WORD) {
+            let mut behind = word(near, WORD + 1);
+            let next = near[WORD + 1];
+            let nothing = match near[WORD] {
+                b'\n' if next == b' ' || next == b'\t' => {
+                    let rest = &bytes[at + 1..];
+                    let indent = rest.iter().position(|byte| !b" \t".contains(byte));
+                    match indent.and_then(|indent| rest.get(indent..indent + WORD)) {
+                        Some(line) => behind = word(line, 0),
+                        None => return self.closely(bytes, from, at, more),
+                    }
+                    !self.begins.at(behind)
+                }
+                b'\n' => !self.begins.at(behind),
+                _ => next != b'n' && next != b'r',
+            };
+            if nothing && near[WORD - 1] != b'\r' && !self.ends.at(word(near, 0)) {
+                return None;
             }
         }
-        None
+        self.closely(bytes, from, at, more)
+    }
+
+    #[cold]
+    fn closely(&self, bytes: &[u8], from: usize, at: usize, more: More) -> Option<Hit> {
+        let end = at - usize::from(at > 0 && bytes[at - 1] == b'\r');
+        let hit = self.before(bytes, from, end, more);
+        if hit.is_some() {
+            return hit;
+        }
+        match gap(&bytes[at..]) {
+            Gap::Whole(gap) if at + gap >= from => self.begins_at(bytes, at + gap, more),
+            _ => None,
+        }
     }
 
     /// What is behind the rest of a line's end, and the white space that follows it.
@@ -136,7 +173,8 @@ impl Lines {
         let known = match bytes.len().saturating_sub(place) {
             0 => false,
             1 => true,
-            _ => self.begins.has(pair(bytes, place)),
+            2..WORD => self.begin_pairs.has(pair(bytes, place)),
+            _ => self.begins.at(word(bytes, place)),
         };
         known.then(|| self.at(bytes, place, more)).flatten()
     }
@@ -144,8 +182,7 @@ impl Lines {
     /// A text that has come as far as here and began not before `from`; the first of several.
     fn before(&self, bytes: &[u8], from: usize, end: usize, more: More) -> Option<Hit> {
         let begin = end.checked_sub(MIN_BYTES).filter(|begin| *begin >= from)?;
-        let known = self.pairs[0].has(pair(bytes, end - 2));
-        if !known || !self.pairs[1].has(pair(bytes, end - 4)) {
+        if !self.ends.at(word(bytes, end - WORD)) {
             return None;
         }
         let mut places = self.places(bytes, from, (begin, end)).into_iter();
@@ -197,17 +234,6 @@ impl Lines {
             length,
             open,
         })
-    }
-}
-
-/// Where the next end of a line may begin.
-fn end_of_line(bytes: &[u8], begin: usize, last: usize) -> Option<usize> {
-    match memchr2(b'\n', b'\\', &bytes[begin..last]) {
-        Some(0) => Some(begin),
-        Some(after) if bytes[begin + after - 1] == b'\r' => Some(begin + after - 1),
-        Some(after) => Some(begin + after),
-        // The rest of it may follow.
-        None => (bytes[last - 1] == b'\r').then_some(last - 1),
     }
 }
 

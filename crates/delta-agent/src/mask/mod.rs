@@ -10,6 +10,7 @@
 
 mod find;
 mod forms;
+mod grams;
 mod lines;
 mod skips;
 #[cfg(test)]
@@ -72,7 +73,7 @@ impl Masker {
             self.held.clear();
         }
         // Nearly always there is nothing to mask, and nothing is copied.
-        match patterns.next(bytes, 0, More::MayFollow) {
+        match patterns.search(bytes, More::MayFollow).next(0) {
             None => [&self.out, bytes],
             Some(hit) if hit.length == 0 => {
                 self.held.extend_from_slice(&bytes[hit.place..]);
@@ -120,8 +121,9 @@ impl Masker {
     /// Adds to `out` what may be shown of `work`, and holds the rest.
     fn mask(&mut self, patterns: &Patterns, work: &[u8], more: More) {
         let (mut from, mut shown) = (0, 0);
+        let mut search = patterns.search(work, more);
         loop {
-            let hit = patterns.next(work, from, more);
+            let hit = search.next(from);
             let place = hit.map_or(work.len(), |hit| hit.place);
             let plain = shown.max(self.masked_to.unwrap_or(0));
             if place > plain {

@@ -172,6 +172,28 @@ fn long_secrets_in_lines_are_masked_to_the_last() {
 }
 
 #[test]
+fn secrets_in_lines_and_whole_ones_stand_side_by_side() {
+    let secret = "a-secret-that-is-long-enough-for-lines";
+    let patterns = patterns(&[secret]);
+    let text = engines::STANDARD.encode(secret);
+    let lines: Vec<&[u8]> = text.as_bytes().chunks(20).collect();
+    let mut once = lines.join(&b'\n');
+    once.extend_from_slice(b"\n- ");
+    // Many of one kind before the first of the other, and the other way round.
+    for (broken, whole) in [(1, 1), (30, 1), (1, 30)] {
+        let mut stream = once.repeat(broken);
+        stream.extend(format!("{secret}\n- ").repeat(whole).into_bytes());
+        let stream = stream.repeat(5);
+        let expected = b"***\n- ".repeat(5 * (broken + whole));
+        assert_eq!(Masker::whole(&patterns, &stream), expected);
+        for seed in 0..20 {
+            let out = in_pieces(&patterns, &stream, &mut Random(seed));
+            assert_eq!(out, expected, "seed {seed}");
+        }
+    }
+}
+
+#[test]
 fn white_space_without_end_is_not_held_without_end() {
     let secret = "a-secret-that-is-long-enough-for-lines";
     let mut masker = Masker::new(Some(patterns(&[secret])));
@@ -219,7 +241,12 @@ fn long_pieces_mean_the_same() {
     // Longer than the blocks that are gone through at once, with secrets across their edges.
     for seed in 0..40 {
         let mut random = Random(seed);
-        let secrets = [random.secret(), random.text("ab", 6)];
+        // The shortest decides how far the steps are.
+        let other = match random.below(2) {
+            0 => random.text("ab", 6),
+            _ => random.secret(),
+        };
+        let secrets = [random.secret(), other];
         let patterns = patterns(&[&secrets[0], &secrets[1]]);
         let length = 4000 + random.below(12_000);
         let mut stream = random.text("abcdefgh \n", length).into_bytes();
