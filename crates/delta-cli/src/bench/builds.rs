@@ -133,6 +133,15 @@ struct Seen {
 /// Submits a run and waits for its end. How long it took, by the server's clock.
 async fn run_to_its_end(user: &mut Connection, body: &str, pause: Duration) -> Result<Duration> {
     let run = submit(user, body).await?;
+    to_its_end(user, &run, pause).await
+}
+
+/// Waits for the end of a run. How long it took, by the server's clock.
+pub(super) async fn to_its_end(
+    user: &mut Connection,
+    run: &str,
+    pause: Duration,
+) -> Result<Duration> {
     let path = format!("/api/v1/runs/run_{run}");
     loop {
         let answer = user.get(&path).await?.expect(200, "looking at a run")?;

@@ -9,6 +9,7 @@ pub mod idle;
 pub mod jobs;
 pub mod lifecycle;
 pub mod logs;
+pub mod masked;
 pub mod meter;
 pub mod numbers;
 pub mod preload;

@@ -1,5 +1,7 @@
 //! `delta-ci bench`: measures a real server on this machine and prints what it reached.
 
+mod long_logs;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use crate::bench::child::ServerUnderTest;
 use crate::bench::lifecycle::{self, Load, Reached};
 use crate::bench::meter::{Counters, Machine, Usage};
 use crate::bench::numbers::{Samples, ratio};
-use crate::bench::{agents, builds, functions, idle, logs, preload};
+use crate::bench::{agents, builds, functions, idle, preload};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::terminal::{self, Terminal};
@@ -38,11 +40,6 @@ const AGENTS_EXAMPLES: &str = "\
 Examples:
   delta-ci bench agents
   delta-ci bench agents --count 10000 --rounds 10 --json";
-
-const LOGS_EXAMPLES: &str = "\
-Examples:
-  delta-ci bench logs
-  delta-ci bench logs --megabytes 250 --rounds 5";
 
 const BUILDS_EXAMPLES: &str = "\
 Examples:
@@ -78,8 +75,8 @@ enum What {
     #[command(after_help = AGENTS_EXAMPLES)]
     Agents(ManyAgents),
     /// Send one long log, and read it back
-    #[command(after_help = LOGS_EXAMPLES)]
-    Logs(LongLog),
+    #[command(after_help = long_logs::EXAMPLES)]
+    Logs(long_logs::Args),
     /// Build `true` on a real agent: submit to finished, and builds per second
     #[command(after_help = BUILDS_EXAMPLES)]
     Builds(ManyBuilds),
@@ -146,18 +143,6 @@ struct ManyAgents {
     /// How often each renews its lease
     #[arg(long, default_value_t = 5)]
     rounds: u64,
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, clap::Args)]
-struct LongLog {
-    /// Megabytes of the log
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=255))]
-    megabytes: u64,
-    /// Logs, one after another
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: u32,
     #[command(flatten)]
     common: Common,
 }
@@ -232,7 +217,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         What::Lifecycle(args) => measure_lifecycle(args, terminal).await,
         What::Idle(args) => measure_idle(args, terminal).await,
         What::Agents(args) => measure_agents(args, terminal).await,
-        What::Logs(args) => measure_logs(args, terminal).await,
+        What::Logs(args) => long_logs::measure(args, terminal).await,
         What::Builds(args) => measure_builds(args, terminal).await,
         What::Functions(args) => measure_functions(args, terminal).await,
     };
@@ -296,39 +281,6 @@ async fn measure_agents(args: ManyAgents, terminal: &Terminal) -> anyhow::Result
         ),
     ] {
         terminal.data(&line);
-    }
-    Ok(())
-}
-
-async fn measure_logs(args: LongLog, terminal: &Terminal) -> anyhow::Result<()> {
-    let server = ServerUnderTest::start(&args.common.store, &[]).await?;
-    let bytes = args.megabytes * 1_000_000;
-    for round in 1..=args.rounds {
-        let measured = logs::measure(&server, bytes);
-        let found = tokio::time::timeout(args.common.limit(), measured).await??;
-        let rate = |took: Duration| ratio(found.bytes as f64 / 1e6, took.as_secs_f64());
-        let resident = server.usage().resident_bytes as f64 / 1e6;
-        if terminal.json {
-            terminal.value(&serde_json::json!({
-                "round": round,
-                "bytes": found.bytes,
-                "received_mb_per_second": rate(found.received),
-                "stored_mb_per_second": rate(found.stored),
-                "read_mb_per_second": rate(found.read),
-                "plain_file_mb_per_second": rate(found.file),
-                "server_resident_mb": resident,
-            }));
-        } else {
-            terminal.data(&format!(
-                "{} MB: received {:.0} MB/s, on disk {:.0} MB/s, read back {:.0} MB/s; \
-                 a plain file {:.0} MB/s; server {resident:.1} MB",
-                args.megabytes,
-                rate(found.received),
-                rate(found.stored),
-                rate(found.read),
-                rate(found.file),
-            ));
-        }
     }
     Ok(())
 }
