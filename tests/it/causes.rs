@@ -166,3 +166,57 @@ fn a_cancel_names_its_cause_and_a_run_that_takes_too_long_its_own() {
     );
     server.check();
 }
+
+// F9, A6: nobody's fault but the machine's, and what may run once is left to a person.
+#[test]
+fn a_lost_agent_is_told_and_what_may_run_once_is_not_repeated() {
+    let server = Server::start(Options::quick().flag("max-losses", "1"));
+    let person = server.person();
+    let mark = |name: &str| server.folder().join(name);
+    let work = |name: &str, once: bool| {
+        let step = format!(
+            "echo $$ > {0}.new; mv {0}.new {0}; sleep 60",
+            mark(name).display()
+        );
+        json!({"name": name, "once": once, "max_attempts": 3, "retry_on": [],
+            "job_spec": {"steps": [step]}})
+    };
+    let run = person.create(&json!({"jobs": [work("once", true), work("often", false)]}));
+    let lost = agent(&server, "lost", &["--slots", "2"]);
+    for name in ["once", "often"] {
+        pid_in(&mark(name));
+    }
+    lost.kill9().unwrap();
+    let _other = agent(&server, "other", &[]);
+    let over = person.until_over(&run);
+    assert_eq!(over["outcome"], "FAILED", "{over}");
+    for (name, cause) in [("once", "lost_once"), ("often", "lease_lost")] {
+        let jobs = over["jobs"].as_array().unwrap();
+        let job = jobs.iter().find(|job| job["name"] == name).unwrap();
+        let job = person.job(job["job_id"].as_str().unwrap());
+        assert_eq!(
+            (&job["state"], &job["cause"]),
+            (&json!("FAILED"), &json!(cause)),
+            "{job}"
+        );
+        assert_eq!(job["attempts"].as_array().unwrap().len(), 1, "{job}");
+        assert_eq!(job["attempts"][0]["losses"], 1, "{job}");
+    }
+    server.check();
+}
+
+#[test]
+fn work_that_runners_take_and_never_begin_is_told_as_that() {
+    let options = Options::quick().flag("ack-timeout", "300ms");
+    let server = Server::start(options.flag("max-dispatches", "2"));
+    let person = server.person();
+    let run = person.create(&json!({"jobs": [{"name": "work", "job_spec": {"steps": ["true"]}}]}));
+    for name in ["one", "two"] {
+        server.runner(name).grant();
+    }
+    let over = person.until_over(&run);
+    assert_eq!(over["outcome"], "FAILED", "{over}");
+    let job = person.job(&only_job(&person, &run));
+    assert_eq!(job["cause"], "not_accepted", "{job}");
+    server.check();
+}

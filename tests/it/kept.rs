@@ -356,7 +356,8 @@ fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
     let tests = format!("/api/v1/jobs/{job}/tests");
     let (won, passed) = (person.get(&path), person.get(&tests));
     let hash = won["artifacts"][0]["sha256"].as_str().unwrap().to_owned();
-    assert!(log_of(&person, &job).contains(&hash), "the winner's bytes");
+    let log = log_of(&person, &job);
+    assert!(log.contains(&hash), "the winner's bytes");
     assert_eq!(won["artifacts"].as_array().unwrap().len(), 2, "{won}");
     assert_eq!(passed["tests"].as_array().unwrap().len(), 1, "{passed}");
     sleeper.cont().unwrap();
@@ -370,7 +371,7 @@ fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
     until("the sleeper gave up", left, |left| *left == 0);
     assert_eq!(person.get(&path), won);
     assert_eq!(person.get(&tests), passed);
-    assert!(log_of(&person, &job).contains(&hash));
+    assert_eq!(log_of(&person, &job), log);
     server.check();
 }
 
