@@ -24,10 +24,12 @@ const NEEDS: &[(&str, &str)] = &[
     ("faketime", "faketime"),
     ("python3", "python3"),
     ("pytest-3", "python3-pytest"),
+    // Tests fetch runners of other people's with it, into the target folder.
     (
         "/usr/lib/python3/dist-packages/pip/__init__.py",
         "python3-pip",
     ),
+    ("redis-server", "redis-server"),
     ("node", "nodejs"),
     ("git", "git"),
     ("git-lfs", "git-lfs"),

@@ -1,5 +1,5 @@
-//! For tests only: real PostgreSQL, real dockerd, git over HTTP and SSH, a recording forge, a fault
-//! proxy, process helpers.
+//! For tests only: real PostgreSQL, real dockerd, real Redis and RRQ, packages of Python, git over
+//! HTTP and SSH, a recording forge, a fault proxy, process helpers.
 //!
 //! What a test starts here ends with the test: on drop, when the test process exits, and when it
 //! is killed. Nothing here knows another crate of the workspace, and nothing is skipped: a part
@@ -14,5 +14,7 @@ pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod python;
+pub mod redis;
 pub mod rng;
+pub mod rrq;
 pub mod wait;

@@ -39,7 +39,7 @@ pub fn packages((name, wanted): (&str, &[&str])) -> Result<PathBuf> {
 }
 
 /// Where parts of somebody else's lie: in the target folder, so that `cargo clean` takes them.
-fn parts_folder() -> Result<PathBuf> {
+pub(crate) fn parts_folder() -> Result<PathBuf> {
     let here = std::env::current_exe().context("finding the running program")?;
     let is_target = |folder: &&Path| folder.join("CACHEDIR.TAG").is_file();
     let target = here.ancestors().skip(1).find(is_target);
