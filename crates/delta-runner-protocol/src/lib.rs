@@ -39,6 +39,9 @@ pub const DUPLICATE_REQUEST: &str = "duplicate_request";
 /// The type of an error of a runner that ended its own work.
 pub const TIMEOUT: &str = "timeout";
 
+/// What runners of RRQ answer beyond 64 requests on one connection: an error without a type.
+pub const BUSY: &str = "Runner busy: too many in-flight requests";
+
 /// Splits `runner#handler` at the first `#`; without one there is no runner in it (RQ-45).
 pub fn split_function(name: &str) -> (Option<&str>, &str) {
     match name.split_once('#') {

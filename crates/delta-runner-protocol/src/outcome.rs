@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::HANDLER_NOT_FOUND;
 use crate::member::{self, Members, Wrong};
+use crate::{BUSY, HANDLER_NOT_FOUND};
 
 /// The longest a runner may ask a job to wait (A48).
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -88,6 +88,14 @@ impl Outcome {
     pub fn is_handler_not_found(&self) -> bool {
         let kind = self.error.as_ref().and_then(|error| error.kind.as_deref());
         self.status == Status::Error && kind == Some(HANDLER_NOT_FOUND)
+    }
+
+    /// The runner has not begun it, because it has too much to do. It says so as an error like any
+    /// other, in these words and no others; whoever sends it again loses nothing.
+    pub fn is_busy(&self) -> bool {
+        let bare = |error: &&ErrorInfo| error.kind.is_none() && error.details.is_none();
+        let error = self.error.as_ref().filter(bare);
+        self.status == Status::Error && error.is_some_and(|error| error.message == BUSY)
     }
 
     /// The delay that a retry asks for, within what a schedule has (RQ-38, A48).

@@ -8,6 +8,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
 const VECTORS: &str = include_str!("../../../protocol/runner/v2/vectors.json");
+const ANSWERS: &str = include_str!("../../../protocol/runner/v2/answers.json");
 
 fn vectors(of: &str) -> Vec<Value> {
     let all: Value = serde_json::from_str(VECTORS).unwrap();
@@ -125,6 +126,62 @@ fn messages_mean_what_the_vectors_say() {
         }
         assert_eq!(&means, wanted, "{vector}");
     }
+}
+
+// RQ-4, RQ-29 … RQ-38: as the runners write them that are in use.
+#[test]
+fn answers_in_every_dialect_are_read() {
+    let answers: Value = serde_json::from_str(ANSWERS).unwrap();
+    for row in answers["rows"].as_array().unwrap() {
+        let read = Message::read(row["json"].as_str().unwrap().as_bytes()).unwrap();
+        let Message::Response(read) = read else {
+            panic!("{row}");
+        };
+        let comes = &row["comes"];
+        let Ok(outcome) = read.outcome.as_ref().map(response) else {
+            assert!(comes["broken"].is_string(), "{row}");
+            continue;
+        };
+        if let Some(result) = comes.get("result") {
+            assert_eq!(&outcome["result"], result, "{row}");
+        }
+        for (name, status) in [
+            ("result", "success"),
+            ("error", "error"),
+            ("timeout", "timeout"),
+        ] {
+            if comes.get(name).is_some() {
+                assert_eq!(outcome["status"], status, "{row}");
+            }
+        }
+        let not_found = comes.get("no_handler").is_some();
+        assert_eq!(outcome["handler_not_found"] == true, not_found, "{row}");
+        if let Some(millis) = comes["retry_ms"].as_f64() {
+            let seconds = outcome["retry_after"]["seconds"].as_f64();
+            assert_eq!(seconds, Some(millis / 1000.0), "{row}");
+        }
+    }
+}
+
+#[test]
+fn a_runner_that_is_busy_says_so_in_its_own_words_alone() {
+    let busy = |error: &str| {
+        let json = format!(
+            r#"{{"type":"response","payload":{{"job_id":"j","request_id":"r","status":"error",
+            "error":{error}}}}}"#
+        );
+        let Message::Response(read) = Message::read(json.as_bytes()).unwrap() else {
+            panic!("no response");
+        };
+        read.outcome.unwrap().is_busy()
+    };
+    let words = "Runner busy: too many in-flight requests";
+    assert!(busy(&format!(r#"{{"message":"{words}"}}"#)));
+    assert!(busy(&format!(
+        r#"{{"message":"{words}","type":null,"details":null}}"#
+    )));
+    assert!(!busy(&format!(r#"{{"message":"{words}","type":"mine"}}"#)));
+    assert!(!busy(r#"{"message":"busy"}"#));
 }
 
 fn again(frame: &[u8]) -> Message {

@@ -1,7 +1,11 @@
 //! Functions that end in every way a function can: to try a worker against, and for tests.
 
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use delta_runner::{Context, Failure, Runner};
 use serde::Deserialize;
@@ -22,6 +26,51 @@ async fn echo(params: Value, context: Context) -> Result<Value, Failure> {
     }))
 }
 
+#[derive(Deserialize)]
+struct Until {
+    until: u32,
+}
+
+async fn flaky(params: Until, context: Context) -> Result<u32, Failure> {
+    match context.attempt < params.until {
+        true => Err(Failure::error("not yet")),
+        false => Ok(context.attempt),
+    }
+}
+
+async fn later(params: Seconds, context: Context) -> Result<u32, Failure> {
+    match context.attempt {
+        1 => retry(params, context).await.map(|()| 1),
+        attempt => Ok(attempt),
+    }
+}
+
+#[derive(Deserialize)]
+struct Files {
+    path: PathBuf,
+    go: PathBuf,
+}
+
+fn append(path: &Path, line: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    file.write_all(format!("{line}\n").as_bytes())
+}
+
+/// Says in a file that it has begun, and waits for another one.
+async fn hold(params: Files, context: Context) -> Result<&'static str, Failure> {
+    append(&params.path, &std::process::id().to_string())?;
+    while !params.go.exists() {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(20)) => {}
+            () = context.cancelled() => {
+                append(&params.path, "cancelled")?;
+                return Err(Failure::error("it was canceled"));
+            }
+        }
+    }
+    Ok("done")
+}
+
 async fn wait(params: Seconds, _: Context) -> Result<&'static str, Failure> {
     tokio::time::sleep(Duration::from_secs_f64(params.seconds)).await;
     Ok("waited")
@@ -32,12 +81,25 @@ async fn heed(_: Value, context: Context) -> Result<&'static str, Failure> {
     Ok("put in order")
 }
 
+/// When it was called, in seconds since 1970.
+async fn moment(_: Value, _: Context) -> Result<f64, Failure> {
+    Ok(SystemTime::UNIX_EPOCH.elapsed()?.as_secs_f64())
+}
+
 async fn fail(_: Value, _: Context) -> Result<(), Failure> {
     let details = json!({"tries": [1, 2]});
     Err(Failure::error("boom")
         .of_type("t")
         .code("c")
         .details(details))
+}
+
+async fn boom(_: Value, _: Context) -> Result<(), Failure> {
+    Err(Failure::error("boom"))
+}
+
+async fn size(params: BTreeMap<String, String>, _: Context) -> Result<usize, Failure> {
+    Ok(params.values().map(String::len).sum())
 }
 
 async fn retry(params: Seconds, _: Context) -> Result<(), Failure> {
@@ -75,7 +137,13 @@ async fn main() -> ExitCode {
         .handle("wait", wait)
         .handle("heed", heed)
         .handle("fail", fail)
+        .handle("moment", moment)
+        .handle("boom", boom)
+        .handle("size", size)
         .handle("retry", retry)
+        .handle("flaky", flaky)
+        .handle("later", later)
+        .handle("hold", hold)
         .handle("broken", broken)
         .handle("panics", panics)
         .handle("large", large)

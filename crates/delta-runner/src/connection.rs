@@ -124,8 +124,14 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
 }
 
 async fn write(mut writer: OwnedWriteHalf, mut waiting: mpsc::Receiver<Vec<u8>>) {
-    while let Some(frame) = waiting.recv().await {
-        if writer.write_all(&frame).await.is_err() {
+    while let Some(mut together) = waiting.recv().await {
+        // What waits goes out in one piece: a system call costs more than an answer.
+        while together.len() < PIECE
+            && let Ok(next) = waiting.try_recv()
+        {
+            together.extend_from_slice(&next);
+        }
+        if writer.write_all(&together).await.is_err() {
             return;
         }
     }

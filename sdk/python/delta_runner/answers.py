@@ -64,7 +64,7 @@ def not_found(request: ExecutionRequest) -> Outcome:
 
 
 def duplicate(request: ExecutionRequest) -> Outcome:
-    message = "request_id is that of a request which is not answered yet"
+    message = "a request of this id is in flight"
     return _outcome(request, ERROR, ErrorInfo(message, DUPLICATE_REQUEST))
 
 

@@ -28,6 +28,10 @@ const LAST_ANSWER: Duration = Duration::from_millis(200);
 /// How long a place stays taken after its connection broke: the process may have ended, and nobody
 /// else should be sent there before that is known.
 const NOTICE: Duration = Duration::from_millis(200);
+/// Between two tries with a runner that is busy: the first is soon over, as when it has answered
+/// and not yet counted that; no try costs more than a look.
+const FIRST_BUSY_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(500);
 /// How long the end of a process is waited for.
 const END_TIME: Duration = Duration::from_secs(20);
 /// Processes that a call is offered to in turn when none of them takes it, and how long each may
@@ -88,7 +92,8 @@ impl Call {
     }
 }
 
-/// Carries out a call in this place.
+/// Carries out a call in this place. A runner that says that it is busy has not begun it, and is
+/// asked again: its place stays taken, so that it gets less to do meanwhile.
 pub(super) async fn carry_out(
     call: &Call,
     place: Place,
@@ -104,10 +109,32 @@ pub(super) async fn carry_out(
     let Some(frame) = request.and_then(|request| frame(&request).ok()) else {
         return Ok(end::spec_error("the parameters are larger than a frame"));
     };
-    let live = &place.live;
-    let exchange = exchange(live, frame, &ids);
-    tokio::pin!(exchange);
     let silent_at = pool.response_timeout.map(|limit| Instant::now() + limit);
+    let mut pause = FIRST_BUSY_PAUSE;
+    loop {
+        if let Some(end) = follow(&frame, &ids, &place.live, silent_at, pool, stop).await? {
+            return Ok(end);
+        }
+        tokio::select! {
+            biased;
+            order = next(stop) => return Ok(end::stopped(Why::Ordered(order.reason), true)),
+            () = moment(silent_at) => return Ok(end::stopped(Why::Silent, true)),
+            () = sleep(pause) => pause = (pause * 2).min(LONGEST_BUSY_PAUSE),
+        }
+    }
+}
+
+/// Sends a request and follows it to its end; nothing where the runner is busy.
+async fn follow(
+    frame: &[u8],
+    ids: &Ids,
+    live: &Live,
+    silent_at: Option<Instant>,
+    pool: &PoolSettings,
+    stop: &mut Stop,
+) -> Result<Option<CallEnd>, NotSent> {
+    let exchange = exchange(live, frame, ids);
+    tokio::pin!(exchange);
     let mut stopping: Option<Stopping> = None;
     loop {
         let kill_at = stopping.as_ref().map(|it| it.kill_at);
@@ -117,7 +144,10 @@ pub(super) async fn carry_out(
                 if live.ours && matches!(answer, Err(Trouble::Broken(_))) {
                     let _ = timeout(NOTICE, live.gone.cancelled()).await;
                 }
-                return judge(answer, stopping, live);
+                if stopping.is_none() && answer.as_ref().is_ok_and(Outcome::is_busy) {
+                    return Ok(None);
+                }
+                return judge(answer, stopping, live).map(Some);
             }
             order = next(stop) => (Why::Ordered(order.reason), bounded(order, pool.grace)),
             () = moment(silent_at), if stopping.is_none() => {
@@ -126,7 +156,7 @@ pub(super) async fn carry_out(
             () = moment(kill_at) => break,
         };
         if stopping.is_none() {
-            cancel(live, &ids);
+            cancel(live, ids);
         }
         let first = stopping.map_or(by, |it| it.kill_at.min(by));
         stopping = Some(Stopping {
@@ -138,10 +168,10 @@ pub(super) async fn carry_out(
     live.condemned.cancel();
     // Whatever somebody else's runner does now, nobody here can end it.
     let gone = live.ours && timeout(END_TIME, live.gone.cancelled()).await.is_ok();
-    Ok(end::stopped(why, gone))
+    Ok(Some(end::stopped(why, gone)))
 }
 
-async fn exchange(live: &Live, frame: Vec<u8>, ids: &Ids) -> Result<Outcome, Trouble> {
+async fn exchange(live: &Live, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
     let ended = async {
         live.gone.cancelled().await;
         sleep(LAST_ANSWER).await;

@@ -60,14 +60,17 @@ impl Pipeline {
     pub async fn exchange(
         &self,
         address: SocketAddr,
-        frame: Vec<u8>,
+        frame: &[u8],
         ids: &Ids,
     ) -> Result<Outcome, Trouble> {
         let pipe = self.pipe(address).await?;
         let (answer, answered) = oneshot::channel();
         let _registered = pipe.waiting.register(ids, answer)?;
         let over = || Trouble::NotSent("the connection is closed".to_owned());
-        let written = pipe.to_write.send((ids.request.clone(), frame)).await;
+        let written = pipe
+            .to_write
+            .send((ids.request.clone(), frame.to_vec()))
+            .await;
         written.map_err(|_| over())?;
         answered.await.unwrap_or_else(|_| Err(connection::closed()))
     }

@@ -1,5 +1,5 @@
 //! One pool: who of its processes takes the next call. Calls that find no room wait in the order
-//! they came, here in the agent: no runner ever says that it is busy.
+//! they came, here in the agent: no runner is given more than it takes.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -33,10 +33,10 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub async fn exchange(&self, frame: Vec<u8>, ids: &Ids) -> Result<Outcome, Trouble> {
+    pub async fn exchange(&self, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
         match &self.pipeline {
             Some(pipeline) => pipeline.exchange(self.address, frame, ids).await,
-            None => self.lines.exchange(self.address, &frame, ids).await,
+            None => self.lines.exchange(self.address, frame, ids).await,
         }
     }
 }

@@ -2,4 +2,5 @@
 
 mod life;
 mod process;
+mod table;
 mod wire;

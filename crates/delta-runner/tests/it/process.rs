@@ -90,9 +90,12 @@ pub struct Connection(pub TcpStream);
 
 impl Connection {
     pub fn send(&mut self, message: &Value) {
-        let json = message.to_string();
+        self.frame(message.to_string().as_bytes());
+    }
+
+    pub fn frame(&mut self, json: &[u8]) {
         self.bytes(&(json.len() as u32).to_be_bytes());
-        self.bytes(json.as_bytes());
+        self.bytes(json);
     }
 
     pub fn bytes(&mut self, bytes: &[u8]) {
