@@ -19,6 +19,7 @@ mod kills;
 mod partitions;
 mod project;
 mod results;
+mod rrq;
 mod sandbox;
 mod sdk_python;
 mod secrets;

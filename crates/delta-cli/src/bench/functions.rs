@@ -1,12 +1,12 @@
 //! Calls of a function in a real runner, by a real agent: from enqueue to the result known, one
 //! at a time, and as many as its pool takes together. Everything durable.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
-use delta_wire::Millis;
 use delta_wire::api::{FunctionList, FunctionView, QueueView};
 use delta_wire::states::JobState;
+use delta_wire::{JsonText, Millis};
 use serde_json::{Value, json};
 
 use super::builds::AgentUnderTest;
@@ -19,6 +19,8 @@ use crate::moment;
 const AT_ONCE: usize = 1000;
 /// Between two looks at the queue.
 const PAUSE: Duration = Duration::from_millis(50);
+/// A larger number that a handler returns is a moment of this century.
+const A_MOMENT: f64 = 1e9;
 /// How long the first call may take: a runner starts.
 const FIRST: Duration = Duration::from_secs(60);
 
@@ -51,6 +53,8 @@ pub struct Call {
 pub struct Calls {
     /// From enqueue to the result known, with nothing else to do.
     pub alone: Samples,
+    /// From enqueue to the handler, where it returns the moment it was called at.
+    pub to_handler: Samples,
     /// How long all the others took, from the first enqueue to the last end.
     pub took: Duration,
     /// How long it took to enqueue them.
@@ -75,11 +79,12 @@ pub async fn measure(
     // The first one waits for agent and runner to be there, and is not counted.
     let first = tokio::time::timeout(FIRST, to_its_end(&mut user, &one));
     first.await.context("the first call did not end")??;
-    let mut waits = Vec::with_capacity(alone);
+    let (mut waits, mut to_handler) = (Vec::with_capacity(alone), Vec::new());
     for _ in 0..alone {
-        let sent = Instant::now();
-        to_its_end(&mut user, &one).await?;
+        let (sent, at) = (Instant::now(), SystemTime::now());
+        let result = to_its_end(&mut user, &one).await?;
         waits.push(sent.elapsed());
+        to_handler.extend(called_at(&result).map(|called| since(at, called)));
         tell(1);
     }
     let began = Instant::now();
@@ -95,12 +100,25 @@ pub async fn measure(
     until_empty(&mut user, together, &tell).await?;
     Ok(Calls {
         alone: Samples::new(waits),
+        to_handler: Samples::new(to_handler),
         took: taken(&mut user, together).await?,
         enqueued,
     })
 }
 
-async fn to_its_end(user: &mut Connection, body: &Value) -> Result<()> {
+/// The moment a handler was called, where that is what it returns: seconds since 1970.
+fn called_at(result: &Value) -> Option<SystemTime> {
+    let seconds = result.as_f64().filter(|seconds| *seconds > A_MOMENT)?;
+    let since = Duration::try_from_secs_f64(seconds).ok()?;
+    SystemTime::UNIX_EPOCH.checked_add(since)
+}
+
+fn since(at: SystemTime, called: SystemTime) -> Duration {
+    called.duration_since(at).unwrap_or_default()
+}
+
+/// The result of a call.
+async fn to_its_end(user: &mut Connection, body: &Value) -> Result<Value> {
     let answer = user.post("/api/v1/functions", &body.to_string()).await?;
     let made: FunctionView = serde_json::from_slice(&answer.expect(201, "enqueueing")?)?;
     let path = format!("/api/v1/functions/{}?wait=20", made.id);
@@ -108,7 +126,10 @@ async fn to_its_end(user: &mut Connection, body: &Value) -> Result<()> {
         let answer = user.get(&path).await?.expect(200, "waiting for a call")?;
         let seen: FunctionView = serde_json::from_slice(&answer)?;
         match seen.state {
-            JobState::Succeeded => return Ok(()),
+            JobState::Succeeded => {
+                let result = seen.result.as_ref().map_or("null", JsonText::as_str);
+                return Ok(serde_json::from_str(result)?);
+            }
             _ if seen.has_ended() => bail!("a call failed: {:?} {:?}", seen.cause, seen.error),
             _ => {}
         }

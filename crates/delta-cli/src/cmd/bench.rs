@@ -52,7 +52,8 @@ Examples:
   delta-ci bench functions --pipeline --in-flight 64 --together 50000 -- ./jobs
   delta-ci bench functions --function send --params '{\"to\":\"x\"}' -- ./jobs
 
-The command is a runner: it gets --tcp-socket, and must know the function.";
+The command is a runner: it gets --tcp-socket, and must know the function. Where that returns the
+moment it was called at, in seconds since 1970, the time from enqueue to handler is told, too.";
 
 /// Jobs of the idle phase that goes with a lifecycle measurement.
 const IDLE_COUNT: usize = 300;
@@ -342,6 +343,7 @@ async fn measure_functions(args: ManyCalls, terminal: &Terminal) -> anyhow::Resu
     if terminal.json {
         terminal.value(&serde_json::json!({
             "enqueue_to_result": found.alone.json(),
+            "enqueue_to_handler": found.to_handler.json(),
             "calls": args.together,
             "calls_per_second": rate,
             "enqueued_per_second": enqueue,
@@ -351,6 +353,9 @@ async fn measure_functions(args: ManyCalls, terminal: &Terminal) -> anyhow::Resu
         return Ok(());
     }
     terminal.data(&format!("enqueue to result: {}", found.alone.text()));
+    if found.to_handler.len() > 0 {
+        terminal.data(&format!("enqueue to handler: {}", found.to_handler.text()));
+    }
     terminal.data(&format!(
         "{} calls, {} x {} at a time: {rate:.0} calls/s ({:.2} s), enqueued at {enqueue:.0}/s",
         args.together,
