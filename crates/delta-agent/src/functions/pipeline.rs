@@ -191,10 +191,19 @@ async fn write(
     mut frames: mpsc::Receiver<(String, Vec<u8>)>,
     waiting: &Waiting,
 ) -> Trouble {
-    while let Some((request, frame)) = frames.recv().await {
-        if waiting.sends(&request)
-            && let Err(problem) = writer.write_all(&frame).await
-        {
+    let mut together = Vec::new();
+    while let Some(first) = frames.recv().await {
+        together.clear();
+        let mut next = Some(first);
+        while let Some((request, frame)) = next {
+            if waiting.sends(&request) {
+                together.extend_from_slice(&frame);
+            }
+            // What waits goes out in one piece: a system call costs more than a request.
+            let room = together.len() < PIECE;
+            next = room.then(|| frames.try_recv().ok()).flatten();
+        }
+        if let Err(problem) = writer.write_all(&together).await {
             return connection::broken(problem);
         }
     }

@@ -11,7 +11,8 @@ import time
 MODE = os.environ.get("MODE", "")
 lock = threading.Lock()
 in_flight = {}
-stats = {"connections": 0, "most_on_one": 0, "most": 0, "now": 0, "cancels": []}
+stats = {"connections": 0, "most_on_one": 0, "most": 0, "now": 0, "cancels": [], "left": 0}
+refused = {}
 
 
 def frame(payload):
@@ -61,6 +62,8 @@ class Connection:
         while True:
             head = read_exactly(self.conn, 4)
             if head is None:
+                # Whoever waits for an answer keeps its side open, too.
+                stats["left"] += self.here
                 break
             message = json.loads(read_exactly(self.conn, struct.unpack(">I", head)[0]))
             payload = message["payload"]
@@ -109,6 +112,31 @@ class Connection:
     def do_say(self, request, _):
         """Whatever the parameters say, in place of an honest answer."""
         self.answer(request, **request["params"])
+
+    def do_text(self, request, _):
+        """Frames as they are written in the parameters, with the ids of the request in them."""
+        for text in request["params"]["frames"]:
+            text = text.replace("@job", request["job_id"]).replace("@req", request["request_id"])
+            self.leave(request)
+            self.send(frame(text.encode()))
+
+    def do_busy(self, request, _):
+        """As a runner that has too much to do, so many times."""
+        with lock:
+            times = refused[request["request_id"]] = refused.get(request["request_id"], 0) + 1
+        if times <= request["params"]["times"]:
+            error = {"message": "Runner busy: too many in-flight requests"}
+            return self.answer(request, status="error", error=error)
+        self.answer(request, status="success", result=times)
+
+    def do_exactly(self, request, _):
+        """An answer whose frame has so many bytes."""
+        ids = (json.dumps(request["job_id"]), json.dumps(request["request_id"]))
+        text = '{"type":"response","payload":{"job_id":%s,"request_id":%s,"status":"success",'
+        text = (text % ids) + '"result":"x"}}'
+        more = request["params"]["bytes"] - len(text) + 1
+        self.leave(request)
+        self.send(frame(text.replace('"x"', '"' + "x" * more + '"').encode()))
 
     def do_process(self, request, _):
         me = {"env": dict(os.environ), "argv": sys.argv, "pid": os.getpid(),

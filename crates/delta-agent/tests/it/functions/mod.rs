@@ -4,5 +4,6 @@
 mod agent;
 mod bench;
 mod life;
+mod peers;
 mod stops;
 mod wire;
