@@ -2,9 +2,10 @@
 //! Rust, the command line and the Python client; and what is killed or stopped while they are
 //! called.
 
+mod clients;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use delta_testkit::process::Process;
@@ -139,44 +140,6 @@ fn functions_are_called_from_the_command_line_in_two_languages() {
     let done = server.cli(&["enqueue", "py#note", "--params", "[1]"]);
     assert_eq!(done.code, Some(2), "{done:?}");
     assert!(done.stderr.contains("params"), "{done:?}");
-    server.check();
-}
-
-#[test]
-fn the_python_client_calls_waits_and_is_told_why() {
-    let server = Server::start(Options::patient());
-    let _agent = agent(&server, "functions");
-    let program = r#"
-from delta_runner import Client, FunctionFailed
-client = Client()
-call = client.enqueue("py#note", {"n": 4, "path": "/dev/null"}, queue="mail")
-print(client.result(call.id, timeout=60))
-calls = client.enqueue_many([{"function": "rs#echo", "params": {"n": n}} for n in range(20)])
-print(sum(client.result(call.id)["params"]["n"] for call in calls))
-try:
-    client.result(client.enqueue("py#fail", max_attempts=1).id, timeout=60)
-except FunctionFailed as failed:
-    print(failed, failed.type, failed.details, failed.call.dead_letter)
-waits = client.enqueue("py#note", {"n": 1, "path": "/dev/null"}, delay_seconds=3600)
-client.cancel(waits.id, reason="changed my mind")
-print(client.wait(waits.id, timeout=60).state)
-"#;
-    let output = Command::new("/usr/bin/python3")
-        .args(["-c", program])
-        .env("PYTHONPATH", repository().join("sdk/python"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("DELTA_SERVER", format!("http://{}", server.addr()))
-        .env("DELTA_TOKEN", server.token("user"))
-        .output()
-        .expect("python3");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let expected = "8\n190\nno address bad_address {'to': 1} True\nCANCELED\n";
-    assert_eq!(
-        said,
-        expected,
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
     server.check();
 }
 

@@ -29,9 +29,13 @@
 //!
 //! With the feature `otel`, each call is a span `rrq.runner` of the application's OpenTelemetry, below
 //! the producer's; without a tracer provider it is nothing.
+//!
+//! The other side, a program that calls functions and waits for what they return, is [`client`].
 
 mod address;
 mod call;
+#[cfg(feature = "client")]
+pub mod client;
 mod connection;
 mod context;
 mod failure;

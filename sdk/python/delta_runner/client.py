@@ -99,21 +99,32 @@ class Client:
         self._token = token or _token_of_environment()
 
     def enqueue(
-        self, function: str, params: Optional[Mapping[str, Any]] = None, **options: Any
+        self,
+        function: str,
+        params: Optional[Mapping[str, Any]] = None,
+        *,
+        idempotency_key: Optional[str] = None,
+        **options: Any,
     ) -> Call:
         """Calls `handler` or `runner#handler`. Options are the fields of the API: `queue`,
         `priority`, `delay_seconds`, `not_before`, `unique_key`, `unique_seconds`, `max_attempts`,
-        `backoff_seconds`, `backoff_cap_seconds`, `timeout_seconds`, `result_ttl_seconds`."""
+        `backoff_seconds`, `backoff_cap_seconds`, `timeout_seconds`, `result_ttl_seconds`,
+        `trace_context`. Under a key of the caller's own it is one call, however often it is
+        said."""
         body = _body(function, params, options)
-        return Call._of(self._ask("POST", "/api/v1/functions", body, key=str(uuid.uuid4())))
+        key = idempotency_key or str(uuid.uuid4())
+        return Call._of(self._ask("POST", "/api/v1/functions", body, key=key))
 
-    def enqueue_many(self, calls: Iterable[Mapping[str, Any]]) -> List[Call]:
+    def enqueue_many(
+        self, calls: Iterable[Mapping[str, Any]], *, idempotency_key: Optional[str] = None
+    ) -> List[Call]:
         """Up to a thousand calls in one commit: `{"function": …, "params": …, …}` each."""
         bodies = []
         for call in calls:
             rest = dict(call)
             bodies.append(_body(rest.pop("function"), rest.pop("params", None), rest))
-        made = self._ask("POST", "/api/v1/functions", {"functions": bodies}, key=str(uuid.uuid4()))
+        key = idempotency_key or str(uuid.uuid4())
+        made = self._ask("POST", "/api/v1/functions", {"functions": bodies}, key=key)
         return [Call._of(view) for view in made["functions"]]
 
     def get(self, id: str) -> Call:

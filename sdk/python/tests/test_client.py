@@ -107,6 +107,15 @@ class ClientTest(unittest.TestCase):
         self.assertEqual([call.id for call in calls], ["run_1", "run_2"])
         self.assertEqual(len(told.asked[0][3]["functions"]), 2)
 
+    def test_a_key_of_the_callers_own_is_sent_as_it_is(self):
+        with Told((201, QUEUED)) as (told, client):
+            client.enqueue("f", idempotency_key="order-17")
+        self.assertEqual(told.asked[0][2]["Idempotency-Key"], "order-17")
+        self.assertNotIn("idempotency_key", told.asked[0][3])
+        with Told((201, {"functions": [QUEUED]})) as (told, client):
+            client.enqueue_many([{"function": "f"}], idempotency_key="order-18")
+        self.assertEqual(told.asked[0][2]["Idempotency-Key"], "order-18")
+
     def test_a_cancel_is_of_the_run(self):
         with Told((200, {})) as (told, client):
             client.cancel("run_1", reason="wrong")
