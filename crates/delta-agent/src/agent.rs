@@ -231,6 +231,9 @@ pub async fn run(
     for (note, adopted) in inherited {
         agent.resume(note, adopted);
     }
+    let _health = functions.clone().map(|functions| {
+        AbortOnDropHandle::new(tokio::spawn(tell_health(functions, link.clone())))
+    });
     let line = tokio::spawn(link::run(link, line, stop.clone()));
     let ended = agent
         .work(assigned, AbortOnDropHandle::new(line), shutdown)
@@ -254,10 +257,24 @@ fn start_runners(settings: &AgentSettings, secrets: &[PathBuf]) -> Option<Arc<Fu
     Some(Arc::new(Functions::start(runners, &around)))
 }
 
+/// Between two looks at how the runners are: soon enough for whoever watches.
+const HEALTH_EVERY: Duration = Duration::from_secs(1);
+
+/// Tells the server how the runner pools are, whenever that has changed.
+async fn tell_health(functions: Arc<Functions>, link: Link) {
+    let mut ticks = tokio::time::interval(HEALTH_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let health = functions.health();
+        link.tell_runners(health.iter().map(|pool| pool.said()).collect());
+    }
+}
+
 /// What this machine is and has, and what makes containers on it.
 async fn look_around(settings: &AgentSettings) -> (Machine, Option<Arc<Runtime>>) {
     let with_runners = |machine: Machine| match &settings.runners {
-        Some(runners) => machine.with_runners(runners, settings.mixed),
+        Some(runners) => machine.with_runners(runners, settings.slots, settings.mixed),
         None => machine,
     };
     if !settings.detect_runtimes {

@@ -15,10 +15,23 @@ pub const MAX_LENGTH: usize = 128;
 /// The tag of a function's queue. An agent that has it serves the queues it names and no other.
 pub const QUEUE: &str = "queue";
 
+/// The tag of a slot that belongs to a runner pool: the queues whose functions it takes when they
+/// name no runner. A slot with neither this nor [`UNNAMED_BUT`] takes those of every queue.
+pub const UNNAMED: &str = "unnamed";
+/// The same for the pool of all queues but these, which others serve.
+pub const UNNAMED_BUT: &str = "unnamed-but";
+
 /// The queue of a match key.
 pub fn queue_of(key: &str) -> Option<&str> {
     let mut words = key.split(' ');
     words.find_map(|word| word.strip_prefix("queue="))
+}
+
+/// Whether it is a function whose runner nobody has named.
+fn is_unnamed(key: &str) -> bool {
+    let mut words = key.split(' ');
+    words.any(|word| word == "work:function")
+        && !key.split(' ').any(|word| word.starts_with("runner:"))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,11 +180,24 @@ impl Capabilities {
 
     /// The requirements of a match key that are not met; none means fit.
     pub fn missing(&self, key: &str) -> Vec<String> {
-        key.split(' ')
-            .filter(|text| !text.is_empty())
-            .filter(|text| !Requirement::parse(text).is_ok_and(|r| self.meets(&r)))
-            .map(str::to_string)
-            .collect()
+        let words = key.split(' ').filter(|text| !text.is_empty());
+        let unmet = words.filter(|text| !Requirement::parse(text).is_ok_and(|r| self.meets(&r)));
+        let mut missing: Vec<String> = unmet.map(str::to_string).collect();
+        if missing.is_empty() && is_unnamed(key) && !self.takes_unnamed(key) {
+            let queue = queue_of(key).unwrap_or_default();
+            missing.push(format!("{UNNAMED}={queue}"));
+        }
+        missing
+    }
+
+    /// Whether a function that names no runner would be called in the pool of this slot.
+    fn takes_unnamed(&self, key: &str) -> bool {
+        let queue = queue_of(key).unwrap_or_default();
+        let names = |values: &[String]| values.iter().any(|it| it == queue);
+        match (self.values(UNNAMED), self.values(UNNAMED_BUT)) {
+            (None, None) => true,
+            (own, others) => own.is_some_and(names) || others.is_some_and(|it| !names(it)),
+        }
     }
 
     pub fn fits(&self, key: &str) -> bool {
@@ -278,6 +304,29 @@ mod tests {
         let video = key.replace("mail", "video");
         assert!(any.fits(&video) && !mail.fits(&video));
         assert_eq!(queue_of("linux work:steps"), None);
+    }
+
+    #[test]
+    fn a_function_without_a_runner_goes_to_the_pool_that_serves_its_queue() {
+        // RQ-45
+        let mail = offers(&["work:function", "runner:a", "unnamed", "unnamed=mail"]);
+        let rest = offers(&["work:function", "runner:b", "unnamed-but=mail"]);
+        let none = offers(&["work:function", "runner:c", "unnamed"]);
+        let any = offers(&["work:function", "runner:d"]);
+        let unnamed = key(&["work:function", "queue=mail"]);
+        assert_eq!(
+            [&mail, &rest, &none, &any].map(|it| it.fits(&unnamed)),
+            [true, false, false, true]
+        );
+        let other = key(&["work:function", "queue=video"]);
+        assert_eq!(
+            [&mail, &rest, &none, &any].map(|it| it.fits(&other)),
+            [false, true, false, true]
+        );
+        assert_eq!(none.missing(&other), ["unnamed=video"]);
+        // Who names a runner is not asked for anything else.
+        assert!(none.fits(&key(&["work:function", "queue=video", "runner:c"])));
+        assert!(offers(&["unnamed", "work:steps"]).fits("work:steps"));
     }
 
     #[test]

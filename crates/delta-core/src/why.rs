@@ -12,8 +12,34 @@ use crate::time::{Millis, Span};
 #[derive(Clone, Debug)]
 pub struct SeenAgent {
     pub name: Text,
+    /// What its slots take: one offer, or one for each runner pool.
+    pub offers: Vec<SeenOffer>,
+}
+
+/// Slots of an agent that take the same.
+#[derive(Clone, Debug)]
+pub struct SeenOffer {
     pub capabilities: Capabilities,
+    /// None of them is free.
     pub busy: bool,
+}
+
+impl SeenAgent {
+    pub fn fits(&self, key: &str) -> bool {
+        self.offers.iter().any(|it| it.capabilities.fits(key))
+    }
+
+    /// Whether no slot that could take this is free.
+    fn is_busy(&self, key: &str) -> bool {
+        let mut fit = self.offers.iter().filter(|it| it.capabilities.fits(key));
+        fit.all(|it| it.busy)
+    }
+
+    /// What the nearest of its slots lacks.
+    fn missing(&self, key: &str) -> Vec<String> {
+        let missing = self.offers.iter().map(|it| it.capabilities.missing(key));
+        missing.min_by_key(Vec::len).unwrap_or_default()
+    }
 }
 
 /// Why a job is where it is.
@@ -100,17 +126,12 @@ pub fn why(scene: &Scene) -> Why {
 
 fn queued(scene: &Scene) -> Why {
     let key = &scene.job.policy.requires;
-    let fit = || {
-        scene
-            .agents
-            .iter()
-            .filter(|agent| agent.capabilities.fits(key))
-    };
+    let fit = || scene.agents.iter().filter(|agent| agent.fits(key));
     if scene.agents.is_empty() {
         return Why::NoAgents;
     }
     if fit().next().is_none() {
-        let missing = |agent: &SeenAgent| agent.capabilities.missing(key);
+        let missing = |agent: &SeenAgent| agent.missing(key);
         let nearest = scene.agents.iter().min_by_key(|agent| missing(agent).len());
         let nearest = nearest.expect("there is at least one agent");
         return Why::NoFitAgent {
@@ -119,7 +140,7 @@ fn queued(scene: &Scene) -> Why {
             seen: scene.agents.len(),
         };
     }
-    if fit().all(|agent| agent.busy) {
+    if fit().all(|agent| agent.is_busy(key)) {
         return Why::AllBusy {
             fit: fit().count(),
             ahead: scene.ahead,
@@ -203,6 +224,25 @@ impl std::fmt::Display for Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agent_is_busy_for_those_whose_slots_are_taken() {
+        let offer = |tags: [&str; 2], busy| SeenOffer {
+            capabilities: Capabilities::parse(tags),
+            busy,
+        };
+        let agent = SeenAgent {
+            name: "a".into(),
+            offers: vec![
+                offer(["work:function", "runner:a"], true),
+                offer(["work:function", "runner:b"], false),
+            ],
+        };
+        assert!(agent.is_busy("runner:a work:function"));
+        assert!(!agent.is_busy("runner:b work:function"));
+        assert!(!agent.fits("runner:c work:function"));
+        assert_eq!(agent.missing("runner:c work:function"), ["runner:c"]);
+    }
 
     #[test]
     fn one_and_many_read_differently() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use delta_core::Text;
 use delta_core::requirement::Capabilities;
-use delta_core::why::SeenAgent;
+use delta_core::why::{SeenAgent, SeenOffer};
 
 /// A slot that was not heard of for this long is no longer spoken of: three default heartbeats.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
@@ -69,8 +69,10 @@ impl Presence {
             .filter(|(_, seen)| seen.at.elapsed() < REMEMBERED_FOR)
             .map(|((_, runner), seen)| SeenAgent {
                 name: runner.clone(),
-                capabilities: seen.capabilities.clone(),
-                busy: seen.busy,
+                offers: vec![SeenOffer {
+                    capabilities: seen.capabilities.clone(),
+                    busy: seen.busy,
+                }],
             })
             .collect()
     }

@@ -10,7 +10,8 @@
 //! that was under way ends by its time to live.
 //!
 //! Reading order: [`settings`], here, `pool` (who takes a call), `call` (its life), `end` (what it
-//! came to), `connection` and `pipeline` (the wire), `keeper`, `process`, `guard`, `listener`.
+//! came to), `connection` and `pipeline` (the wire), `keeper`, `process`, `guard`, `listener`;
+//! `share` (how many slots each pool has), `health`.
 
 mod call;
 mod connection;
@@ -23,6 +24,7 @@ mod pipeline;
 mod pool;
 mod process;
 pub mod settings;
+mod share;
 mod work;
 
 use std::collections::BTreeSet;
@@ -43,6 +45,7 @@ use self::call::{NotSent, TRIES, TRY_PAUSE, carry_out, next};
 use self::end::Why;
 use self::pool::Pool;
 use self::process::Launch;
+pub use self::share::share;
 pub(crate) use self::work::perform;
 use crate::executor::{BaseEnvironment, base};
 use crate::shim::{Confinement, Sandbox};

@@ -238,6 +238,7 @@ impl Pool {
         });
         PoolHealth {
             name: self.settings.name.clone(),
+            room: self.settings.room(),
             processes: processes.collect(),
             waiting: state.waiting.iter().filter(|it| !it.is_closed()).count(),
         }

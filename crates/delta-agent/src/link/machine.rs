@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use delta_wire::agent::proto::{Capabilities, Resources, Runtime};
+use delta_wire::agent::proto::{Capabilities, Resources, Runtime, SlotGroup};
 use tokio::process::Command;
 
 use crate::container;
-use crate::functions::RunnerSettings;
+use crate::functions::{RunnerSettings, share};
 
 /// How long a runtime may take to say its version: a cold disk, not a hang.
 const VERSION_TIME: Duration = Duration::from_secs(3);
@@ -35,6 +35,8 @@ pub struct Machine {
     resources: Resources,
     /// Kinds of work it takes.
     work: Vec<&'static str>,
+    /// Slots of each runner pool.
+    groups: Vec<SlotGroup>,
 }
 
 impl Machine {
@@ -50,6 +52,7 @@ impl Machine {
                 disk_mb: disk_mb(work_folder),
             },
             work: vec!["steps", "tests"],
+            groups: Vec::new(),
         }
     }
 
@@ -84,9 +87,17 @@ impl Machine {
         self
     }
 
-    /// With the pools of functions here. Whoever may run steps beside them may reach their sockets,
-    /// so that without `mixed` there is nothing else (A46).
-    pub fn with_runners(mut self, runners: &RunnerSettings, mixed: bool) -> Machine {
+    /// With the pools of functions here, which share these slots. Whoever may run steps beside them
+    /// may reach their sockets, so that without `mixed` there is nothing else (A46).
+    pub fn with_runners(mut self, runners: &RunnerSettings, slots: u32, mixed: bool) -> Machine {
+        let shares = share(runners, slots, mixed).unwrap_or_default();
+        let groups = runners.pools.iter().zip(shares);
+        self.groups.extend(groups.map(|(pool, slots)| SlotGroup {
+            runner: pool.name.clone(),
+            slots: i32::try_from(slots).unwrap_or(i32::MAX),
+            queues: pool.queues.clone(),
+            default: runners.default.as_ref() == Some(&pool.name),
+        }));
         if !mixed {
             self.work.clear();
         }
@@ -132,6 +143,7 @@ impl Machine {
             work: self.work.iter().map(|it| (*it).to_owned()).collect(),
             os: std::env::consts::OS.to_owned(),
             arch: std::env::consts::ARCH.to_owned(),
+            slot_groups: self.groups.clone(),
             ..Default::default()
         }
     }

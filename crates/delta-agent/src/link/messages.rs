@@ -23,6 +23,7 @@ pub fn heartbeat(state: &State, leases: Vec<LeaseRenewal>) -> Heartbeat {
         active_runs: state.held.keys().cloned().collect(),
         resources: None,
         leases,
+        runners: Vec::new(),
     }
 }
 

@@ -23,6 +23,7 @@ mod window;
 use std::sync::Arc;
 use std::time::Duration;
 
+use delta_wire::agent::proto::RunnerPool;
 use delta_wire::runner::{LeaseGranted, LeaseToken};
 use tokio::sync::{mpsc, watch};
 
@@ -88,6 +89,11 @@ impl Link {
     /// The server refused this agent for good: nothing will be answered any more.
     pub fn is_over(&self) -> bool {
         self.0.lock().over
+    }
+
+    /// How the runner pools are; said with the presence, where it has changed.
+    pub fn tell_runners(&self, pools: Vec<RunnerPool>) {
+        self.0.tell_runners(pools);
     }
 
     /// Takes no more work: whatever is still assigned is rejected.

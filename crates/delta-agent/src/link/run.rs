@@ -284,6 +284,7 @@ fn begin(shared: &Shared, settings: &LinkSettings, said: &RegisterResponse) -> D
         }
         state.drain_said = false;
         state.presence_due = true;
+        state.runners_due = true;
         state.sessions
     };
     shared.resume(&said.resume, session);

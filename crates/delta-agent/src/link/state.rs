@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::{
-    AgentFrame, AgentMessage, AgentStatus, DrainComplete, HeldLease, LeaseRenewal,
+    AgentFrame, AgentMessage, AgentStatus, DrainComplete, HeldLease, LeaseRenewal, RunnerPool,
 };
 use delta_wire::runner::LeaseToken;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -94,6 +94,9 @@ pub(super) struct State {
     pub control: VecDeque<Said>,
     pub renewals: Vec<LeaseRenewal>,
     pub presence_due: bool,
+    /// How the runner pools are, and whether this session has not been told.
+    pub runners: Vec<RunnerPool>,
+    pub runners_due: bool,
     /// Bounded by what their senders keep.
     pub results: VecDeque<Said>,
     pub logs: VecDeque<(Said, usize)>,
@@ -131,6 +134,8 @@ impl Shared {
                 control: VecDeque::new(),
                 renewals: Vec::new(),
                 presence_due: false,
+                runners: Vec::new(),
+                runners_due: false,
                 results: VecDeque::new(),
                 logs: VecDeque::new(),
                 pending: HashMap::new(),
@@ -199,6 +204,18 @@ impl Shared {
         self.to_send.notify_one();
     }
 
+    pub fn tell_runners(&self, pools: Vec<RunnerPool>) {
+        let mut state = self.lock();
+        if state.runners == pools {
+            return;
+        }
+        state.runners = pools;
+        state.runners_due = true;
+        state.presence_due = state.session.is_some();
+        drop(state);
+        self.to_send.notify_one();
+    }
+
     pub fn more_room(&self) {
         self.room.send_modify(|moved| *moved += 1);
     }
@@ -221,7 +238,11 @@ impl Shared {
         if state.presence_due || !state.renewals.is_empty() {
             state.presence_due = false;
             let renewals = std::mem::take(&mut state.renewals);
-            said.push(Said::Heartbeat(messages::heartbeat(&state, renewals)));
+            let mut heartbeat = messages::heartbeat(&state, renewals);
+            if std::mem::take(&mut state.runners_due) {
+                heartbeat.runners = state.runners.clone();
+            }
+            said.push(Said::Heartbeat(heartbeat));
         }
         said.extend(state.drained());
         let mut bytes = 0;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use delta_wire::api::{AgentList, AgentStatus, AgentView};
+use delta_wire::api::{AgentList, AgentStatus, AgentView, RunnerPoolView};
 
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
@@ -392,6 +392,12 @@ fn show(text: &str, terminal: &Terminal) -> Done {
     for (what, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         terminal.data(&format!("  {what:<11}{}", clean::text(value)));
     }
+    for pool in agent.runners.iter().flatten() {
+        terminal.data(&format!("  runner {}", runner_pool(pool)));
+        if let Some(why) = &pool.last_error {
+            terminal.data(&format!("    last not there: {}", clean::text(why)));
+        }
+    }
     for lease in agent.leases.iter().flatten() {
         let job = clean::text(&lease.job_id);
         let taken = if lease.accepted {
@@ -405,6 +411,26 @@ fn show(text: &str, terminal: &Terminal) -> Done {
         ));
     }
     Ok(Exit::Ok)
+}
+
+/// How a pool is, in one line.
+fn runner_pool(pool: &RunnerPoolView) -> String {
+    let waiting = match pool.waiting {
+        0 => String::new(),
+        waiting => format!(", {waiting} waiting"),
+    };
+    let restarts = match pool.restarts {
+        0 => String::new(),
+        restarts => format!(", started again {}", words::count(restarts, "time")),
+    };
+    format!(
+        "{}: {} of {} up, {} of {} in flight{waiting}{restarts}",
+        clean::text(&pool.name),
+        pool.up,
+        pool.wanted,
+        pool.in_flight,
+        words::count(pool.room, "call"),
+    )
 }
 
 #[cfg(test)]

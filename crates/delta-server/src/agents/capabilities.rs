@@ -7,10 +7,11 @@
 use std::collections::BTreeSet;
 
 use delta_core::Text;
-use delta_core::requirement::{Capabilities, MAX_LENGTH};
+use delta_core::requirement::{Capabilities, MAX_LENGTH, UNNAMED, UNNAMED_BUT};
 use delta_store::read::Scope;
 use delta_wire::agent::MAX_PARALLEL;
 use delta_wire::agent::proto;
+use delta_wire::job_spec::is_name;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::scope;
@@ -42,6 +43,20 @@ pub struct About {
     pub disk_mb: i64,
     pub slots: u32,
     pub enforced: Vec<String>,
+    /// Which of the slots belong to a runner pool, from the first on.
+    pub groups: Vec<Group>,
+}
+
+/// Slots of one runner pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Group {
+    pub runner: String,
+    pub slots: u32,
+    /// Functions of these queues that name no runner are called there.
+    pub queues: Vec<String>,
+    /// So are those of queues that no group names.
+    pub default: bool,
 }
 
 /// Reads what an agent says in the light of what it may be.
@@ -54,6 +69,9 @@ pub fn about(request: &proto::RegisterRequest, scope: &Scope) -> About {
     } else {
         words(&said.work)
     };
+    let slots = u32::try_from(said.max_parallel)
+        .unwrap_or(0)
+        .clamp(1, MAX_PARALLEL);
     About {
         name: word(&request.agent_name),
         version: word(&request.version),
@@ -68,11 +86,32 @@ pub fn about(request: &proto::RegisterRequest, scope: &Scope) -> About {
         cpu_cores: resources.cpu_cores.clamp(0, MAX_CORES),
         memory_mb: resources.memory_mb.clamp(0, MAX_MIB),
         disk_mb: resources.disk_mb.clamp(0, MAX_MIB),
-        slots: u32::try_from(said.max_parallel)
-            .unwrap_or(0)
-            .clamp(1, MAX_PARALLEL),
+        slots,
         enforced: words(&said.enforced),
+        groups: groups(&said.slot_groups, slots),
     }
+}
+
+/// Never more slots than the agent has, and each runner once.
+fn groups(said: &[proto::SlotGroup], slots: u32) -> Vec<Group> {
+    let (mut groups, mut left) = (Vec::<Group>::new(), slots);
+    for it in said.iter().take(MAX_ITEMS) {
+        let runner = word(&it.runner);
+        let known = groups.iter().any(|group| group.runner == runner);
+        let slots = u32::try_from(it.slots).unwrap_or(0).min(left);
+        if known || slots == 0 || !is_name(&runner) {
+            continue;
+        }
+        left -= slots;
+        let queues = limited(&it.queues).filter(|queue| is_name(queue));
+        groups.push(Group {
+            runner,
+            slots,
+            queues: queues.map(str::to_owned).collect(),
+            default: it.default,
+        });
+    }
+    groups
 }
 
 /// A tool nobody knows is a label, and those are granted.
@@ -110,13 +149,74 @@ fn word(text: &str) -> String {
 }
 
 /// Names that only we give: no label may say them.
-const OURS: [&str; 8] = [
-    "zone", "pool", "os", "arch", "cpu", "memory", "disk", "docker",
+const OURS: [&str; 10] = [
+    "zone",
+    "pool",
+    "os",
+    "arch",
+    "cpu",
+    "memory",
+    "disk",
+    "docker",
+    UNNAMED,
+    UNNAMED_BUT,
 ];
 
 impl About {
-    /// The tags that jobs are matched by (A64).
+    /// The tags that jobs are matched by (A64), of all slots together.
+    #[cfg(test)]
     pub fn capabilities(&self) -> Capabilities {
+        Capabilities::parse(self.tags().iter().map(String::as_str))
+    }
+
+    /// What the slots offer, from the first on: how many, and what. A slot of a runner pool offers
+    /// that runner's functions and nothing else; beside such slots no other one calls functions.
+    pub fn offers(&self) -> Vec<(u32, Capabilities)> {
+        let is_work = |tag: &str| tag.starts_with("work:") || tag.starts_with("runner:");
+        let parse = |tags: &[String]| Capabilities::parse(tags.iter().map(String::as_str));
+        let all = self.tags();
+        if self.groups.is_empty() {
+            return vec![(self.slots, parse(&all))];
+        }
+        let offers = |wanted: &str| all.iter().any(|tag| tag.eq_ignore_ascii_case(wanted));
+        let mut offered = Vec::with_capacity(self.groups.len() + 1);
+        for group in &self.groups {
+            let mut tags = all.clone();
+            tags.retain(|tag| !is_work(&tag.to_lowercase()));
+            // What the agent does not offer at all, no slot of it does.
+            let own = [
+                "work:function".to_owned(),
+                format!("runner:{}", group.runner),
+            ];
+            tags.extend(own.into_iter().filter(|tag| offers(tag)));
+            tags.extend(self.unnamed(group));
+            offered.push((group.slots, parse(&tags)));
+        }
+        let rest = self.slots - self.groups.iter().map(|it| it.slots).sum::<u32>();
+        if rest > 0 {
+            let of_functions = |tag: &str| tag == "work:function" || tag.starts_with("runner:");
+            let mut tags = all;
+            tags.retain(|tag| !of_functions(&tag.to_lowercase()));
+            offered.push((rest, parse(&tags)));
+        }
+        offered
+    }
+
+    /// Which functions that name no runner the slots of a group take.
+    fn unnamed(&self, group: &Group) -> Vec<String> {
+        if !group.default {
+            let own = group.queues.iter().map(|it| format!("{UNNAMED}={it}"));
+            return std::iter::once(UNNAMED.to_owned()).chain(own).collect();
+        }
+        let others = self.groups.iter().filter(|it| it.runner != group.runner);
+        let theirs = others.flat_map(|it| &it.queues);
+        let theirs = theirs.map(|it| format!("{UNNAMED_BUT}={it}"));
+        std::iter::once(UNNAMED_BUT.to_owned())
+            .chain(theirs)
+            .collect()
+    }
+
+    fn tags(&self) -> Vec<String> {
         let mut tags = vec![
             format!("pool={}", self.pool),
             format!("cpu={}", self.cpu_cores),
@@ -140,7 +240,7 @@ impl About {
             tags.push("docker".to_owned());
         }
         tags.retain(|tag| tag.len() <= MAX_LENGTH);
-        Capabilities::parse(tags.iter().map(String::as_str))
+        tags
     }
 }
 
@@ -270,6 +370,84 @@ mod tests {
     fn an_agent_that_names_no_zone_is_in_all_it_was_given() {
         let offer = said(proto::Capabilities::default());
         assert!(offer.fits("zone=eu zone=us work:tests"));
+    }
+
+    fn pooled(groups: &[(&str, i32, &[&str], bool)], slots: i32) -> About {
+        let group =
+            |(runner, slots, queues, default): &(&str, i32, &[&str], bool)| proto::SlotGroup {
+                runner: (*runner).into(),
+                slots: *slots,
+                queues: queues.iter().map(|it| (*it).to_owned()).collect(),
+                default: *default,
+            };
+        let runner = |name: &str| proto::Runtime {
+            name: format!("runner:{name}"),
+            version: String::new(),
+        };
+        let request = proto::RegisterRequest {
+            capabilities: Some(proto::Capabilities {
+                max_parallel: slots,
+                work: vec!["function".into(), "steps".into()],
+                runtimes: vec![runner("a"), runner("b")],
+                slot_groups: groups.iter().map(group).collect(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        about(&request, &scope())
+    }
+
+    #[test]
+    fn a_slot_of_a_pool_calls_its_functions_and_does_nothing_else() {
+        let about = pooled(&[("a", 2, &["mail"], false), ("b", 3, &[], true)], 6);
+        let offers = about.offers();
+        let slots: Vec<u32> = offers.iter().map(|(slots, _)| *slots).collect();
+        assert_eq!(slots, [2, 3, 1]);
+        let fits = |key: &str| -> Vec<bool> { offers.iter().map(|(_, it)| it.fits(key)).collect() };
+        assert_eq!(fits("runner:a work:function"), [true, false, false]);
+        assert_eq!(fits("runner:b work:function"), [false, true, false]);
+        assert_eq!(fits("work:steps"), [false, false, true]);
+        assert_eq!(fits("queue=mail work:function"), [true, false, false]);
+        assert_eq!(fits("queue=other work:function"), [false, true, false]);
+        let whole = about.capabilities();
+        for key in [
+            "runner:a work:function",
+            "queue=x work:function",
+            "work:steps",
+        ] {
+            assert!(whole.fits(key), "{key}");
+        }
+        assert_eq!(pooled(&[], 4).offers().len(), 1, "as it always was");
+    }
+
+    #[test]
+    fn groups_of_slots_never_offer_what_the_agent_does_not() {
+        // T27, EP-4
+        let many: Vec<(String, i32)> = (0..500).map(|n| (format!("r{n}"), 1)).collect();
+        let many: Vec<(&str, i32, &[&str], bool)> = many
+            .iter()
+            .map(|(name, slots)| (name.as_str(), *slots, [].as_slice(), true))
+            .collect();
+        let about = pooled(&many, 10);
+        assert_eq!(about.groups.len(), 10, "no more than it has slots");
+        assert_eq!(pooled(&many, 1000).groups.len(), MAX_ITEMS);
+        let odd: [(&str, i32, &[&str], bool); 6] = [
+            ("a", i32::MAX, &["q q", "zone=prod", "ok"], false),
+            ("a", 5, &[], true),
+            ("", 5, &[], true),
+            ("x zone=prod", 5, &[], true),
+            ("b", -1, &[], true),
+            ("b", 5, &[], true),
+        ];
+        let about = pooled(&odd, 4);
+        assert_eq!(about.groups.len(), 1, "{:?}", about.groups);
+        assert_eq!(about.groups[0].queues, ["ok"]);
+        assert_eq!(
+            about.offers().iter().map(|(slots, _)| slots).sum::<u32>(),
+            4
+        );
+        let foreign = pooled(&[("c", 4, &[], false)], 4).offers();
+        assert!(!foreign[0].1.fits("runner:c work:function"), "not offered");
     }
 
     #[test]

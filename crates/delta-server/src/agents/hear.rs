@@ -26,6 +26,7 @@ use super::meaning::{cancel_ack, complete, cut, empty_complete, progress, stoppe
 use super::outgoing::MAX_WAITING;
 use super::register::MAX_LISTED;
 use super::registry::Status;
+use super::runners;
 use super::session::Session;
 use crate::holder;
 use crate::standing::{call_flaky, may_be_flaky};
@@ -254,7 +255,12 @@ impl Session {
         if said.active_runs.len() > MAX_LISTED {
             return Err(Refused::Invalid("active_runs", "has too many entries"));
         }
-        self.note(|present| present.status = status);
+        let runners = runners::heard(&said.runners);
+        self.note(|present| {
+            present.status = status;
+            // Nothing said is as it was.
+            present.runners = runners.unwrap_or_else(|| std::mem::take(&mut present.runners));
+        });
         self.take_rest(status == Status::Draining);
         for renewal in &said.leases {
             self.renewal(renewal, commands);

@@ -161,6 +161,12 @@ impl Leases {
         u32::try_from(self.held.len() - self.ended.len()).unwrap_or(u32::MAX)
     }
 
+    /// Slots with a lease in them.
+    pub fn busy_slots(&self) -> impl Iterator<Item = u32> {
+        let busy = self.slots.iter().filter(|(_, slot)| **slot == Slot::Busy);
+        busy.map(|(number, _)| *number)
+    }
+
     /// Takes the free slots to ask for work with, as (slot, round, runner).
     pub fn park(&mut self) -> Vec<(u32, u32, Text)> {
         let taken = self.slots.values().filter(|slot| **slot != Slot::Free);

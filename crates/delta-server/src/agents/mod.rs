@@ -6,9 +6,9 @@
 //!
 //! Reading order: [`call`] (one call comes in), [`register`] (who is it), [`session`] (its loop),
 //! [`hear`] (what it says), [`past`] (of leases that are over), [`tell`] (what it is told),
-//! [`leases`] (what it holds), [`logs`], [`results`], [`uploads`].
+//! [`leases`] (what it holds), [`offers`] (what its slots take), [`logs`], [`results`], [`uploads`].
 //! Beside them: [`orders`] (of operators), [`noted`] and [`noting`] (what outlives a session),
-//! [`asked`] (health, reflection).
+//! [`runners`] (how its runner pools are), [`asked`] (health, reflection).
 
 mod asked;
 mod call;
@@ -20,6 +20,7 @@ mod logs;
 mod meaning;
 mod noted;
 mod noting;
+mod offers;
 mod orders;
 mod outgoing;
 mod past;
@@ -27,6 +28,7 @@ mod rebind;
 mod register;
 mod registry;
 mod results;
+mod runners;
 mod sandbox;
 mod session;
 mod tell;
@@ -39,5 +41,6 @@ pub use noting::Noting;
 pub use orders::Order;
 pub use register::{AGENT_PREFIX, held};
 pub use registry::{Agents, OFFLINE_AFTER};
+pub use runners::RunnerPool;
 pub use sandbox::{PoolSandboxes, Sandbox};
 pub use session::RECHECK;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::capabilities::About;
 use super::registry::{Present, Status};
+use super::runners::RunnerPool;
 
 /// An agent as it was when this was written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +21,7 @@ pub struct Noted {
     pub draining: bool,
     pub quarantined: bool,
     pub leases: u32,
+    pub runners: Vec<RunnerPool>,
     /// When its session began.
     pub since: Option<i64>,
     /// The last drain it has finished, and when it said so.
@@ -35,6 +37,7 @@ impl From<&Present> for Noted {
             draining: present.status == Status::Draining,
             quarantined: present.quarantined,
             leases: present.leases,
+            runners: present.runners.clone(),
             since: Some(present.since.0),
             drained: drained.map(|(id, at)| (id.clone(), at.0)),
         }

@@ -21,6 +21,7 @@ use super::capabilities::{self, About};
 use super::execution;
 use super::leases::{Asked, Found, Leases, Past};
 use super::noted;
+use super::offers::Offers;
 use super::orders::Orders;
 use super::outgoing::Outgoing;
 use super::past;
@@ -31,7 +32,7 @@ use super::session::{Session, Who};
 use crate::http::App;
 use crate::identity::Principal;
 use crate::objects::{MAX_ARTIFACT_BYTES, MAX_LOG_BYTES};
-use crate::writer::{NotDone, Offer, random, sha256};
+use crate::writer::{NotDone, random, sha256};
 
 /// Between two heartbeats of an agent that holds nothing (EP-48).
 const HEARTBEAT_SECONDS: i32 = 30;
@@ -94,8 +95,8 @@ pub async fn register(
     let own = past.into_iter();
     let own = own.filter(|past| past.why == Stale::AlreadyFinal);
     own.for_each(|past| leases.remember(past));
-    let offer = Offer::new(about.capabilities());
-    let mut session = Session::new(app.clone(), who, leases, offer, outgoing);
+    let offers = Offers::of(&about);
+    let mut session = Session::new(app.clone(), who, leases, offers, outgoing);
     session.entry = Some(entry);
     session.drain = row.drain;
     session.quarantined = entered.quarantined;

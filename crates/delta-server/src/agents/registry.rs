@@ -7,13 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use delta_core::why::SeenAgent;
+use delta_core::why::{SeenAgent, SeenOffer};
 use delta_core::{Millis, Text};
 use delta_store::agents::AgentSeen;
 
 use super::capabilities::About;
 use super::noted;
 use super::orders::{Order, Orders};
+use super::runners::RunnerPool;
 
 /// An agent that was not heard of for this long is offline: three heartbeats (EP-49).
 pub const OFFLINE_AFTER: Duration = Duration::from_secs(90);
@@ -49,11 +50,29 @@ pub struct Present {
     pub seen_at: Millis,
     /// Live leases it holds.
     pub leases: u32,
+    /// How many of them are in the slots of each offer, in the order of [`About::offers`].
+    pub busy: Vec<u32>,
+    /// How its runner pools are, as it last said.
+    pub runners: Vec<RunnerPool>,
     pub quarantined: bool,
     /// It is to take no work.
     pub draining: bool,
     /// The last drain it has finished, and when it said so.
     pub drained: Option<(String, Millis)>,
+}
+
+impl Present {
+    fn seen(&self) -> SeenAgent {
+        let offers = self.about.offers().into_iter().enumerate();
+        let offers = offers.map(|(n, (slots, capabilities))| SeenOffer {
+            capabilities,
+            busy: self.busy.get(n).is_some_and(|busy| *busy >= slots),
+        });
+        SeenAgent {
+            name: self.about.name.as_str().into(),
+            offers: offers.collect(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -156,6 +175,8 @@ impl Agents {
             since: now,
             seen_at: now,
             leases: 0,
+            busy: Vec::new(),
+            runners: Vec::new(),
             quarantined,
             draining: false,
             drained: None,
@@ -250,19 +271,14 @@ impl Agents {
         present.collect()
     }
 
-    /// For "why is this waiting": slots that are free count as agents that are (D12).
+    /// For "why is this waiting": slots that are free count as agents that are (D12), those of each
+    /// runner pool by themselves.
     pub fn seen(&self) -> Vec<SeenAgent> {
         let known = self.lock();
         let current = known.values().filter_map(|it| it.current.as_ref());
         let takes_work = |it: &&Current| !(it.present.draining || it.present.quarantined);
         let online = current.filter(|it| it.is_online()).filter(takes_work);
-        online
-            .map(|it| SeenAgent {
-                name: it.present.about.name.as_str().into(),
-                capabilities: it.present.about.capabilities(),
-                busy: it.present.leases >= it.present.about.slots,
-            })
-            .collect()
+        online.map(|it| it.present.seen()).collect()
     }
 
     /// Notes that something about an agent is to be written soon.

@@ -16,6 +16,7 @@ use tonic::{Status, Streaming};
 
 use super::leases::Leases;
 use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written};
+use super::offers::Offers;
 use super::orders::{Order, Orders};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
 use super::registry::{Entry, OFFLINE_AFTER, Place};
@@ -23,7 +24,7 @@ use super::results::Writing;
 use super::uploads::{Uploads, next_told};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
-use crate::writer::{Offer, Outbox, Receipt};
+use crate::writer::{Outbox, Receipt};
 
 /// How often a session looks at itself: credentials, slots that did not get parked, presence.
 const TICK: Duration = Duration::from_secs(5);
@@ -52,7 +53,7 @@ pub struct Session {
     pub leases: Leases,
     pub outgoing: Outgoing,
     pub outbox: Arc<Outbox>,
-    pub offer: Arc<Offer>,
+    pub offers: Offers,
     pub drain: Option<Text>,
     /// The agent itself wants no work.
     resting: bool,
@@ -90,20 +91,14 @@ struct LogWriting {
 }
 
 impl Session {
-    pub fn new(
-        app: App,
-        who: Who,
-        leases: Leases,
-        offer: Arc<Offer>,
-        outgoing: Outgoing,
-    ) -> Session {
+    pub fn new(app: App, who: Who, leases: Leases, offers: Offers, outgoing: Outgoing) -> Session {
         Session {
             app,
             who,
             leases,
             outgoing,
             outbox: Arc::default(),
-            offer,
+            offers,
             drain: None,
             resting: false,
             missing: false,
@@ -265,13 +260,12 @@ impl Session {
         if slots.is_empty() {
             return;
         }
+        let offers = &self.offers;
+        let slots = slots
+            .into_iter()
+            .map(|(slot, round, runner)| (slot, round, runner, offers.of_slot(slot)));
         let writer = &self.app.writer;
-        let parked = writer.park(
-            &self.outbox,
-            &self.who.principal.id,
-            &self.offer,
-            slots.into_iter(),
-        );
+        let parked = writer.park(&self.outbox, &self.who.principal.id, slots);
         // The next tick asks again.
         if parked.is_err() {
             self.leases.unpark();
@@ -436,8 +430,10 @@ impl Session {
     /// Notes something about the agent; a session that is not the newest ends.
     pub fn note(&mut self, note: impl FnOnce(&mut super::registry::Present)) {
         let leases = self.leases.live_count();
+        let (slots, offers) = (self.leases.busy_slots(), &self.offers);
         let newest = self.app.agents.note(&self.who.agent, self.who.epoch, |it| {
             it.leases = leases;
+            it.busy = offers.busy(slots);
             note(it);
         });
         if !newest && self.end.is_none() {

@@ -31,7 +31,7 @@ impl Known {
         }
         let mut seen = app.agents.seen();
         seen.extend(app.presence.agents());
-        let offers = |tag: &str| seen.iter().any(|it| it.capabilities.fits(tag));
+        let offers = |tag: &str| seen.iter().any(|it| it.fits(tag));
         if offers(&format!("runner:{runner}")) {
             return Ok(false);
         }

@@ -9,6 +9,7 @@ use delta_core::{Millis, Text};
 use delta_store::agents::AgentRow;
 use delta_wire::api::{
     AgentLease, AgentList, AgentResources, AgentStatus, AgentView, DrainView, ListAgents,
+    RunnerPoolView,
 };
 use delta_wire::{ErrorBody, ErrorCode};
 use utoipa_axum::router::OpenApiRouter;
@@ -18,7 +19,7 @@ use super::App;
 use super::error::ApiError;
 use super::extract::{Admin, User};
 use super::views::at;
-use crate::agents::{Found, Noted, OFFLINE_AFTER, Order, held};
+use crate::agents::{Found, Noted, OFFLINE_AFTER, Order, RunnerPool, held};
 use crate::audit;
 use crate::writer::random;
 
@@ -216,6 +217,7 @@ fn spelled(
         leases_left: noted.leases,
         drained_at: noted.drained_at(id).map(at),
     });
+    let runners = held.is_some().then(|| noted.runners.iter().map(runner_pool).collect());
     let about = noted.about;
     AgentView {
         agent_id: row.id.to_string(),
@@ -237,6 +239,7 @@ fn spelled(
         slots: about.slots,
         live_leases: noted.leases,
         leases: held.map(|held| held.iter().map(lease).collect()),
+        runners,
         version: about.version,
         enforced: about.enforced,
         session_epoch: row.session,
@@ -245,6 +248,20 @@ fn spelled(
         created_at: at(row.created_at),
         drain,
         revoked_at: row.revoked_at.map(at),
+    }
+}
+
+fn runner_pool(pool: &RunnerPool) -> RunnerPoolView {
+    let why = Some(pool.last_error.clone()).filter(|it| !it.is_empty());
+    RunnerPoolView {
+        name: pool.name.clone(),
+        up: pool.up,
+        wanted: pool.wanted,
+        in_flight: pool.in_flight,
+        room: pool.room,
+        waiting: pool.waiting,
+        restarts: pool.restarts,
+        last_error: why,
     }
 }
 

@@ -372,17 +372,16 @@ impl Writer {
         &self,
         outbox: &Arc<Outbox>,
         principal: &Text,
-        offer: &Arc<Offer>,
-        slots: impl Iterator<Item = (u32, u32, Text)>,
+        slots: impl Iterator<Item = (u32, u32, Text, Arc<Offer>)>,
     ) -> Result<(), NotDone> {
         let (at, arrived) = (self.now(), Instant::now());
-        let items = slots.map(|(slot, round, runner)| Item {
+        let items = slots.map(|(slot, round, runner, offer)| Item {
             at,
             arrived,
             kind: Kind::Ask(Ask {
                 principal: principal.clone(),
                 runner,
-                offer: offer.clone(),
+                offer,
                 until: arrived + FOR_GOOD,
                 answer: LeaseTo::Session {
                     outbox: outbox.clone(),

@@ -48,6 +48,9 @@ pub struct AgentView {
     /// What it works on. Only where one agent is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<Vec<AgentLease>>,
+    /// How its runner pools are, as it last said. Only where one agent is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runners: Option<Vec<RunnerPoolView>>,
     /// Of its program.
     pub version: String,
     /// What its sandbox enforces, in its own words.
@@ -70,6 +73,26 @@ pub struct AgentResources {
     pub cpu_cores: i32,
     pub memory_mb: i64,
     pub disk_mb: i64,
+}
+
+/// Processes on an agent's machine that hold functions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunnerPoolView {
+    /// Called as `name#handler`.
+    pub name: String,
+    /// Processes that take calls, of so many that there should be.
+    pub up: u32,
+    pub wanted: u32,
+    /// Calls under way, of so many that it takes at a time.
+    pub in_flight: u32,
+    pub room: u32,
+    /// Calls that wait in the agent.
+    pub waiting: u32,
+    /// Times a process was started again.
+    pub restarts: u64,
+    /// Why a process last was not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// A live lease of an agent.

@@ -20,6 +20,7 @@ pub mod views;
 
 pub use agents::{
     AgentLease, AgentList, AgentResources, AgentStatus, AgentView, DrainView, ListAgents,
+    RunnerPoolView,
 };
 pub use caches::{
     CacheChecked, CacheFound, CacheList, CacheSaved, CacheView, FindCache, MAX_CACHE_KEY, cache_key,
