@@ -9,6 +9,7 @@ use delta_wire::states::JobState;
 use serde_json::{Map, Value, json};
 
 use crate::clean;
+use crate::client::sse::Events;
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
@@ -176,26 +177,53 @@ fn params(given: &str) -> Result<String, Failure> {
 async fn wait(client: &Client, made: &FunctionView, terminal: &Terminal) -> Done {
     let began = Instant::now();
     terminal.say(&format!("{}  {}", made.id, stands(made)));
-    let path = format!("/api/v1/functions/{}?wait={}", made.id, EACH_WAIT.as_secs());
     let mut told = (made.state, made.attempts);
+    // A stream may break off where an answer does not; what it told is not told again.
+    if let Some((view, text)) = follow(client, &made.id, &mut told, terminal).await {
+        return Ok(ended(&view, &text, began, terminal));
+    }
+    let path = format!("/api/v1/functions/{}?wait={}", made.id, EACH_WAIT.as_secs());
     loop {
         let text = client.get_text(&path).await?;
-        let detail = client::understood(FunctionDetail::parse(&text))?;
-        let view = &detail.view;
+        let view = client::understood(FunctionDetail::parse(&text))?.view;
         if view.has_ended() {
-            return Ok(ended(view, &text, began, terminal));
+            return Ok(ended(&view, &text, began, terminal));
         }
-        if told != (view.state, view.attempts) {
-            told = (view.state, view.attempts);
-            let error = view.error.as_ref().map(|it| clean::text(&it.message));
-            let error = error.map_or_else(String::new, |it| format!(": {it}"));
-            let (attempt, of) = (view.attempts, view.max_attempts);
-            terminal.say(&format!(
-                "{} attempt {attempt} of {of}{error}",
-                view.state.as_str()
-            ));
-        }
+        tell(&view, &mut told, terminal);
     }
+}
+
+/// Follows it live to its end; nothing when the stream ended before.
+async fn follow(
+    client: &Client,
+    id: &str,
+    told: &mut (JobState, u32),
+    terminal: &Terminal,
+) -> Option<(FunctionView, String)> {
+    let path = format!("/api/v1/functions/{id}");
+    let accept = [("Accept", "text/event-stream".to_owned())];
+    let opened = client.open(&path, &accept).await;
+    let mut events = Events::new(opened.ok()?);
+    while let Ok(Some(event)) = events.next().await {
+        let view = FunctionDetail::parse(&event.data).ok()?.view;
+        if view.has_ended() {
+            return Some((view, event.data));
+        }
+        tell(&view, told, terminal);
+    }
+    None
+}
+
+/// Says what has changed since it was last said.
+fn tell(view: &FunctionView, told: &mut (JobState, u32), terminal: &Terminal) {
+    if *told == (view.state, view.attempts) {
+        return;
+    }
+    *told = (view.state, view.attempts);
+    let error = view.error.as_ref().map(|it| clean::text(&it.message));
+    let error = error.map_or_else(String::new, |it| format!(": {it}"));
+    let (state, attempt, of) = (view.state.as_str(), view.attempts, view.max_attempts);
+    terminal.say(&format!("{state} attempt {attempt} of {of}{error}"));
 }
 
 fn ended(view: &FunctionView, text: &str, began: Instant, terminal: &Terminal) -> Exit {

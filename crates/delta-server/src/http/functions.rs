@@ -22,7 +22,8 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Heard, User};
 use super::runs::{idempotency, run_id};
-use super::{App, views};
+use super::vigil::Vigil;
+use super::{App, function_tail, views};
 use crate::functions::{self, Asked};
 use crate::trace::{self, Enqueue};
 use crate::writer::{Answer, NotDone, sha256};
@@ -186,10 +187,13 @@ async fn made(app: &App, answer: Answer) -> Result<FunctionView, ApiError> {
     }
 }
 
-/// A call's job; a run that is no function is not found here.
+/// A call's job; a run that is no function is not found here, nor one whose result was to be kept
+/// until now: it is deleted within a minute.
 pub(super) async fn find(app: &App, run: RunId) -> Result<JobRows, ApiError> {
     let rows = app.read(move |reader| reader.job(run.job(1))).await?;
-    let rows = rows.filter(|rows| rows.run.header.queue.is_some());
+    let now = app.writer.now();
+    let expired = |rows: &JobRows| rows.run.keep_until().is_some_and(|until| until <= now);
+    let rows = rows.filter(|rows| rows.run.header.queue.is_some() && !expired(rows));
     rows.ok_or_else(|| ApiError::not_found("function"))
 }
 
@@ -231,25 +235,45 @@ fn answer(attempt: &Attempt) -> Option<FunctionAnswer> {
 }
 
 /// A call with its parameters and every attempt. With `wait`, once it has ended or so many seconds
-/// have passed.
+/// have passed; with `Accept: text/event-stream`, whenever it changes, until it has ended.
 #[utoipa::path(get, path = "/api/v1/functions/{id}", tag = "functions",
     params(("id" = String, Path),
         ("wait" = Option<f64>, Query, description = "seconds to wait for its end, at most 50")),
-    responses((status = 200, body = FunctionDetail), (status = 404, body = ErrorBody)))]
+    responses((status = 200, description = "the call, or a stream of it", body = FunctionDetail),
+        (status = 404, body = ErrorBody)))]
 async fn show(
     State(app): State<App>,
-    _who: User,
+    User(who): User,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
-) -> Result<axum::Json<FunctionDetail>, ApiError> {
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let run = run_id(&id)?;
-    let until = tokio::time::Instant::now() + wait(query.as_deref())?;
+    let wait = wait(query.as_deref())?;
+    let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok());
+    if accept.is_some_and(|it| it.contains("text/event-stream")) {
+        // 404 before anything is streamed.
+        find(&app, run).await?;
+        return function_tail::stream(app, Vigil::new(who), run);
+    }
+    ended(&app, run, wait)
+        .await
+        .map(IntoResponse::into_response)
+}
+
+/// The call once it has ended, or as it stands then.
+async fn ended(
+    app: &App,
+    run: RunId,
+    wait: Duration,
+) -> Result<axum::Json<FunctionDetail>, ApiError> {
+    let until = tokio::time::Instant::now() + wait;
     let mut watch = None;
     loop {
-        let rows = find(&app, run).await?;
+        let rows = find(app, run).await?;
         let left = until.saturating_duration_since(tokio::time::Instant::now());
         if rows.job.resolution.is_some() || left.is_zero() {
-            return detail(&app, rows).await.map(axum::Json);
+            return detail(app, rows).await.map(axum::Json);
         }
         let Some(watch) = &mut watch else {
             // What changes between this look and the next is seen by the next.
@@ -264,7 +288,7 @@ async fn show(
         tokio::select! {
             () = watch.changed() => {}
             () = tokio::time::sleep(left) => {}
-            () = app.stop.cancelled() => return detail(&app, rows).await.map(axum::Json),
+            () = app.stop.cancelled() => return detail(app, rows).await.map(axum::Json),
         }
     }
 }
@@ -283,7 +307,7 @@ fn wait(query: Option<&str>) -> Result<Duration, ApiError> {
     Ok(wait.min(LONGEST_WAIT))
 }
 
-async fn detail(app: &App, rows: JobRows) -> Result<FunctionDetail, ApiError> {
+pub(super) async fn detail(app: &App, rows: JobRows) -> Result<FunctionDetail, ApiError> {
     let id = rows.job.id;
     let spec: Option<Arc<str>> = app.read(move |reader| reader.spec(id)).await?;
     let spec = spec.and_then(|text| JobSpec::parse(text.as_bytes()).ok());

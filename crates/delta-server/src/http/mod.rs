@@ -12,6 +12,7 @@ mod enrol;
 mod error;
 mod events;
 mod extract;
+mod function_tail;
 mod functions;
 mod inputs;
 mod jobs;

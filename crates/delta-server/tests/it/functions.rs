@@ -5,7 +5,7 @@ use delta_wire::agent::proto::{Capabilities, Runtime};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, request};
-use crate::bench::{Answer, Bench, Lease, PATIENCE, text};
+use crate::bench::{Answer, Bench, Lease, PATIENCE, config, patient_settings, text};
 
 /// A lease on a function, acknowledged; `None` when nothing came.
 async fn take(bench: &Bench, runner: &str, wait: f64) -> Option<Lease> {
@@ -367,4 +367,181 @@ async fn what_an_attempt_asks_for_decides_when_it_is_tried_again() {
         .await
         .expect(200);
     assert_eq!(why["why"]["code"], "waiting_for_retry");
+}
+
+#[tokio::test]
+async fn a_call_is_followed_to_its_end() {
+    let bench = Bench::patient().await;
+    let view = enqueue(
+        &bench,
+        json!({"function": "python#f", "delay_seconds": 3600}),
+    )
+    .await;
+    let url = format!("{}/api/v1/functions/{}", bench.base, text(&view["id"]));
+    let follow = || {
+        let request = bench.client.get(&url).bearer_auth(&bench.user);
+        request.header("accept", "text/event-stream").send()
+    };
+    let mut stream = follow().await.unwrap();
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    let first = stream.chunk().await.unwrap().expect("how it stands now");
+    let first = String::from_utf8(first.to_vec()).unwrap();
+    assert!(first.starts_with("event: call\ndata: {"), "{first}");
+    assert!(first.contains(r#""state":"CREATED""#), "{first}");
+    let cancel = format!("/runs/{}/cancel", text(&view["id"]));
+    bench.ask(&cancel, json!({})).await.expect(200);
+    let mut rest = String::new();
+    while let Some(chunk) = stream.chunk().await.unwrap() {
+        rest.push_str(&String::from_utf8_lossy(&chunk));
+    }
+    let last = rest.trim_end().rsplit("data: ").next().unwrap();
+    let last: Value = serde_json::from_str(last).unwrap();
+    assert_eq!(last["state"], "CANCELED", "{rest}");
+    assert!(last["ended_at"].is_string(), "{rest}");
+    // One that has ended is told at once, and the stream is over.
+    let whole = follow().await.unwrap().text().await.unwrap();
+    assert_eq!(whole.matches("event: call").count(), 1, "{whole}");
+    let nobody = bench.client.get(&url).header("accept", "text/event-stream");
+    assert_eq!(nobody.send().await.unwrap().status(), 401);
+}
+
+#[tokio::test]
+async fn a_unique_key_is_free_again_after_its_time() {
+    let bench = Bench::patient().await;
+    let call = json!({"function": "python#f", "unique_key": "k", "unique_seconds": 0.3});
+    let first = enqueue(&bench, call.clone()).await;
+    let again = enqueue(&bench, call.clone()).await;
+    assert_eq!(again["id"], first["id"]);
+    let other = async || {
+        let made = enqueue(&bench, call.clone()).await;
+        let fresh = made["id"] != first["id"] && made["existing"] == false;
+        fresh.then_some(()).ok_or(made)
+    };
+    eventually_async(PATIENCE, "the key is free again", other).await;
+}
+
+#[tokio::test]
+async fn options_of_a_call_are_those_of_its_job() {
+    let bench = Bench::patient().await;
+    let low = enqueue(&bench, json!({"function": "python#low", "priority": -5})).await;
+    let high = json!({"function": "python#high", "priority": 5, "timeout_seconds": 77,
+        "trace_context": {"traceparent": "00-aa-bb-01"}});
+    let high = enqueue(&bench, high).await;
+    let lease = taken(&bench).await;
+    assert_eq!(json!(lease.run), high["id"], "higher is sooner");
+    let function = &lease.granted["job_spec"]["function"];
+    assert_eq!(function["trace_context"]["traceparent"], "00-aa-bb-01");
+    assert_eq!(
+        lease.granted["max_runtime_seconds"], 77,
+        "{}",
+        lease.granted
+    );
+    let shown_high = shown(&bench, &high["id"], 0).await;
+    assert_eq!(shown_high["trace_context"]["traceparent"], "00-aa-bb-01");
+    finish(&bench, &lease, "SUCCEEDED", 0, json!({"result": 1})).await;
+    assert_eq!(json!(taken(&bench).await.run), low["id"]);
+    // A moment instead of a delay.
+    let at = json!({"function": "python#f", "not_before": "2099-01-31T12:00:00Z"});
+    let waits = enqueue(&bench, at).await;
+    assert_eq!(waits["not_before"], "2099-01-31T12:00:00Z", "{waits}");
+    assert_eq!(waits["state"], "CREATED");
+}
+
+#[tokio::test]
+async fn delays_between_attempts_grow_to_their_cap() {
+    let bench = Bench::patient().await;
+    let call = json!({"function": "python#f", "max_attempts": 3, "backoff_seconds": 3600,
+        "backoff_cap_seconds": 3600});
+    let view = enqueue(&bench, call).await;
+    let before = std::time::SystemTime::now();
+    finish(
+        &bench,
+        &taken(&bench).await,
+        "FAILED",
+        1,
+        json!({"error": {"message": "m"}}),
+    )
+    .await;
+    let waits = shown(&bench, &view["id"], 0).await;
+    let until = delta_wire::Millis::from_rfc3339(&text(&waits["not_before"])).unwrap();
+    let before = before.duration_since(std::time::UNIX_EPOCH).unwrap();
+    let delay = until.0 / 1000 - i64::try_from(before.as_secs()).unwrap();
+    assert!(
+        (1700..=3700).contains(&delay),
+        "jitter, and no more: {delay} s"
+    );
+}
+
+#[tokio::test]
+async fn a_batch_with_something_wrong_makes_nothing() {
+    let bench = Bench::patient().await;
+    let body = json!({"functions": [{"function": "python#f"}, {"function": "python#f",
+        "params": []}]});
+    let refused = bench.ask("/functions", body).await.expect(422);
+    assert!(
+        text(&refused["message"]).contains("functions[1].params"),
+        "{refused}"
+    );
+    let list = bench.get("/api/v1/functions").await.expect(200);
+    assert_eq!(list["functions"], json!([]));
+    // The same key with another batch is another request.
+    let post = async |body: Value| {
+        let request = bench
+            .client
+            .post(format!("{}/api/v1/functions", bench.base));
+        let request = request
+            .bearer_auth(&bench.user)
+            .header("Idempotency-Key", "b");
+        Answer::of(request.body(body.to_string()).send().await.unwrap()).await
+    };
+    let one = json!({"functions": [{"function": "python#f"}]});
+    post(one.clone()).await.expect(201);
+    post(one).await.expect(201);
+    let other = json!({"functions": [{"function": "python#g"}]});
+    let refused = post(other).await.expect(409);
+    assert_eq!(refused["code"], "IDEMPOTENCY_CONFLICT");
+    let list = bench.get("/api/v1/functions").await.expect(200);
+    assert_eq!(list["functions"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_result_is_gone_after_its_time() {
+    let data = tempfile::tempdir().unwrap();
+    let sqlite = |data: &tempfile::TempDir| delta_server::Config {
+        store: delta_server::StoreChoice::Sqlite,
+        ..config(data, patient_settings())
+    };
+    let first = sqlite(&data);
+    let mut bench = Bench::start(data, first).await;
+    let call = json!({"function": "python#f", "result_ttl_seconds": 0.3});
+    let view = enqueue(&bench, call).await;
+    let kept = enqueue(&bench, json!({"function": "python#f"})).await;
+    for _ in 0..2 {
+        finish(
+            &bench,
+            &taken(&bench).await,
+            "SUCCEEDED",
+            0,
+            json!({"result": 7}),
+        )
+        .await;
+    }
+    let path = |id: &Value| format!("/api/v1/functions/{}", text(id));
+    let gone = async || {
+        let status = bench.get(&path(&view["id"])).await.status;
+        (status == 404).then_some(()).ok_or(status)
+    };
+    eventually_async(PATIENCE, "its time is over", gone).await;
+    assert_eq!(bench.get(&path(&kept["id"])).await.expect(200)["result"], 7);
+    // Not only hidden: what is over is deleted when a server starts, and every minute.
+    bench.stop().await;
+    let again = sqlite(&bench.data);
+    let bench = Bench::start(bench.data, again).await;
+    let run = format!("/api/v1/runs/{}", text(&view["id"]));
+    let deleted = async || {
+        let status = bench.get(&run).await.status;
+        (status == 404).then_some(()).ok_or(status)
+    };
+    eventually_async(PATIENCE, "it is deleted", deleted).await;
+    assert_eq!(bench.get(&path(&kept["id"])).await.expect(200)["result"], 7);
 }
