@@ -3,16 +3,17 @@
 //! called.
 
 mod clients;
+mod faults;
+mod guide;
+mod room;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use delta_testkit::process::Process;
 use serde_json::{Value, json};
 
 use crate::faults_agent::agent_with;
-use crate::harness::{Options, Person, Server, storm_count, until};
+use crate::harness::{Options, Person, Server, until};
 
 /// What the runner in Python does.
 const HANDLERS: &str = r#"
@@ -140,131 +141,5 @@ fn functions_are_called_from_the_command_line_in_two_languages() {
     let done = server.cli(&["enqueue", "py#note", "--params", "[1]"]);
     assert_eq!(done.code, Some(2), "{done:?}");
     assert!(done.stderr.contains("params"), "{done:?}");
-    server.check();
-}
-
-#[test]
-fn a_poison_call_ends_in_the_dead_letters_and_others_go_on() {
-    let server = Server::start(Options::patient());
-    let person = server.person();
-    let _agent = agent(&server, "functions");
-    let poison = json!({"function": "py#die", "max_attempts": 3, "backoff_seconds": 0.05});
-    let poison = enqueue(&person, &poison);
-    let path = server.folder().join("noted");
-    let good: Vec<Value> = (0..20)
-        .map(|n| {
-            enqueue(
-                &person,
-                &json!({"function": "py#note", "params": {"n": n, "path": path},
-            "max_attempts": 10, "backoff_seconds": 0.05}),
-            )
-        })
-        .collect();
-    let dead = ended(&person, &poison["id"]);
-    assert_eq!(
-        (&dead["attempts"], &dead["dead_letter"]),
-        (&json!(3), &json!(true)),
-        "{dead}"
-    );
-    assert_eq!(
-        dead["cause"], "agent_error",
-        "not the handler's word: {dead}"
-    );
-    for (n, call) in good.iter().enumerate() {
-        let done = ended(&person, &call["id"]);
-        assert_eq!(done["result"], json!(2 * n), "{done}");
-    }
-    server.check();
-}
-
-#[test]
-fn a_drain_outlives_kill_9_of_server_and_agent() {
-    // I1, RQ-2: nothing is lost, and nothing ends twice.
-    let calls = storm_count("DELTA_CALLS", 300);
-    let mut server = Server::start(Options::quick().flag("lease-ttl", "2s"));
-    let person = server.person();
-    let first = agent(&server, "one");
-    let path = server.folder().join("noted");
-    let bodies: Vec<Value> = (0..calls)
-        .map(|n| {
-            json!({"function": "py#note", "params": {"n": n, "path": path},
-            "max_attempts": 10, "backoff_seconds": 0.05})
-        })
-        .collect();
-    let mut ids = Vec::new();
-    for some in bodies.chunks(1000) {
-        let made = enqueue(&person, &json!({ "functions": some }));
-        ids.extend(made["functions"].as_array().expect("calls").iter().cloned());
-    }
-    let noted = || {
-        std::fs::read_to_string(&path)
-            .unwrap_or_default()
-            .lines()
-            .count()
-    };
-    until("work has begun", noted, |count| *count >= 20);
-    server.kill9();
-    server
-        .process()
-        .wait(Duration::from_secs(20))
-        .expect("its end");
-    server.start_again();
-    until("it goes on", noted, |count| *count >= 60);
-    first.kill9().expect("kill -9");
-    let _second = agent(&server, "two");
-    for (n, made) in ids.iter().enumerate() {
-        let done = ended(&person, &made["id"]);
-        assert_eq!(
-            (&done["state"], &done["result"]),
-            (&json!("SUCCEEDED"), &json!(2 * n)),
-            "{done}"
-        );
-        let ends = person.events(done["id"].as_str().expect("an id"));
-        let ends = ends
-            .iter()
-            .filter(|event| event.to_string().contains(r#""succeeded""#));
-        assert!(ends.count() >= 1, "it ended in its history");
-    }
-    let text = std::fs::read_to_string(&path).expect("what was noted");
-    let seen: BTreeSet<&str> = text.lines().collect();
-    assert_eq!(seen.len(), calls as usize, "each was carried out");
-    server.check();
-}
-
-#[test]
-fn a_stopped_agent_wakes_up_to_a_call_that_another_has_finished() {
-    // LM-12, F3: one result, whoever says what afterwards.
-    let server = Server::start(Options::quick());
-    let person = server.person();
-    let first = agent(&server, "one");
-    let (path, go) = (server.folder().join("pids"), server.folder().join("go"));
-    let body = json!({"function": "py#slow", "params": {"path": path, "go": go},
-        "timeout_seconds": 60});
-    let made = enqueue(&person, &body);
-    let begun = || {
-        std::fs::read_to_string(&path)
-            .unwrap_or_default()
-            .lines()
-            .count()
-    };
-    until("the first has begun", begun, |count| *count == 1);
-    first.stop().expect("SIGSTOP");
-    let _second = agent(&server, "two");
-    until("the second has begun", begun, |count| *count >= 2);
-    std::fs::write(&go, "").unwrap();
-    let done = ended(&person, &made["id"]);
-    assert_eq!(
-        (&done["state"], &done["result"]),
-        (&json!("SUCCEEDED"), &json!("done"))
-    );
-    let before = call(&person, &made["id"]);
-    first.cont().expect("SIGCONT");
-    // It says what it has, hears that it is late, and takes the next call.
-    let next = json!({"function": "rs#echo", "params": {}});
-    for _ in 0..5 {
-        ended(&person, &enqueue(&person, &next)["id"]);
-    }
-    assert_eq!(call(&person, &made["id"]), before, "nothing changed");
-    assert_eq!(before["attempts"], 1, "the same attempt, another lease");
     server.check();
 }

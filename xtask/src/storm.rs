@@ -30,7 +30,7 @@ enum Work {
 
 const LONG: (&str, &str) = ("DELTA_STORM", "1");
 
-const STORMS: [Storm; 15] = [
+const STORMS: [Storm; 16] = [
     Storm {
         name: "sim",
         what: "a million seeds of the simulated world",
@@ -157,6 +157,19 @@ const STORMS: [Storm; 15] = [
             filter: "honest_agents_lose_nothing",
         },
         env: &[LONG, ("DELTA_STORM_AGENTS", "200")],
+    },
+    Storm {
+        name: "functions",
+        what: "ten thousand calls, server and agent killed between; the store away for 30 s",
+        work: Work::Tests {
+            package: "delta-e2e",
+            filter: "functions::faults",
+        },
+        env: &[
+            LONG,
+            ("DELTA_STORM_CALLS", "10000"),
+            ("DELTA_STORM_AWAY_SECONDS", "30"),
+        ],
     },
     Storm {
         name: "cancel",
