@@ -23,6 +23,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("setpriv", "util-linux"),
     ("faketime", "faketime"),
     ("python3", "python3"),
+    ("curl", "curl"),
     ("pytest-3", "python3-pytest"),
     // Tests fetch runners of other people's with it, into the target folder.
     (

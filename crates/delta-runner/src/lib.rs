@@ -45,6 +45,11 @@ mod runner;
 #[cfg_attr(not(feature = "otel"), path = "no_span.rs")]
 mod span;
 
+/// The examples of the README compile.
+#[cfg(all(doctest, feature = "client"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub use address::{AddressError, Socket};
 pub use context::Context;
 pub use failure::Failure;
