@@ -143,3 +143,68 @@ fn functions_are_called_from_the_command_line_in_two_languages() {
     assert!(done.stderr.contains("params"), "{done:?}");
     server.check();
 }
+
+#[test]
+fn a_dead_letter_shows_what_was_asked_and_every_attempt() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent(&server, "functions");
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let call = json!({"function": "py#fail", "queue": "mail", "max_attempts": 2,
+        "backoff_seconds": 0.01, "trace_context": {"traceparent": parent}});
+    let made = enqueue(&person, &call);
+    ended(&person, &made["id"]);
+    let id = made["id"].as_str().expect("an id");
+    for filter in [
+        ["--queue", "mail"],
+        ["--function", "fail"],
+        ["--cause", "user_exit"],
+    ] {
+        let found = server.cli(&[&["dead-letters"], &filter[..]].concat());
+        assert!(found.stdout.contains(id), "{filter:?}: {found:?}");
+    }
+    for other in [["--queue", "default"], ["--cause", "job_timeout"]] {
+        let found = server.cli(&[&["dead-letters"], &other[..]].concat());
+        assert!(!found.stdout.contains(id), "{other:?}: {found:?}");
+    }
+    let shown = server.cli(&["dead-letters", id]).stdout;
+    for line in [
+        "params  {}",
+        "attempt 1  FAILED  user_exit",
+        "attempt 2  FAILED  user_exit",
+        "  bad_address: no address",
+        r#"  {"to":1}"#,
+    ] {
+        assert!(shown.lines().any(|it| it == line), "{line:?} in\n{shown}");
+    }
+    let trace = shown
+        .lines()
+        .find(|it| it.starts_with("trace   traceparent"));
+    let trace = trace.expect("its trace");
+    assert!(
+        trace.contains("0af7651916cd43dd8448eb211c80319c"),
+        "{trace}"
+    );
+    // What is wrong with parameters is said before anything is sent, or by the handler.
+    let done = server.cli(&["enqueue", "py#note", "--params", "{n: 1}"]);
+    assert_eq!(done.code, Some(2), "{done:?}");
+    assert!(done.stderr.contains("--params is no JSON"), "{done:?}");
+    assert!(done.stderr.contains("give an object"), "{done:?}");
+    let params = r#"{"n":"x","path":"/dev/null"}"#;
+    let done = server.cli(&[
+        "enqueue",
+        "py#note",
+        "--params",
+        params,
+        "--max-attempts",
+        "1",
+        "--wait",
+    ]);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    assert!(done.stderr.contains("params.n must be"), "{done:?}");
+    assert!(
+        done.stderr.contains("RUNNING") || done.stderr.contains("FAILED"),
+        "{done:?}"
+    );
+    server.check();
+}

@@ -27,8 +27,8 @@
 //! `RRQ_RUNNER_TCP_SOCKET` or `--tcp-socket` says, logs to its standard error, and ends with its
 //! parent.
 //!
-//! With the feature `otel`, each call is a span `rrq.runner` of the application's OpenTelemetry, below
-//! the producer's; without a tracer provider it is nothing.
+//! With the feature `otel`, each call is a span `rrq.runner` of the application's OpenTelemetry,
+//! below the producer's; without a tracer provider it is nothing.
 //!
 //! The other side, a program that calls functions and waits for what they return, is [`client`].
 

@@ -49,8 +49,9 @@ print(client.wait(waits.id, timeout=60).state)
 
 /// What a test awaits, on a thread of its own.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all();
-    runtime.build().expect("a runtime").block_on(future)
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().expect("a runtime");
+    runtime.block_on(future)
 }
 
 fn client(server: &Server) -> Client {

@@ -72,9 +72,9 @@ fn held_by(person: &Person, name: &str) -> Vec<String> {
     let agents = person.get("/api/v1/agents");
     let agents = agents["agents"].as_array().expect("agents");
     let agent = agents.iter().find(|it| it["name"] == name);
-    let id = agent.expect("the agent")["agent_id"]
-        .as_str()
-        .expect("an id");
+    let Some(id) = agent.and_then(|it| it["agent_id"].as_str()) else {
+        return Vec::new();
+    };
     let shown = person.get(&format!("/api/v1/agents/{id}"));
     let leases = shown["leases"].as_array().expect("leases").clone();
     let job = |it: &Value| it["job_id"].as_str().expect("a job").to_owned();
@@ -179,7 +179,7 @@ fn a_drain_outlives_kill_9_of_server_and_agent() {
 #[test]
 fn calls_go_on_when_the_store_was_away() {
     // F16: acknowledged calls are there afterwards, and leases that ran out are given anew.
-    let calls = storm_count("DELTA_STORM_CALLS", 300).min(3000);
+    let calls = storm_count("DELTA_STORM_CALLS", 200).min(3000);
     let away = Duration::from_secs(storm_count("DELTA_STORM_AWAY_SECONDS", 3).into());
     let cluster = Postgres::start().expect("PostgreSQL");
     let database = cluster.fresh_database().expect("a database");
@@ -206,7 +206,8 @@ fn calls_go_on_when_the_store_was_away() {
     cluster.start_again().expect("a start");
     let back = Instant::now();
     let before = lines(&path).len();
-    until("it goes on", || lines(&path).len(), |count| *count > before);
+    let goes_on = |count: &usize| *count > before || *count >= ids.len();
+    until("it goes on", || lines(&path).len(), goes_on);
     let resumed = back.elapsed();
     let repeated = check_all(&person, &ids, &path);
     println!(

@@ -168,6 +168,7 @@ impl Typist {
             };
             let command = self.here(command);
             if let Some(exported) = command.strip_prefix("export ") {
+                self.settle(&mut script, &mut printed);
                 let pairs = exported.split(' ').filter_map(|it| it.split_once('='));
                 let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
                 self.variables.extend(pairs);

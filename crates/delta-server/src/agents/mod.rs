@@ -6,7 +6,8 @@
 //!
 //! Reading order: [`call`] (one call comes in), [`register`] (who is it), [`session`] (its loop),
 //! [`hear`] (what it says), [`past`] (of leases that are over), [`tell`] (what it is told),
-//! [`leases`] (what it holds), [`offers`] (what its slots take), [`logs`], [`results`], [`uploads`].
+//! [`leases`] (what it holds), [`offers`] (what its slots take), [`logs`], [`results`],
+//! [`uploads`].
 //! Beside them: [`orders`] (of operators), [`noted`] and [`noting`] (what outlives a session),
 //! [`runners`] (how its runner pools are), [`asked`] (health, reflection).
 

@@ -217,7 +217,9 @@ fn spelled(
         leases_left: noted.leases,
         drained_at: noted.drained_at(id).map(at),
     });
-    let runners = held.is_some().then(|| noted.runners.iter().map(runner_pool).collect());
+    let runners = held
+        .is_some()
+        .then(|| noted.runners.iter().map(runner_pool).collect());
     let about = noted.about;
     AgentView {
         agent_id: row.id.to_string(),

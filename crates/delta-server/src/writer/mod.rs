@@ -297,7 +297,8 @@ impl Writer {
         self.send_since(lane, at, self.arrived(at), order)
     }
 
-    /// Since when a message that was read at `at` waits: looking up who it comes from is part of it.
+    /// Since when a message that was read at `at` waits: looking up who it comes from is part of
+    /// it.
     fn arrived(&self, at: Millis) -> Instant {
         let waited = Duration::from_millis(self.now().since(at).0.unsigned_abs());
         let now = Instant::now();
