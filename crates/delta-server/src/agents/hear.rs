@@ -337,6 +337,12 @@ impl Session {
             tracing::warn!(agent = %self.who.agent, attempt = %lease.attempt, "disowned");
             let why = Revocation::Disowned;
             let now = self.app.writer.now();
+            // One that nobody renews any more and whose time is over needs no revocation, and its
+            // end may have gone unheard: whether its slot is free is judged when it is granted.
+            if self.leases.get(lease).is_some_and(|held| now >= held.until) {
+                self.leases.over(lease);
+                continue;
+            }
             let command = Command::Revoke { lease, why };
             // Lost only with the server's stop; the next heartbeat tries again.
             let _ = self.app.writer.send_duty(now, command);

@@ -161,6 +161,19 @@ impl Leases {
         u32::try_from(self.held.len() - self.ended.len()).unwrap_or(u32::MAX)
     }
 
+    /// These are all that are live, as the store has them now: what else was held is over. Says
+    /// whether there was any.
+    pub fn keep_only(&mut self, found: &[Found]) -> bool {
+        let live: HashSet<LeaseKey> = found.iter().map(|it| it.lease).collect();
+        let over: Vec<LeaseKey> = self
+            .live()
+            .map(|(lease, _)| lease)
+            .filter(|lease| !live.contains(lease))
+            .collect();
+        over.iter().for_each(|lease| self.over(*lease));
+        !over.is_empty()
+    }
+
     /// Slots with a lease in them.
     pub fn busy_slots(&self) -> impl Iterator<Item = u32> {
         let busy = self.slots.iter().filter(|(_, slot)| **slot == Slot::Busy);
@@ -368,6 +381,16 @@ mod tests {
         leases.over(key(4));
         assert_eq!(slots(&leases.park()), [2]);
         assert_eq!(slots(&leases.park()), [0_u32; 0]);
+    }
+
+    #[test]
+    fn a_lease_that_ended_before_anybody_listened_gives_its_slot_back() {
+        let mut leases = Leases::new("a".into(), 3, vec![found(1), found(2)]);
+        assert_eq!(slots(&leases.park()), [3]);
+        assert!(leases.keep_only(&[found(2)]));
+        assert_eq!(leases.live_count(), 1);
+        assert_eq!(slots(&leases.park()), [1]);
+        assert!(!leases.keep_only(&[found(2)]), "nothing else was over");
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Session {
     ) {
         self.begin();
         if self.leases.live_count() > 0 {
-            Box::pin(self.cancel_again()).await;
+            Box::pin(self.look_again()).await;
         }
         let mut ticks = interval(TICK.min(self.app.recheck));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -216,14 +216,19 @@ impl Session {
         self.ask_for_work();
     }
 
-    /// A cancel that was asked for while the agent was away. Looked up after the session listens,
-    /// so that none falls between the two.
-    async fn cancel_again(&mut self) {
+    /// A cancel that was asked for while the agent was away, and leases that ended between their
+    /// listing and now. Looked up after the session listens, so that nothing falls between the two:
+    /// a slot whose lease ended unheard would be taken for good.
+    async fn look_again(&mut self) {
         let (who, agent) = (self.who.principal.id.clone(), self.who.agent.clone());
         let most = self.leases.live().map(|(_, held)| held.slot).max();
         // A store that does not answer now tells by the heartbeat.
         let found = super::held(&self.app, &who, &agent, most.unwrap_or(0)).await;
-        for it in found.unwrap_or_default() {
+        let Ok(found) = found else { return };
+        if self.leases.keep_only(&found) {
+            self.ask_for_work();
+        }
+        for it in found {
             if let Some(cancel) = it.cancel {
                 self.tell_cancel(it.lease, cancel.cause, cancel.remaining);
             }
