@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: mutated reports for every reader of test results, a minute each. The tests
-//! make a few hundred of the same.
+//! `cargo xtask fuzz`: mutated reports for every reader of test results and mutated pipeline files,
+//! a minute each. The tests make a few hundred of the same.
 
 use anyhow::Result;
 
@@ -13,17 +13,13 @@ const SECONDS: &str = "60";
 
 pub fn run() -> Result<()> {
     for format in FORMATS {
-        let mut fuzz = cargo(&[
-            "run",
-            "-q",
-            "-p",
-            "delta-results",
-            "--example",
-            "fuzz",
-            "--",
-        ]);
-        fuzz.args(["--seconds", SECONDS, format]);
-        succeed(fuzz)?;
+        fuzz("delta-results", &["--seconds", SECONDS, format])?;
     }
-    Ok(())
+    fuzz("delta-planner", &["--seconds", SECONDS])
+}
+
+fn fuzz(package: &str, arguments: &[&str]) -> Result<()> {
+    let mut fuzz = cargo(&["run", "-q", "-p", package, "--example", "fuzz", "--"]);
+    fuzz.args(arguments);
+    succeed(fuzz)
 }

@@ -75,11 +75,31 @@ fn json(node: &Node) -> Json {
                 Value::Scalar { text, .. } => text.clone(),
                 _ => String::new(),
             };
-            pairs
-                .iter()
-                .map(|(key, it)| (text(key), json(it)))
-                .collect()
+            let value = |(key, it): &(Node, Node)| match text(key) {
+                // Variables have the text that is written: a port is no number there.
+                key if key == "env" => (key, words(it)),
+                key => (key, json(it)),
+            };
+            pairs.iter().map(value).collect()
         }
+    }
+}
+
+/// Every scalar as its text.
+fn words(node: &Node) -> Json {
+    match &node.value {
+        Value::Map(pairs) => {
+            let text = |node: &Node| match &node.value {
+                Value::Scalar { text, .. } => text.clone(),
+                _ => String::new(),
+            };
+            let one = |(key, it): &(Node, Node)| match &it.value {
+                Value::Scalar { text: value, .. } => (text(key), Json::from(value.as_str())),
+                _ => (text(key), json(it)),
+            };
+            pairs.iter().map(one).collect()
+        }
+        _ => json(node),
     }
 }
 

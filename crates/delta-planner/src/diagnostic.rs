@@ -99,7 +99,9 @@ impl<'a> Collector<'a> {
     }
 
     pub fn push(&mut self, place: Place, reason: impl Into<String>, suggestion: Option<String>) {
-        if self.counted() {
+        // What several cells or jobs share is said once.
+        let said = |item: &Diagnostic| (item.line, item.column) == (place.line, place.column);
+        if self.items.iter().any(said) || self.counted() {
             return;
         }
         let line = self.lines.get(place.line - 1).copied().unwrap_or("");

@@ -27,6 +27,8 @@ impl<'n> Fields<'n> {
 pub(crate) struct Keys {
     pub known: &'static [&'static str],
     pub not_yet: &'static [&'static str],
+    /// Names that people bring from elsewhere, and what to write instead.
+    pub advice: &'static [(&'static str, &'static str)],
 }
 
 /// Reads a map with known keys. `what` names the map in sentences, such as ``job `unit` ``.
@@ -51,7 +53,12 @@ pub(crate) fn fields<'n>(
             }
             _ => format!("unknown key `{name}` in {what}"),
         };
-        out.push(key.place, reason, Some(did_you_mean(&name, keys.known)));
+        let advice = keys.advice.iter().find(|(it, _)| *it == name);
+        let hint = match advice {
+            Some((_, advice)) => (*advice).to_owned(),
+            None => did_you_mean(&name, keys.known),
+        };
+        out.push(key.place, reason, Some(hint));
     }
     Some(Fields { values })
 }

@@ -63,6 +63,33 @@ pub(crate) fn cycles(jobs: &[Needs], limit: usize) -> Vec<Cycle> {
     found
 }
 
+/// Each behind those it needs, without recursion. What is in a circle is left out.
+pub(crate) fn in_order(jobs: &[Needs]) -> Vec<usize> {
+    let named = jobs.iter().enumerate();
+    let index: HashMap<&str, usize> = named.map(|(at, job)| (job.name.as_str(), at)).collect();
+    let (mut open, mut dependents) = (vec![0_usize; jobs.len()], vec![Vec::new(); jobs.len()]);
+    for (at, job) in jobs.iter().enumerate() {
+        for (need, _) in &job.needs {
+            if let Some(&need) = index.get(need.as_str()) {
+                open[at] += 1;
+                dependents[need].push(at);
+            }
+        }
+    }
+    let mut order: Vec<usize> = (0..jobs.len()).filter(|at| open[*at] == 0).collect();
+    let mut next = 0;
+    while let Some(&done) = order.get(next) {
+        next += 1;
+        for &at in &dependents[done] {
+            open[at] -= 1;
+            if open[at] == 0 {
+                order.push(at);
+            }
+        }
+    }
+    order
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mark {
     New,

@@ -9,24 +9,27 @@ use delta_core::requirement::Requirement;
 use delta_wire::api::create_run::{
     MAX_ATTEMPTS, MAX_NEEDS, MAX_PRIORITY, MAX_REQUIRES, MAX_RETRY_ON, MAX_TIMEOUT, MIN_TIMEOUT,
 };
-use delta_wire::job_spec::{MAX_ENV, MAX_ENV_VALUE_BYTES};
+use delta_wire::job_spec::MAX_ENV;
 
 use crate::around;
-use crate::condition::Scope;
 use crate::diagnostic::{Collector, shown};
-use crate::fields::{self, Keys};
+use crate::env;
+use crate::fields::{self, Fields, Keys};
 use crate::pipeline::{PlannedJob, Retry};
-use crate::steps;
-use crate::yaml::{self, Node, Place};
+use crate::steps::{self, Of};
+use crate::yaml::{Node, Place};
 
-const JOB_KEYS: Keys = Keys {
+pub(crate) const JOB_KEYS: Keys = Keys {
     known: &[
         "steps",
+        "extends",
         "if",
+        "matrix",
         "env",
         "needs",
         "timeout",
         "retry",
+        "required",
         "allow_failure",
         "requires",
         "once",
@@ -43,12 +46,61 @@ const JOB_KEYS: Keys = Keys {
         "results",
         "secrets",
     ],
-    not_yet: &["concurrency", "function", "matrix", "tests"],
+    not_yet: &["concurrency", "fail_fast", "function", "tests"],
+    advice: JOB_ADVICE,
 };
+
+/// Keys that make sense for every job of a file alike.
+pub(crate) const DEFAULTS_KEYS: Keys = Keys {
+    known: &[
+        "env",
+        "timeout",
+        "retry",
+        "requires",
+        "priority",
+        "workdir",
+        "no_output_timeout",
+        "caches",
+        "checkout",
+        "container",
+        "environment",
+        "image",
+        "secrets",
+    ],
+    not_yet: &[],
+    advice: &[
+        (
+            "steps",
+            "steps of several jobs stand in a template: `templates: {NAME: {steps: …}}`",
+        ),
+        ("matrix", "write it in a template, and `extends` it"),
+        ("if", "write it in a template, and `extends` it"),
+    ],
+};
+
+const JOB_ADVICE: &[(&str, &str)] = &[
+    (
+        "fail_fast",
+        "for the whole run it stands at the top of the file",
+    ),
+    ("script", "write `steps`"),
+    ("run", "write `steps: [...]`"),
+    ("when", "write `if`"),
+    ("only", "write `if: branch == \"main\"`"),
+    ("except", "write `if: branch != \"main\"`"),
+    ("runs-on", "write `requires: [linux]`"),
+    ("tags", "write `requires: [linux]`"),
+    ("strategy", "write `matrix: {version: [1, 2]}`"),
+    ("variables", "write `env`"),
+    ("services", "write `container: {services: …}`"),
+    ("cache", "write `caches: [{key: …, paths: […]}]`"),
+    ("depends_on", "write `needs`"),
+];
 
 const RETRY_KEYS: Keys = Keys {
     known: &["attempts", "on"],
     not_yet: &[],
+    advice: &[],
 };
 
 /// What a job or a step may take.
@@ -57,23 +109,22 @@ pub(crate) const TIMEOUTS: std::ops::RangeInclusive<Duration> =
 
 /// Reads one job, and its needs with their places.
 pub(crate) fn read_job(
-    key: &Node,
     name: &str,
     node: &Node,
+    of: Of<'_>,
     out: &mut Collector<'_>,
 ) -> (PlannedJob, Vec<(String, Place)>) {
-    let what = format!("job `{}`", shown(name));
+    let what = of.what;
     let mut job = PlannedJob::new(name, Vec::new());
-    let Some(map) = fields::fields(node, &JOB_KEYS, &what, out) else {
+    let Some(map) = fields::fields(node, &JOB_KEYS, what, out) else {
         return (job, Vec::new());
     };
-    let steps = steps::read(map.get("steps"), key.place, &what, out);
-    job.steps = steps.into_iter().map(Into::into).collect();
+    job.steps = steps::read(map.get("steps"), of, out);
     if let Some(node) = map.get("if") {
-        job.condition = fields::condition(node, Scope::default(), out);
+        job.condition = fields::condition(node, of.scope, out);
     }
-    if let Some(env) = map.get("env") {
-        job.env = read_env(env, &what, out);
+    if let Some(node) = map.get("env") {
+        job.env = env::read(node, what, MAX_ENV, out);
     }
     let needs = map
         .get("needs")
@@ -83,9 +134,17 @@ pub(crate) fn read_job(
     if let Some(node) = map.get("timeout") {
         job.timeout = fields::duration(node, "the timeout", TIMEOUTS, out);
     }
-    if let Some(node) = map.get("allow_failure") {
-        job.allow_failure = fields::boolean(node, "`allow_failure`", out).unwrap_or_default();
+    read_policy(&map, &mut job, out);
+    if let Some(workdir) = map.get("workdir").and_then(|node| read_workdir(node, out)) {
+        job.workdir = workdir;
     }
+    job.around = around::read(&map, out);
+    (job, needs)
+}
+
+/// What the server decides the job by.
+fn read_policy(map: &Fields<'_>, job: &mut PlannedJob, out: &mut Collector<'_>) {
+    job.allow_failure = read_allow_failure(map, out);
     if let Some(node) = map.get("once") {
         job.once = fields::boolean(node, "`once`", out).unwrap_or_default();
     }
@@ -100,54 +159,27 @@ pub(crate) fn read_job(
         let number = fields::integer(node, "`priority`", range, out).unwrap_or_default();
         job.priority = i32::try_from(number).unwrap_or_default();
     }
-    if let Some(workdir) = map.get("workdir").and_then(|node| read_workdir(node, out)) {
-        job.workdir = workdir;
-    }
-    job.around = around::read(&map, out);
-    (job, needs)
 }
 
-fn read_env(node: &Node, what: &str, out: &mut Collector<'_>) -> Vec<(String, String)> {
-    let what = format!("`env` of {what}");
-    let mut env = Vec::new();
-    for (name, key, value) in fields::pairs(node, &what, &["NAME"], out).unwrap_or_default() {
-        let mut letters = name.chars();
-        let first = letters
-            .next()
-            .is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
-        if !first || !letters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            let reason = format!("`{}` is not a name of a variable", shown(name));
-            let rule = "use letters, digits and `_`, and begin with no digit";
-            out.push(key.place, reason, Some(rule.into()));
-        } else if name.starts_with("DELTA_") {
-            let reason = format!("`{}` is reserved", shown(name));
-            let rule = "names that begin with `DELTA_` are set by the agent; choose another";
-            out.push(key.place, reason, Some(rule.into()));
-        }
-        // `KEY:` with nothing behind it is an empty value, as in a shell.
-        let text = match &value.value {
-            yaml::Value::Scalar {
-                text,
-                quoted: false,
-            } if text.is_empty() => Some(""),
-            yaml::Value::Scalar { text, .. } if !text.contains('\0') => Some(text.as_str()),
-            _ => fields::text(value, &format!("the value of `{}`", shown(name)), out),
-        };
-        if text.is_some_and(|text| text.len() > MAX_ENV_VALUE_BYTES) {
-            let reason = format!("the value of `{}` is too long", shown(name));
-            let rule = format!("a value has at most {MAX_ENV_VALUE_BYTES} bytes");
-            out.push(value.place, reason, Some(rule));
-        }
-        env.push((name.to_owned(), text.unwrap_or_default().to_owned()));
-    }
-    if env.len() > MAX_ENV {
+/// `allow_failure: true` and `required: false` are one thing.
+fn read_allow_failure(map: &Fields<'_>, out: &mut Collector<'_>) -> bool {
+    let allowed = map.get("allow_failure");
+    let allowed = allowed.and_then(|node| fields::boolean(node, "`allow_failure`", out));
+    let Some(node) = map.get("required") else {
+        return allowed.unwrap_or_default();
+    };
+    let required = fields::boolean(node, "`required`", out);
+    if let (Some(allowed), Some(required)) = (allowed, required)
+        && allowed == required
+    {
+        let rule = "they say the same in opposite words; keep one of them";
         out.push(
             node.place,
-            format!("{what} has more than {MAX_ENV} entries"),
-            None,
+            "`required` contradicts `allow_failure`",
+            Some(rule.into()),
         );
     }
-    env
+    !required.unwrap_or(true)
 }
 
 fn read_retry(node: &Node, once: bool, out: &mut Collector<'_>) -> Option<Retry> {

@@ -20,8 +20,6 @@ pub struct Pipeline {
     pub fail_fast: bool,
     /// How long a run may take.
     pub timeout: Option<Duration>,
-    /// Runs that must not be at work together.
-    pub concurrency: Option<Concurrency>,
     /// In file order, cells of a matrix side by side.
     pub jobs: Vec<PlannedJob>,
 }
@@ -49,8 +47,6 @@ pub struct PlannedJob {
     /// Never silently repeated.
     pub once: bool,
     pub priority: i32,
-    /// Jobs that must not be at work together, in whatever run.
-    pub concurrency: Option<Concurrency>,
     /// Relative to the workspace.
     pub workdir: String,
     /// Fields of the job spec around the work, written out in full.
@@ -87,8 +83,6 @@ pub struct Cell {
     pub job: String,
     /// In file order.
     pub values: Vec<(String, String)>,
-    /// The first required failure of a cell cancels the other cells.
-    pub fail_fast: bool,
 }
 
 /// How often a job is tried, and after which causes.
@@ -98,31 +92,6 @@ pub struct Retry {
     pub attempts: Option<u32>,
     /// Empty when the file does not say: the server's default list applies.
     pub on: Vec<String>,
-}
-
-/// A name that one run, or one job, at a time may have at work.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Concurrency {
-    pub group: String,
-    pub when_busy: WhenBusy,
-}
-
-/// What happens when somebody else of the group is at work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WhenBusy {
-    /// Wait until it has ended.
-    Queue,
-    /// Cancel it: the newer one wins.
-    Cancel,
-}
-
-impl WhenBusy {
-    pub fn name(self) -> &'static str {
-        match self {
-            WhenBusy::Queue => "queue",
-            WhenBusy::Cancel => "cancel",
-        }
-    }
 }
 
 impl Pipeline {
@@ -170,7 +139,6 @@ impl PlannedJob {
             requires: Vec::new(),
             once: false,
             priority: 0,
-            concurrency: None,
             workdir: ".".to_owned(),
             around: Map::new(),
         }

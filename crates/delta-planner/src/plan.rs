@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use delta_wire::step::StepWhen;
 use serde_json::Value;
 
 use crate::condition::{Known, Truth};
@@ -103,8 +104,10 @@ pub fn plan(pipeline: &Pipeline, facts: &Facts) -> Result<Plan, Vec<InputFault>>
         }
     }
     let rest = Pipeline {
+        triggers: pipeline.triggers.clone(),
+        fail_fast: pipeline.fail_fast,
+        timeout: pipeline.timeout,
         jobs: Vec::new(),
-        ..pipeline.clone()
     };
     Ok(Plan {
         jobs,
@@ -207,16 +210,27 @@ fn resolved(job: &PlannedJob, known: Known<'_>) -> PlannedJob {
         condition: None,
         ..job.clone()
     };
-    job.steps.retain(|step| step_when(step, known).is_some());
-    for step in &mut job.steps {
-        step.condition = None;
-    }
+    job.steps = job
+        .steps
+        .iter()
+        .filter_map(|it| resolved_step(it, known))
+        .collect();
     let env = std::mem::take(&mut job.env);
     job.env = input_variables(known.inputs);
     let own = |name: &String| env.iter().any(|(it, _)| it == name);
     job.env.retain(|(name, _)| !own(name));
     job.env.extend(env);
     job
+}
+
+fn resolved_step(step: &PlannedStep, known: Known<'_>) -> Option<PlannedStep> {
+    let mut spec = step.spec.clone();
+    spec.when = match step_when(step, known)? {
+        (true, true) => StepWhen::Always,
+        (false, true) => StepWhen::Failure,
+        (_, false) => StepWhen::Success,
+    };
+    Some(spec.into())
 }
 
 /// `INPUT_LEVEL` for the input `level`: a value reaches a script as a variable, never as its text.

@@ -1,24 +1,59 @@
-//! The pipeline file in its first form: bytes into a [`Pipeline`], or every fault at once.
+//! The pipeline file as a whole: bytes into a [`Pipeline`], or every fault at once.
 
 use std::collections::HashMap;
 
-use delta_wire::api::create_run::{MAX_JOBS, MAX_NAME};
+use delta_wire::api::create_run::{MAX_JOBS, MAX_NAME, MAX_NEEDS};
 use delta_wire::nearest::nearest;
+use serde_json::Value as Json;
 
+use crate::condition::Scope;
 use crate::diagnostic::{Collector, Diagnostics, MAX_DIAGNOSTICS, shown};
 use crate::fields::{self, Keys};
 use crate::graph::{self, Needs};
-use crate::job::read_job;
-use crate::pipeline::{Pipeline, PlannedJob};
+use crate::job::{DEFAULTS_KEYS, TIMEOUTS, read_job};
+use crate::matrix::{self, Values};
+use crate::merge::{Budget, Inheritance};
+use crate::on;
+use crate::pipeline::{Cell, Pipeline, PlannedJob};
+use crate::plan::variable;
+use crate::steps::Of;
+use crate::substitute;
+use crate::trigger::Input;
 use crate::yaml::{self, Node, Place};
 
 /// A pipeline file is written by hand; the largest known ones are near 100 KiB. Anything beyond
 /// this is a mistake or an attack, and is refused before it is looked at.
 pub const MAX_FILE_BYTES: usize = 1024 * 1024;
 
-const FILE_KEYS: Keys = Keys {
-    known: &["jobs"],
-    not_yet: &["concurrency", "env", "fail_fast", "on"],
+pub(crate) const FILE_KEYS: Keys = Keys {
+    known: &[
+        "jobs",
+        "on",
+        "defaults",
+        "templates",
+        "fail_fast",
+        "timeout",
+    ],
+    not_yet: &["concurrency", "include", "schedule"],
+    advice: &[
+        (
+            "env",
+            "write it for every job at once: `defaults: {env: …}`",
+        ),
+        (
+            "variables",
+            "write it for every job at once: `defaults: {env: …}`",
+        ),
+        (
+            "image",
+            "write it for every job at once: `defaults: {image: …}`",
+        ),
+        ("stages", "jobs are ordered by `needs`"),
+        (
+            "steps",
+            "steps belong to a job: `jobs: {build: {steps: [make]}}`",
+        ),
+    ],
 };
 
 /// Reads one pipeline file. `file` is only a name for diagnostics.
@@ -56,9 +91,9 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Pipeline, Diagnostics> {
             return Err(out.finish());
         }
     };
-    let jobs = read_file(&root, &mut out);
+    let pipeline = read_file(&root, &mut out);
     if out.is_empty() {
-        Ok(Pipeline::of(jobs))
+        Ok(pipeline)
     } else {
         Err(out.finish())
     }
@@ -92,53 +127,269 @@ fn place_of(text: &str, byte: usize) -> Place {
     }
 }
 
-fn read_file(root: &Node, out: &mut Collector<'_>) -> Vec<PlannedJob> {
+fn read_file(root: &Node, out: &mut Collector<'_>) -> Pipeline {
     let example = "a file begins like this: `jobs: {build: {steps: [make]}}`";
+    let mut pipeline = Pipeline::default();
     if root.is_absent() {
         out.push(root.place, "the file is empty", Some(example.into()));
-        return Vec::new();
+        return pipeline;
     }
     let Some(file) = fields::fields(root, &FILE_KEYS, "the file", out) else {
-        return Vec::new();
+        return pipeline;
     };
+    if let Some(node) = file.get("on") {
+        pipeline.triggers = on::read(node, out);
+    }
+    if let Some(node) = file.get("fail_fast") {
+        pipeline.fail_fast = fields::boolean(node, "`fail_fast`", out).unwrap_or_default();
+    }
+    if let Some(node) = file.get("timeout") {
+        pipeline.timeout = fields::duration(node, "the timeout", TIMEOUTS, out);
+    }
+    let mut budget = Budget::new();
+    let (defaults, templates) = (file.get("defaults"), file.get("templates"));
+    if let Some(node) = defaults.filter(|node| !node.is_absent()) {
+        fields::fields(node, &DEFAULTS_KEYS, "`defaults`", out);
+    }
+    let inherited = Inheritance::read(defaults, templates, &mut budget, out);
     let Some(jobs) = file.get("jobs") else {
         out.push(root.place, "the file has no `jobs`", Some(example.into()));
-        return Vec::new();
+        return pipeline;
     };
     let Some(pairs) = fields::pairs(jobs, "`jobs`", &["build"], out) else {
-        return Vec::new();
+        return pipeline;
     };
     if pairs.is_empty() {
         out.push(jobs.place, "`jobs` is empty", Some(example.into()));
     }
-    if pairs.len() > MAX_JOBS {
-        let reason = format!("{} jobs, at most {MAX_JOBS} are allowed", pairs.len());
-        out.push(jobs.place, reason, None);
-        return Vec::new();
-    }
-    let mut read = Vec::new();
-    let mut needs = Vec::new();
+    let mut reader = Reader {
+        inputs: &pipeline.triggers.inputs,
+        inherited,
+        budget,
+        place: jobs.place,
+        jobs: Vec::new(),
+        graph: Vec::new(),
+    };
     for (name, key, node) in pairs {
-        check_name(name, key.place, out);
-        let (job, job_needs) = read_job(key, name, node, out);
-        needs.push(Needs {
-            name: name.to_owned(),
-            needs: job_needs,
-        });
-        read.push(job);
+        check_name("job", name, key.place, out);
+        if !reader.job(name, key, node, out) {
+            return pipeline;
+        }
     }
-    check_needs(&needs, out);
-    read
+    reader.unused_templates(out);
+    pipeline.jobs = reader.finish(out);
+    pipeline
 }
 
-fn check_name(name: &str, place: Place, out: &mut Collector<'_>) {
+/// Reads the jobs of one file, one after the other.
+struct Reader<'a> {
+    inputs: &'a [Input],
+    inherited: Inheritance<'a>,
+    budget: Budget,
+    /// Of `jobs`.
+    place: Place,
+    jobs: Vec<PlannedJob>,
+    /// As the file names jobs and their needs.
+    graph: Vec<Needs>,
+}
+
+impl Reader<'_> {
+    /// Reads one job with all its cells. False when there are too many jobs to go on.
+    fn job(&mut self, name: &str, key: &Node, node: &Node, out: &mut Collector<'_>) -> bool {
+        let what = format!("job `{}`", shown(name));
+        let node = self.inherited.apply(node, &what, &mut self.budget, out);
+        let matrix = get(&node, "matrix").filter(|node| !node.is_absent());
+        let cells = match matrix {
+            Some(node) => matrix::read(node, &what, out),
+            None => Vec::new(),
+        };
+        let count = self.jobs.len() + cells.len().max(1);
+        if count > MAX_JOBS {
+            let reason = format!("more than {MAX_JOBS} jobs, the cells of matrices counted");
+            out.push(self.place, reason, None);
+            return false;
+        }
+        if !self.budget.spend(&node, cells.len(), out) {
+            return false;
+        }
+        let cells: Vec<Option<Values>> = match cells.is_empty() {
+            true => vec![None],
+            false => cells.into_iter().map(Some).collect(),
+        };
+        for (at, values) in cells.into_iter().enumerate() {
+            // In a matrix that could not be read, no name is known.
+            let mut job = match values.is_none() && matrix.is_some() {
+                true => node.clone(),
+                false => substitute::cell(&node, values.as_ref(), out),
+            };
+            without_matrix(&mut job);
+            let of = Of {
+                what: &what,
+                place: key.place,
+                scope: Scope {
+                    inputs: self.inputs,
+                    matrix: values.as_deref(),
+                    step: false,
+                },
+                partial: false,
+            };
+            let (mut job, needs) = read_job(name, &job, of, out);
+            if at == 0 {
+                check_inputs(&job, get(&node, "inputs"), out);
+                let name = name.to_owned();
+                self.graph.push(Needs { name, needs });
+            }
+            if let Some(values) = values {
+                into_cell(&mut job, at, values);
+            }
+            self.jobs.push(job);
+        }
+        true
+    }
+
+    /// What nobody extends is looked at by itself, so that its faults do not wait.
+    fn unused_templates(&mut self, out: &mut Collector<'_>) {
+        for (name, node) in self.inherited.unused() {
+            let of = Of {
+                what: &format!("template `{}`", shown(name)),
+                place: node.place,
+                scope: Scope {
+                    inputs: self.inputs,
+                    matrix: None,
+                    step: false,
+                },
+                partial: true,
+            };
+            // Conditions on a matrix can be read only where there is one.
+            if get(node, "matrix").is_none() {
+                read_job(name, node, of, out);
+            }
+        }
+    }
+
+    /// The jobs, each cell a job, with needs and inputs by their names.
+    fn finish(self, out: &mut Collector<'_>) -> Vec<PlannedJob> {
+        check_needs(&self.graph, out);
+        let mut cells: HashMap<String, Vec<String>> = HashMap::new();
+        for job in &self.jobs {
+            if let Some(cell) = &job.cell {
+                let names = cells.entry(cell.job.clone()).or_default();
+                names.push(job.name.clone());
+            }
+        }
+        let mut jobs = self.jobs;
+        if cells.is_empty() {
+            return jobs;
+        }
+        for job in &mut jobs {
+            let all = job.needs.iter().flat_map(|need| match cells.get(need) {
+                Some(names) => names.clone(),
+                None => vec![need.clone()],
+            });
+            let all: Vec<String> = all.collect();
+            job.needs = all;
+            inputs_of_cells(job, &cells);
+            if job.needs.len() > MAX_NEEDS {
+                let reason = format!(
+                    "job `{}` needs {} jobs, cells counted; at most {MAX_NEEDS}",
+                    shown(&job.name),
+                    job.needs.len()
+                );
+                out.push(self.place, reason, None);
+            }
+        }
+        jobs
+    }
+}
+
+/// What is said about a matrix is for the reader of the file.
+fn without_matrix(job: &mut Node) {
+    if let yaml::Value::Map(pairs) = &mut job.value {
+        pairs.retain(|(key, _)| !matches!(scalar(key), Some("matrix" | "extends")));
+    }
+}
+
+fn into_cell(job: &mut PlannedJob, at: usize, values: Values) {
+    let own = std::mem::take(&mut job.env);
+    let named = values.iter();
+    let mut env: Vec<(String, String)> = named
+        .map(|(name, value)| (variable("MATRIX", name), value.clone()))
+        .filter(|(name, _)| !own.iter().any(|(it, _)| it == name))
+        .collect();
+    env.extend(own);
+    job.env = env;
+    let base = std::mem::take(&mut job.name);
+    job.name = matrix::cell_name(&base, at, &values);
+    job.cell = Some(Cell { job: base, values });
+}
+
+/// An input from a job with a matrix is one from each of its cells.
+fn inputs_of_cells(job: &mut PlannedJob, cells: &HashMap<String, Vec<String>>) {
+    let Some(Json::Array(inputs)) = job.around.get_mut("inputs") else {
+        return;
+    };
+    let all = std::mem::take(inputs).into_iter().flat_map(|input| {
+        let names = input["job"].as_str().and_then(|name| cells.get(name));
+        let Some(names) = names else {
+            return vec![input];
+        };
+        let of = |name: &String| {
+            let mut input = input.clone();
+            input["job"] = Json::from(name.as_str());
+            input
+        };
+        names.iter().map(of).collect()
+    });
+    *inputs = all.collect();
+}
+
+/// A job has inputs of those it needs, so that they are there when it begins.
+fn check_inputs(job: &PlannedJob, node: Option<&Node>, out: &mut Collector<'_>) {
+    let Some(node) = node else {
+        return;
+    };
+    for (at, input) in job.inputs().enumerate() {
+        if job.needs.iter().any(|need| need == input) {
+            continue;
+        }
+        let place = match &node.value {
+            yaml::Value::List(items) => items.get(at).unwrap_or(node).place,
+            _ => node.place,
+        };
+        let reason = format!("`{}` is not in `needs`", shown(input));
+        let near = nearest(input, job.needs.iter().map(String::as_str));
+        let hint = match near {
+            Some(near) => format!("did you mean `{}`?", shown(near)),
+            None => "a job has inputs of those it needs; add it there".to_owned(),
+        };
+        out.push(place, reason, Some(hint));
+    }
+}
+
+fn get<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+    let yaml::Value::Map(pairs) = &node.value else {
+        return None;
+    };
+    let found = pairs.iter().find(|(it, _)| scalar(it) == Some(key));
+    found.map(|(_, value)| value)
+}
+
+fn scalar(node: &Node) -> Option<&str> {
+    match &node.value {
+        yaml::Value::Scalar { text, .. } => Some(text),
+        _ => None,
+    }
+}
+
+/// The name of a job or a template.
+pub(crate) fn check_name(what: &str, name: &str, place: Place, out: &mut Collector<'_>) {
     let mut letters = name.chars();
     let first = letters
         .next()
         .is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
     let rest = letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'));
     if !first || !rest || name.chars().count() > MAX_NAME {
-        let reason = format!("`{}` is not a name of a job", shown(name));
+        let reason = format!("`{}` is not a name of a {what}", shown(name));
         let rule = format!(
             "use letters, digits, `_`, `-` and `.`, begin with a letter or digit, \
              at most {MAX_NAME} characters"
@@ -174,8 +425,7 @@ fn check_needs(jobs: &[Needs], out: &mut Collector<'_>) {
         }
     }
     for cycle in graph::cycles(jobs, MAX_DIAGNOSTICS) {
-        let path: Vec<String> = cycle.path.iter().map(|name| shown(name)).collect();
-        let reason = format!("the needs go in a circle: {}", shown_path(&path));
+        let reason = format!("the needs go in a circle: {}", shown_path(&cycle.path));
         out.push(
             cycle.place,
             reason,
@@ -185,8 +435,9 @@ fn check_needs(jobs: &[Needs], out: &mut Collector<'_>) {
 }
 
 /// A long circle is shown by its two ends.
-fn shown_path(path: &[String]) -> String {
+pub(crate) fn shown_path(path: &[String]) -> String {
     const ENDS: usize = 8;
+    let path: Vec<String> = path.iter().map(|name| shown(name)).collect();
     if path.len() <= 2 * ENDS {
         return path.join(" → ");
     }

@@ -1,47 +1,77 @@
-//! The steps of a job: each a script, or a map with the script, a name and a time of its own.
+//! The steps of a job: each a script, or a map with the script and what is said about it.
 
 use delta_wire::StepSpec;
 use delta_wire::job_spec::{MAX_STEP_BYTES, MAX_STEPS};
-use delta_wire::step::MAX_STEP_NAME;
+use delta_wire::step::{MAX_STEP_ENV, MAX_STEP_NAME};
 
+use crate::condition::Scope;
 use crate::diagnostic::{Collector, shown};
+use crate::env;
 use crate::fields::{self, Keys};
 use crate::job::TIMEOUTS;
+use crate::pipeline::PlannedStep;
 use crate::yaml::{self, Node, Place};
 
-const STEP_KEYS: Keys = Keys {
-    known: &["run", "name", "timeout"],
+pub(crate) const STEP_KEYS: Keys = Keys {
+    known: &["run", "name", "if", "env", "timeout", "continue_on_error"],
     not_yet: &[],
+    advice: &[
+        ("script", "write `run`"),
+        ("continue-on-error", "write `continue_on_error`"),
+        ("timeout-minutes", "write `timeout: 10m`"),
+        (
+            "working-directory",
+            "`workdir` is a key of the job; or write `cd folder` in `run`",
+        ),
+        (
+            "workdir",
+            "`workdir` is a key of the job; or write `cd folder` in `run`",
+        ),
+        ("uses", "there are no actions: write the commands as `run`"),
+    ],
 };
 
-pub(crate) fn read(
-    steps: Option<&Node>,
-    job: Place,
-    what: &str,
-    out: &mut Collector<'_>,
-) -> Vec<StepSpec> {
+/// A job, or the part of one that a template is.
+#[derive(Clone, Copy)]
+pub(crate) struct Of<'a> {
+    /// In sentences.
+    pub what: &'a str,
+    pub place: Place,
+    pub scope: Scope<'a>,
+    /// A template need not have everything.
+    pub partial: bool,
+}
+
+pub(crate) fn read(steps: Option<&Node>, of: Of<'_>, out: &mut Collector<'_>) -> Vec<PlannedStep> {
+    let what = of.what;
     let example = Some("a job needs at least one step: `steps: [make test]`".to_owned());
     let Some(node) = steps else {
-        out.push(job, format!("{what} has no `steps`"), example);
+        if !of.partial {
+            out.push(of.place, format!("{what} has no `steps`"), example);
+        }
         return Vec::new();
     };
     let items = fields::list(node, "`steps`", MAX_STEPS, out);
     if matches!(&node.value, yaml::Value::List(items) if items.is_empty()) {
         out.push(node.place, format!("`steps` of {what} is empty"), example);
     }
-    let steps = items.iter().filter_map(|item| step(item, what, out));
+    let steps = items.iter().filter_map(|item| step(item, of, out));
     steps.collect()
 }
 
-fn step(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<StepSpec> {
+fn step(node: &Node, of: Of<'_>, out: &mut Collector<'_>) -> Option<PlannedStep> {
+    let what = of.what;
     // Any other map is a script with a colon in it that lacks its quotes.
     let is_key = |(key, _): &(Node, Node)| match &key.value {
-        yaml::Value::Scalar { text, .. } => STEP_KEYS.known.contains(&text.as_str()),
+        yaml::Value::Scalar { text, .. } => {
+            let advised = STEP_KEYS.advice.iter().any(|(it, _)| it == text);
+            advised || STEP_KEYS.known.contains(&text.as_str())
+        }
         _ => false,
     };
     if !matches!(&node.value, yaml::Value::Map(pairs) if pairs.iter().any(is_key)) {
         let run = script(node, "each item of `steps`", what, out)?;
-        return Some(StepSpec::plain(run));
+        return Some(StepSpec::plain(run).into());
     }
     let of_step = format!("a step of {what}");
     let map = fields::fields(node, &STEP_KEYS, &of_step, out)?;
@@ -53,11 +83,22 @@ fn step(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<StepSpec> {
     let timeout = map.get("timeout");
     let timeout =
         timeout.and_then(|node| fields::duration(node, "a step's timeout", TIMEOUTS, out));
-    Some(StepSpec {
-        run: script(run, "`run`", what, out)?,
-        name: map.get("name").and_then(|node| name(node, &of_step, out)),
-        timeout: timeout.map(Into::into),
-    })
+    let scope = Scope {
+        step: true,
+        ..of.scope
+    };
+    let condition = map.get("if");
+    let condition = condition.and_then(|node| fields::condition(node, scope, out));
+    let env = map.get("env");
+    let env = env.map(|node| env::read(node, &of_step, MAX_STEP_ENV, out));
+    let go_on = map.get("continue_on_error");
+    let go_on = go_on.and_then(|node| fields::boolean(node, "`continue_on_error`", out));
+    let mut spec = StepSpec::plain(script(run, "`run`", what, out)?);
+    spec.name = map.get("name").and_then(|node| name(node, &of_step, out));
+    spec.timeout = timeout.map(Into::into);
+    spec.env = env.unwrap_or_default();
+    spec.continue_on_error = go_on.unwrap_or(false);
+    Some(PlannedStep { spec, condition })
 }
 
 fn script(node: &Node, field: &str, what: &str, out: &mut Collector<'_>) -> Option<String> {

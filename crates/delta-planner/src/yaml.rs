@@ -21,6 +21,9 @@ pub const MAX_NODES: usize = 100_000;
 /// text from multiplying below [`MAX_NODES`].
 pub const MAX_TEXT_BYTES: usize = 8 * 1024 * 1024;
 
+/// A condition that begins with `!` is a tag to YAML.
+const NO_TAG: &str = "write the value without a tag; a text that begins with `!` needs quotes";
+
 /// A place in the file, both numbers counted from 1, columns in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
@@ -58,6 +61,24 @@ impl Node {
             Value::List(_) => "a list",
             Value::Map(_) => "a map",
         }
+    }
+
+    pub fn cost(&self) -> Cost {
+        let mut cost = Cost::of(1, 0);
+        let mut add = |node: &Node| {
+            let more = node.cost();
+            cost.nodes += more.nodes;
+            cost.text_bytes += more.text_bytes;
+        };
+        match &self.value {
+            Value::Scalar { text, .. } => cost.text_bytes = text.len(),
+            Value::List(items) => items.iter().for_each(add),
+            Value::Map(pairs) => pairs.iter().for_each(|(key, value)| {
+                add(key);
+                add(value);
+            }),
+        }
+        cost
     }
 
     /// `key:` with nothing behind it, `~` and `null` all mean that no value was given.
@@ -99,10 +120,11 @@ struct Anchored {
     cost: Cost,
 }
 
+/// What a value takes: itself and everything in it.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cost {
-    nodes: usize,
-    text_bytes: usize,
+pub struct Cost {
+    pub nodes: usize,
+    pub text_bytes: usize,
 }
 
 impl Cost {
@@ -160,11 +182,13 @@ impl<'a> Reader<'a> {
                     column: mark.col() + 1,
                     width: 1,
                 };
-                Err(error(
-                    at,
-                    &format!("not valid YAML: {}", problem.info()),
-                    None,
-                ))
+                let info = problem.info();
+                let hint = match info.as_str() {
+                    info if info.contains("scanning a tag") => Some(NO_TAG),
+                    info if info.contains("tab") => Some("indent with blanks, not with tabs"),
+                    _ => None,
+                };
+                Err(error(at, &format!("not valid YAML: {info}"), hint))
             }
             None => {
                 let at = Place {
@@ -185,7 +209,7 @@ impl<'a> Reader<'a> {
         }
         if let Some(tag) = event.tag().filter(|tag| !tag.is_yaml_core_schema()) {
             let reason = format!("the tag `{}` is not supported", tag.original());
-            return Err(error(at, &reason, Some("write the value without a tag")));
+            return Err(error(at, &reason, Some(NO_TAG)));
         }
         let before = Cost::of(self.nodes, self.text_bytes);
         let anchor = event.anchor_id();

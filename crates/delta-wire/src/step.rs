@@ -1,7 +1,7 @@
 //! A step: what a job spec says of one, and what its runner says of it afterwards.
 //!
-//! A plain step is a string. One with a name or a time of its own is an object, which a runner that
-//! does not know it refuses: a limit must not be dropped in silence.
+//! A plain step is a string. One of which more is said is an object, which a runner that does not
+//! know it refuses: a limit must not be dropped in silence.
 
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
@@ -11,12 +11,25 @@ use crate::agent::proto;
 use crate::api::create_run::timeout;
 use crate::fields::{Fields, Node};
 use crate::invalid::{Invalid, Problems};
-use crate::job_spec::{MAX_STEP_BYTES, MAX_STEPS, Strangers};
+use crate::job_spec::{MAX_STEP_BYTES, MAX_STEPS, Strangers, environment};
 use crate::seconds::Seconds;
+use crate::states::spelled;
 use crate::time::Millis;
 
 /// Characters of a step's name: one line.
 pub const MAX_STEP_NAME: usize = 120;
+/// Variables of one step, beside those of its job.
+pub const MAX_STEP_ENV: usize = 100;
+
+spelled! {
+    /// After which outcome of the steps before it a step is carried out.
+    StepWhen {
+        Success = "success",
+        Failure = "failure",
+        Always = "always",
+    }
+}
+
 /// One step of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepSpec {
@@ -26,6 +39,12 @@ pub struct StepSpec {
     pub name: Option<String>,
     /// Past this it is ended, and the attempt with it.
     pub timeout: Option<Seconds>,
+    /// After which outcome of those before it.
+    pub when: StepWhen,
+    /// Variables of its own, in the order written.
+    pub env: Vec<(String, String)>,
+    /// Its failure is shown and does not count.
+    pub continue_on_error: bool,
 }
 
 impl StepSpec {
@@ -35,6 +54,9 @@ impl StepSpec {
             run: run.into(),
             name: None,
             timeout: None,
+            when: StepWhen::Success,
+            env: Vec::new(),
+            continue_on_error: false,
         }
     }
 
@@ -47,6 +69,9 @@ impl StepSpec {
             run: f.must("run", script)?,
             name: f.may("name", |it| it.text(MAX_STEP_NAME))?,
             timeout: f.may("timeout_seconds", timeout)?,
+            when: f.may("if", when)?.unwrap_or(StepWhen::Success),
+            env: f.may("env", variables)?.unwrap_or_default(),
+            continue_on_error: f.may("continue_on_error", Node::boolean)?.unwrap_or(false),
         };
         let mut problems = Problems::new();
         match strangers {
@@ -74,10 +99,10 @@ pub fn label(name: Option<&str>, script: &str) -> String {
 
 impl Serialize for StepSpec {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        if self.name.is_none() && self.timeout.is_none() {
+        if *self == StepSpec::plain(self.run.as_str()) {
             return to.serialize_str(&self.run);
         }
-        let mut fields = to.serialize_struct("StepSpec", 3)?;
+        let mut fields = to.serialize_struct("StepSpec", 6)?;
         fields.serialize_field("run", &self.run)?;
         if let Some(name) = &self.name {
             fields.serialize_field("name", name)?;
@@ -85,7 +110,40 @@ impl Serialize for StepSpec {
         if let Some(timeout) = &self.timeout {
             fields.serialize_field("timeout_seconds", timeout)?;
         }
+        if self.when != StepWhen::Success {
+            fields.serialize_field("if", self.when.as_str())?;
+        }
+        if !self.env.is_empty() {
+            fields.serialize_field("env", &Variables(&self.env))?;
+        }
+        if self.continue_on_error {
+            fields.serialize_field("continue_on_error", &true)?;
+        }
         fields.end()
+    }
+}
+
+/// A map in the order written.
+struct Variables<'a>(&'a [(String, String)]);
+
+impl Serialize for Variables<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+fn when(node: Node<'_>) -> Result<StepWhen, Invalid> {
+    StepWhen::from_text(&node.string()?)
+        .ok_or_else(|| Invalid::here("must be `success`, `failure` or `always`"))
+}
+
+fn variables(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
+    let variables = environment(node)?;
+    match variables.len() > MAX_STEP_ENV {
+        true => Err(Invalid::here(format!(
+            "has more than {MAX_STEP_ENV} entries"
+        ))),
+        false => Ok(variables),
     }
 }
 
@@ -184,6 +242,8 @@ mod tests {
             r#""make""#,
             r#"{"run":"make","timeout_seconds":1.5}"#,
             r#"{"run":"make","name":"build","timeout_seconds":60}"#,
+            r#"{"run":"make","if":"failure","env":{"B":"1","A":""},"continue_on_error":true}"#,
+            r#"{"run":"make","if":"always"}"#,
         ] {
             let step = read(text, Strangers::Refused).unwrap();
             assert_eq!(serde_json::to_string(&step).unwrap(), text);
@@ -200,7 +260,13 @@ mod tests {
         let text = r#"{"run":"a","timeout_seconds":"5m"}"#;
         assert!(refused(text).starts_with("timeout_seconds: must be a number"));
         let unknown = r#"{"run":"a","timeout":5}"#;
-        assert!(refused(unknown).contains("known here: run, name, timeout_seconds"));
+        assert!(
+            refused(unknown).contains("did you mean `timeout_seconds`"),
+            "{}",
+            refused(unknown)
+        );
+        assert!(refused(r#"{"run":"a","if":"sometimes"}"#).starts_with("if: must be `success`"));
+        assert!(refused(r#"{"run":"a","env":{"A":1}}"#).starts_with("env.A: must be a string"));
         assert!(read(unknown, Strangers::Ignored).is_ok());
     }
 

@@ -107,6 +107,12 @@ fn own_words(
     env
 }
 
+/// Variables of a step, without those that belong to us.
+pub(super) fn without_own(mut env: Vec<(String, String)>) -> Vec<(String, String)> {
+    env.retain(|(name, _)| !name.starts_with(OWN_PREFIX));
+    env
+}
+
 /// The first variable of the job that no process could be given.
 pub(crate) fn unusable(env: &[(String, String)]) -> Option<&str> {
     env.iter()

@@ -230,6 +230,9 @@ mod tests {
             goes_on: false,
             name: None,
             timeout: None,
+            when: delta_wire::step::StepWhen::Success,
+            env: Vec::new(),
+            failure_allowed: false,
             report: None,
         }
     }

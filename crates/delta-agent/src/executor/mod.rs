@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use delta_core::Cause;
 use delta_wire::job_spec::TestSpec;
+use delta_wire::step::StepWhen;
 use delta_wire::{Evidence, StepSpec};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -77,13 +78,36 @@ pub struct Step {
     pub name: Option<String>,
     /// Past this it is ended, and the attempt with it.
     pub timeout: Option<Duration>,
+    /// After which outcome of the steps before it is it carried out.
+    #[serde(default = "after_success")]
+    pub when: StepWhen,
+    /// Variables of its own, beside those of the job.
+    #[serde(default)]
+    pub env: Vec<(String, String)>,
+    /// Its failure is shown and does not count.
+    #[serde(default)]
+    pub failure_allowed: bool,
     /// Where it leaves its report, as a pattern inside the workspace: set aside before the next one
     /// begins.
     #[serde(default)]
     pub report: Option<String>,
 }
 
+fn after_success() -> StepWhen {
+    StepWhen::Success
+}
+
 impl Step {
+    /// Whether it is its turn, when one before it has failed or none has.
+    pub(crate) fn is_due(&self, failed: bool) -> bool {
+        match self.when {
+            _ if self.goes_on => true,
+            StepWhen::Success => !failed,
+            StepWhen::Failure => failed,
+            StepWhen::Always => true,
+        }
+    }
+
     /// What people call it, in one short line.
     pub fn label(&self) -> String {
         delta_wire::step::label(self.name.as_deref(), &self.script)
@@ -117,6 +141,9 @@ impl From<StepSpec> for Step {
             goes_on: false,
             name: spec.name,
             timeout,
+            when: spec.when,
+            env: environment::without_own(spec.env),
+            failure_allowed: spec.continue_on_error,
             report: None,
         }
     }
@@ -134,6 +161,9 @@ impl From<&TestSpec> for Step {
             goes_on: true,
             name: Some(test.label().to_owned()),
             timeout: None,
+            when: StepWhen::Success,
+            env: Vec::new(),
+            failure_allowed: false,
             report: test
                 .result_config
                 .as_ref()

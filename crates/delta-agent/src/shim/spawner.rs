@@ -24,6 +24,8 @@ pub(super) enum Spawner {
 
 pub(super) struct Request {
     program: Program,
+    /// Variables beside those of the job.
+    env: Vec<(String, String)>,
     /// Where it starts, when not where the job does.
     directory: Option<PathBuf>,
     started: oneshot::Sender<io::Result<Pid>>,
@@ -71,7 +73,11 @@ impl Spawner {
             for request in inbox {
                 let directory = request.directory.as_ref().unwrap_or(&directory);
                 let user = confinement.user;
-                let begun = begin(&request.program, &env, &secrets, directory, user, &output);
+                let mut variables = env.clone();
+                let own = request.env.iter();
+                variables.extend(own.map(|(name, value)| (name.into(), value.into())));
+                let program = &request.program;
+                let begun = begin(program, &variables, &secrets, directory, user, &output);
                 let _ = request.started.send(begun);
             }
         };
@@ -82,7 +88,12 @@ impl Spawner {
     }
 
     /// Starts a process in a process group of its own.
-    pub async fn spawn(&self, program: Program, directory: Option<PathBuf>) -> io::Result<Pid> {
+    pub async fn spawn(
+        &self,
+        program: Program,
+        env: Vec<(String, String)>,
+        directory: Option<PathBuf>,
+    ) -> io::Result<Pid> {
         let (started, start) = oneshot::channel();
         let gone = || io::Error::other("the thread that starts processes is gone");
         let requests = match self {
@@ -91,6 +102,7 @@ impl Spawner {
         };
         let request = Request {
             program,
+            env,
             directory,
             started,
         };

@@ -82,22 +82,25 @@ impl Shim {
     pub async fn steps(&mut self) -> Verdict {
         let mut first_failure = None;
         for index in 0..self.order.steps.len() {
+            if !self.order.steps[index].is_due(first_failure.is_some()) {
+                continue;
+            }
             let end = match self.stop {
                 Some(stop) => StepEnd::Stopped(stop.reason),
                 None => self.step(index).await,
             };
+            let step = Some(index);
             match end {
+                StepEnd::AllDone => {}
                 StepEnd::Exited(status) if status.success() => {}
-                StepEnd::Exited(_) | StepEnd::NotStarted(..) if self.order.steps[index].goes_on => {
-                    let step = Some(index);
-                    first_failure.get_or_insert(Verdict { step, end });
+                // Those behind it that wait for a failure have their turn now.
+                StepEnd::Exited(_) | StepEnd::OutOfMemory { .. } | StepEnd::NotStarted(..) => {
+                    if !self.order.steps[index].failure_allowed {
+                        first_failure.get_or_insert(Verdict { step, end });
+                    }
                 }
-                end => {
-                    return Verdict {
-                        step: Some(index),
-                        end,
-                    };
-                }
+                // An order to stop is about all of them.
+                StepEnd::Stopped(_) => return Verdict { step, end },
             }
         }
         first_failure.unwrap_or(Verdict {
@@ -241,7 +244,7 @@ impl Shim {
 
     async fn carry_out(&mut self, step: Step, directory: Option<PathBuf>) -> io::Result<StepEnd> {
         if self.container.is_some() {
-            let calling = self.step_in_container(&step.in_shell())?;
+            let calling = self.step_in_container(&step.in_shell(), &step.env)?;
             return Ok(match self.supervise(calling.pid).await {
                 Ok(status) => self.judge(calling, status).await,
                 Err(reason) => StepEnd::Stopped(reason),
@@ -251,7 +254,7 @@ impl Shim {
             Some(words) => Program::Words(words),
             None => Program::Script(step.script),
         };
-        let child = self.spawner.spawn(program, directory).await?;
+        let child = self.spawner.spawn(program, step.env, directory).await?;
         self.watch(child);
         Ok(match self.supervise(child).await {
             Ok(status) => StepEnd::Exited(status),

@@ -12,6 +12,7 @@ use delta_agent::executor::{BaseEnvironment, Ended, Identity, Step, StopOrder, S
 use delta_agent::progress::{Observer, Progress};
 use delta_agent::shim::Confinement;
 use delta_core::time::{Millis, Span};
+use delta_wire::step::StepWhen;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -146,6 +147,9 @@ impl Bench {
                     goes_on: false,
                     name: None,
                     timeout: None,
+                    when: StepWhen::Success,
+                    env: Vec::new(),
+                    failure_allowed: false,
                     report: None,
                 })
                 .collect(),

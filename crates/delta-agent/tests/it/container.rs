@@ -91,6 +91,19 @@ async fn container(bench: &Bench, settings: &ContainerSettings) -> ContainerOrde
 }
 
 #[tokio::test]
+async fn a_step_in_a_container_has_variables_of_its_own() {
+    let show = "echo \"$A $B\"";
+    let mut case = Case::new(&[show, show]).await;
+    case.bench.work.env = vec![("A".into(), "job".into())];
+    case.bench.work.steps[0].env = vec![
+        ("A".into(), "it's $HOME; id".into()),
+        ("B".into(), "own".into()),
+    ];
+    case.run().await;
+    assert_eq!(case.printed(), "it's $HOME; id own\njob \n");
+}
+
+#[tokio::test]
 async fn steps_share_a_container_and_files_belong_to_the_agent() {
     let mut case = Case::new(&[
         "echo one > /tmp/kept; echo made > made; pwd; echo $HOME $TMPDIR $DELTA_WORKSPACE",

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use delta_agent::executor::{BaseEnvironment, Outcome, StopReason};
 use delta_core::Cause;
+use delta_wire::step::StepWhen;
 
 use crate::bench::{Bench, is_running};
 
@@ -338,4 +339,72 @@ async fn a_step_has_a_time_of_its_own() {
         (ended.cause, ended.step),
         (Some(Cause::StepTimeout), Some(1))
     );
+}
+
+/// The log of steps without our marks.
+fn printed(bench: &Bench) -> Vec<String> {
+    let log = bench.log();
+    let lines = log.lines().filter(|line| !line.starts_with("--- "));
+    lines.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn steps_that_wait_for_a_failure_have_their_turn_after_one() {
+    let mut bench = Bench::new(&[
+        "echo one; exit 3",
+        "echo two",
+        "echo three; exit 4",
+        "echo four",
+    ]);
+    bench.work.steps[2].when = StepWhen::Failure;
+    bench.work.steps[3].when = StepWhen::Always;
+    let ended = bench.run().await;
+    assert_eq!(printed(&bench), ["one", "three", "four"]);
+    // The first failure is what the job ended with.
+    assert_eq!(ended.outcome, Outcome::Failed { exit_code: Some(3) });
+    assert_eq!((ended.cause, ended.step), (Some(Cause::UserExit), Some(0)));
+}
+
+#[tokio::test]
+async fn without_a_failure_those_that_wait_for_one_are_left_out() {
+    let mut bench = Bench::new(&["echo one", "echo two", "echo three"]);
+    bench.work.steps[1].when = StepWhen::Failure;
+    bench.work.steps[2].when = StepWhen::Always;
+    let ended = bench.run().await;
+    assert_eq!(printed(&bench), ["one", "three"]);
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+}
+
+#[tokio::test]
+async fn a_failure_that_is_allowed_does_not_count() {
+    let mut bench = Bench::new(&["echo one; exit 3", "echo two", "echo three"]);
+    bench.work.steps[0].failure_allowed = true;
+    bench.work.steps[2].when = StepWhen::Failure;
+    let ended = bench.run().await;
+    assert_eq!(printed(&bench), ["one", "two"]);
+    assert_eq!(ended.outcome, Outcome::Succeeded);
+}
+
+#[tokio::test]
+async fn a_step_has_variables_of_its_own() {
+    let show = "echo \"$A $B\"";
+    let mut bench = Bench::new(&[show, show, show]);
+    bench.work.env = vec![("A".into(), "job".into())];
+    bench.work.steps[1].env = vec![
+        ("A".into(), "it's $HOME; id".into()),
+        ("B".into(), "own".into()),
+    ];
+    bench.run().await;
+    assert_eq!(printed(&bench), ["job ", "it's $HOME; id own", "job "]);
+}
+
+#[tokio::test]
+async fn an_order_to_stop_is_about_every_step() {
+    let mut bench = Bench::new(&["echo one; sleep 600", "echo two"]);
+    bench.work.steps[0].timeout = Some(Duration::from_millis(200));
+    bench.work.steps[0].failure_allowed = true;
+    bench.work.steps[1].when = StepWhen::Always;
+    let ended = bench.run().await;
+    assert_eq!(printed(&bench), ["one"]);
+    assert_eq!(ended.outcome, Outcome::TimedOut);
 }

@@ -122,9 +122,9 @@ fn a_step_with_a_time_but_no_script_is_explained() {
 
 #[test]
 fn keys_of_later_formats_say_so() {
-    let text = "jobs:\n  a:\n    matrix: {rust: [stable]}\n    steps: [x]\n";
+    let text = "jobs:\n  a:\n    function: {name: x}\n    steps: [x]\n";
     let said = said(text);
-    let wanted = "key `matrix` in job `a` is not supported by this version yet";
+    let wanted = "key `function` in job `a` is not supported by this version yet";
     assert!(said.contains(wanted), "{said}");
 }
 

@@ -351,7 +351,7 @@ pub fn check_around(value: &serde_json::Value) -> Result<serde_json::Value, Prob
     Ok(written)
 }
 
-fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
+pub(crate) fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
     let fields = node.object()?;
     if fields.len() > MAX_ENV {
         return Err(Invalid::here(format!(

@@ -188,14 +188,25 @@ impl Main {
 
 impl Shim {
     /// A step's shell inside the container.
-    pub(super) fn step_in_container(&mut self, script: &str) -> io::Result<Calling> {
+    pub(super) fn step_in_container(
+        &mut self,
+        script: &str,
+        own: &[(String, String)],
+    ) -> io::Result<Calling> {
         let Some(container) = &self.container else {
             return Err(io::Error::other("there is no container"));
         };
+        let own = own.iter().map(|(name, value)| (name.into(), value.into()));
         let secrets = container.secrets.iter();
         let secrets = secrets.map(|(name, it)| (name.into(), it.expose().into()));
-        let env: Vec<(OsString, OsString)> =
-            self.order.env.iter().cloned().chain(secrets).collect();
+        let env: Vec<(OsString, OsString)> = self
+            .order
+            .env
+            .iter()
+            .cloned()
+            .chain(own)
+            .chain(secrets)
+            .collect();
         let mut call = Call::new(arguments::step(&container.names, &container.workdir));
         // The one place where variables enter: through the input, and nowhere else.
         call.input = script::step(&env, script);

@@ -1,0 +1,156 @@
+//! `{matrix.name}` in the keys of a job, replaced by the value of the cell.
+//!
+//! Only in texts that are names, paths, patterns and values of variables. Never in a script: there
+//! the value is a variable, `$MATRIX_NAME`, and stays data whatever is in it.
+
+use delta_wire::nearest::nearest;
+
+use crate::diagnostic::{Collector, shown};
+use crate::matrix::Values;
+use crate::yaml::{Node, Place, Value};
+
+/// The keys of a job whose texts may hold a value of the matrix.
+pub const KEYS: [&str; 10] = [
+    "artifacts",
+    "caches",
+    "container",
+    "env",
+    "environment",
+    "image",
+    "inputs",
+    "requires",
+    "results",
+    "workdir",
+];
+
+/// The keys of a step of which the same is true.
+const STEP_KEYS: [&str; 2] = ["name", "env"];
+
+/// What begins a value of the matrix.
+const OPEN: &str = "{matrix.";
+
+/// A job of one cell. `cell` is none for a job without a matrix, in which nothing may be replaced.
+pub(crate) fn cell(job: &Node, cell: Option<&Values>, out: &mut Collector<'_>) -> Node {
+    let mut replace = Replace { cell, out };
+    let mut job = job.clone();
+    let Value::Map(pairs) = &mut job.value else {
+        return job;
+    };
+    for (key, value) in pairs {
+        match name(key) {
+            Some("steps") => replace.steps(value),
+            Some(key) if KEYS.contains(&key) => replace.all(value),
+            _ => {}
+        }
+    }
+    job
+}
+
+struct Replace<'a, 'o, 't> {
+    cell: Option<&'a Values>,
+    out: &'o mut Collector<'t>,
+}
+
+impl Replace<'_, '_, '_> {
+    fn all(&mut self, node: &mut Node) {
+        match &mut node.value {
+            Value::Scalar { text, .. } if text.contains(OPEN) => {
+                *text = self.text(text, node.place);
+            }
+            Value::Scalar { .. } => {}
+            Value::List(items) => items.iter_mut().for_each(|item| self.all(item)),
+            Value::Map(pairs) => pairs.iter_mut().for_each(|(_, value)| self.all(value)),
+        }
+    }
+
+    fn steps(&mut self, node: &mut Node) {
+        let Value::List(items) = &mut node.value else {
+            return;
+        };
+        for item in items {
+            match &mut item.value {
+                Value::Scalar { text, .. } => self.script(text, item.place),
+                Value::Map(pairs) => {
+                    for (key, value) in pairs {
+                        match (name(key), &value.value) {
+                            (Some("run"), Value::Scalar { text, .. }) => {
+                                self.script(text, value.place);
+                            }
+                            (Some(key), _) if STEP_KEYS.contains(&key) => self.all(value),
+                            _ => {}
+                        }
+                    }
+                }
+                Value::List(_) => {}
+            }
+        }
+    }
+
+    /// A script in which a value of this cell would have to be replaced.
+    fn script(&mut self, text: &str, place: Place) {
+        let mut rest = text;
+        while let Some(at) = rest.find(OPEN) {
+            rest = &rest[at + OPEN.len()..];
+            let Some((axis, _)) = rest.split_once('}') else {
+                return;
+            };
+            if self.value(axis).is_some() {
+                let variable = crate::plan::variable("MATRIX", axis);
+                let reason = format!("`{OPEN}{}}}` in a script is not replaced", shown(axis));
+                let hint = format!("write \"${variable}\": values reach scripts as variables");
+                return self.out.push(place, reason, Some(hint));
+            }
+        }
+    }
+
+    fn value(&self, axis: &str) -> Option<&str> {
+        let mut values = self.cell?.iter();
+        let found = values.find(|(name, _)| name == axis);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    fn text(&mut self, text: &str, place: Place) -> String {
+        let mut replaced = String::new();
+        let mut rest = text;
+        while let Some(at) = rest.find(OPEN) {
+            let (before, after) = (&rest[..at], &rest[at + OPEN.len()..]);
+            let Some((axis, behind)) = after.split_once('}') else {
+                break;
+            };
+            replaced.push_str(before);
+            match self.value(axis) {
+                Some(value) => replaced.push_str(value),
+                None => {
+                    self.unknown(axis, place);
+                    return text.to_owned();
+                }
+            }
+            rest = behind;
+        }
+        replaced.push_str(rest);
+        replaced
+    }
+
+    fn unknown(&mut self, axis: &str, place: Place) {
+        let axis_shown = shown(axis);
+        let Some(cell) = self.cell else {
+            let reason = format!("`{OPEN}{axis_shown}}}` in a job that has no `matrix`");
+            let hint = format!("give the job one: `matrix: {{{axis_shown}: [...]}}`");
+            return self.out.push(place, reason, Some(hint));
+        };
+        let reason = format!("a cell of the matrix has no `{axis_shown}`");
+        let near = nearest(axis, cell.iter().map(|(name, _)| name.as_str()));
+        let hint = match near {
+            Some(near) => format!("did you mean `{OPEN}{near}}}`?"),
+            None => "give every cell a value of this name".to_owned(),
+        };
+        self.out.push(place, reason, Some(hint));
+    }
+}
+
+fn name(key: &Node) -> Option<&str> {
+    match &key.value {
+        Value::Scalar { text, .. } => Some(text),
+        _ => None,
+    }
+}
