@@ -32,6 +32,8 @@ const NEEDS: &[(&str, &str)] = &[
     ),
     ("redis-server", "redis-server"),
     ("node", "nodejs"),
+    ("npm", "npm"),
+    ("make", "make"),
     ("git", "git"),
     ("git-lfs", "git-lfs"),
     ("ssh", "openssh-client"),

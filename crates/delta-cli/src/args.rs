@@ -10,7 +10,8 @@ use crate::terminal::When;
 
 const EXAMPLES: &str = "\
 Examples:
-  delta-ci run                         run the jobs of ./.delta-ci.yaml here, shown live
+  delta-ci run                         run the jobs of this checkout here, shown live
+  delta-ci plan                        which they are, and why
   delta-ci up                          a server and an agent on this machine
   delta-ci runs                        what ran lately
   delta-ci why JOB                     why is it waiting, why did it run again
@@ -42,8 +43,12 @@ fn after_help() -> String {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the jobs of a pipeline file here, shown live
-    Run(cmd::run::Args),
+    /// Run the jobs of a pipeline file, or those that are found, here, shown live
+    Run(Box<cmd::run::Args>),
+    /// Show what would run here, and why
+    Plan(cmd::plan::Args),
+    /// Write down what is found here as a pipeline file
+    Init(cmd::init::Args),
     /// Start a server and an agent on this machine
     Up(Box<cmd::up::Args>),
     /// Start a server

@@ -14,6 +14,7 @@ mod exit;
 mod failure;
 mod live;
 mod moment;
+mod planning;
 mod signals;
 mod table;
 mod terminal;

@@ -12,6 +12,7 @@ pub mod logs;
 pub mod masked;
 pub mod meter;
 pub mod numbers;
+pub mod plan;
 pub mod preload;
 pub mod session;
 pub mod wire;

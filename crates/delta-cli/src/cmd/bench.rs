@@ -14,7 +14,7 @@ use crate::bench::child::ServerUnderTest;
 use crate::bench::lifecycle::{self, Load, Reached};
 use crate::bench::meter::{Counters, Machine, Usage};
 use crate::bench::numbers::{Samples, ratio};
-use crate::bench::{agents, builds, functions, idle, preload};
+use crate::bench::{agents, builds, functions, idle, plan, preload};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::terminal::{self, Terminal};
@@ -55,6 +55,11 @@ Examples:
 The command is a runner: it gets --tcp-socket, and must know the function. Where that returns the
 moment it was called at, in seconds since 1970, the time from enqueue to handler is told, too.";
 
+const PLAN_EXAMPLES: &str = "\
+Examples:
+  delta-ci bench plan
+  delta-ci bench plan --packages 10000 --files 200000 --json";
+
 /// Jobs of the idle phase that goes with a lifecycle measurement.
 const IDLE_COUNT: usize = 300;
 
@@ -84,6 +89,20 @@ enum What {
     /// Call a function of a runner: enqueue to result, and calls per second
     #[command(after_help = FUNCTIONS_EXAMPLES)]
     Functions(ManyCalls),
+    /// Plan a monorepo: from a folder and from a commit, time and memory
+    #[command(after_help = PLAN_EXAMPLES)]
+    Plan(Monorepo),
+}
+
+#[derive(Debug, clap::Args)]
+struct Monorepo {
+    /// Packages of four ecosystems, each built with one before it
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(4..=20_000))]
+    packages: u32,
+    /// Files in all
+    #[arg(long, default_value_t = 50_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(4..=900_000))]
+    files: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -221,6 +240,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         What::Logs(args) => long_logs::measure(args, terminal).await,
         What::Builds(args) => measure_builds(args, terminal).await,
         What::Functions(args) => measure_functions(args, terminal).await,
+        What::Plan(args) => plan::measure(args.packages, args.files, terminal),
     };
     measured.map(|()| Exit::Ok).map_err(|error| {
         Failure::new(Exit::Failed, "the measurement did not come to its end")

@@ -12,7 +12,9 @@ pub mod doctor;
 pub mod enqueue;
 pub mod events;
 pub mod help;
+pub mod init;
 pub mod logs;
+pub mod plan;
 pub mod queues;
 pub mod rerun;
 pub mod run;
@@ -32,7 +34,9 @@ use crate::terminal::Terminal;
 
 pub async fn run(command: Command, terminal: &Terminal) -> Done {
     match command {
-        Command::Run(args) => run::run(args, terminal).await,
+        Command::Run(args) => run::run(*args, terminal).await,
+        Command::Plan(args) => plan::run(args, terminal),
+        Command::Init(args) => init::run(args, terminal),
         Command::Up(args) => up::run(*args, terminal).await,
         Command::Server(args) => server::run(*args, terminal).await,
         Command::Agent(args) => agent::run(args, terminal).await,

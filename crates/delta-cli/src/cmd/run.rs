@@ -30,6 +30,7 @@ use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
 use crate::live::screen::Screen;
 use crate::live::watch;
+use crate::planning::{self, Asked};
 use crate::signals::Stop;
 use crate::terminal::{Terminal, Tone};
 use crate::worker::{self, Worker};
@@ -37,9 +38,11 @@ use crate::{moment, words};
 
 const EXAMPLES: &str = "\
 Examples:
-  delta-ci run                         the jobs of ./.delta-ci.yaml
+  delta-ci run                         the jobs of ./.delta-ci.yaml, or those that are found
+  delta-ci run --all                   whatever changed
   delta-ci run examples/first          those of another folder
   delta-ci run --job unit              one job, and what it needs
+  delta-ci run --from unit             that job, and what waits for it
   delta-ci run --in-place              on the tree itself, not on a copy
   delta-ci run --data ./.delta-ci      keep the history: delta-ci show latest
 
@@ -61,7 +64,7 @@ const FORCED_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// The folder with .delta-ci.yaml, or the file itself: its folder is the tree
+    /// A folder, with .delta-ci.yaml or without, or such a file itself: its folder is the tree
     #[arg(value_name = "PATH", default_value = ".")]
     path: PathBuf,
     /// Work on the tree itself, not on a copy of it
@@ -70,6 +73,11 @@ pub struct Args {
     /// Only this job, and what it needs; repeatable
     #[arg(long, value_name = "NAME")]
     job: Vec<String>,
+    /// This job and what waits for it; what comes before is taken as done
+    #[arg(long, value_name = "NAME", conflicts_with = "job")]
+    from: Option<String>,
+    #[command(flatten)]
+    asked: Asked,
     /// Jobs at a time [default: as many as there are processors]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: Option<u32>,
@@ -83,8 +91,11 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
-    let (tree, file) = locate(&args.path);
-    let pipeline = select(read_pipeline(&file)?, &args.job)?;
+    let (tree, _) = planning::locate(&args.path);
+    let pipeline = plan(&args, terminal)?;
+    if pipeline.jobs.is_empty() {
+        return Ok(Exit::Ok);
+    }
     check_fit(&pipeline, &args.label).await?;
     let temporary = tempfile::Builder::new()
         .prefix("delta-ci-")
@@ -119,26 +130,79 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     Ok(view.summary.outcome.map_or(Exit::Canceled, Exit::of))
 }
 
-/// The tree that jobs work on, and the pipeline file.
-fn locate(path: &Path) -> (PathBuf, PathBuf) {
-    if !path.is_file() {
-        return (path.to_owned(), path.join(delta_planner::FILE_NAME));
+/// The jobs that are to run. What is left out is said, with its reason.
+fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
+    let (tree, _) = planning::locate(&args.path);
+    let mut asked = args.asked.clone();
+    // Whoever names a job wants it, whatever changed.
+    let named = !args.job.is_empty() || args.from.is_some();
+    asked.all |= named && asked.base.is_none();
+    let planned = planning::plan(&args.path, &asked, planning::facts_of(&tree, None, None))?;
+    let pipeline = planned.plan.to_pipeline();
+    if planned.file.is_none() {
+        let count = pipeline.jobs.len();
+        terminal.say(&format!(
+            "found {count} jobs; {}; delta-ci plan says why",
+            clean::text(&planned.changed)
+        ));
     }
-    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-    (folder.unwrap_or(Path::new(".")).to_owned(), path.to_owned())
+    if pipeline.jobs.is_empty() {
+        say_nothing(&planned, terminal);
+        return Ok(pipeline);
+    }
+    let pipeline = select(pipeline, &args.job)?;
+    match &args.from {
+        Some(name) => from(pipeline, name),
+        None => Ok(pipeline),
+    }
 }
 
-fn read_pipeline(file: &Path) -> Result<Pipeline, Failure> {
-    let shown = file.display().to_string();
-    let bytes = std::fs::read(file).map_err(|error| {
-        Failure::new(Exit::NotFound, format!("cannot read {shown}"))
-            .caused_by(&error)
-            .next("write one, or name the folder that has one: delta-ci run PATH")
-    })?;
-    delta_planner::parse(&shown, &bytes).map_err(|faults| {
-        let count = faults.items.len() + faults.left_out;
-        let things = if count == 1 { "a fault" } else { "faults" };
-        Failure::new(Exit::Usage, format!("{shown} has {things}")).because(faults)
+/// All jobs are left out: that is a success, with its reasons (A14).
+fn say_nothing(planned: &planning::Planned, terminal: &Terminal) {
+    if terminal.json {
+        let omitted = planned.plan.omitted.iter();
+        let omitted: Vec<_> = omitted
+            .map(|it| serde_json::json!({"name": it.name, "reason": it.reason}))
+            .collect();
+        return terminal.value(&serde_json::json!({
+            "outcome": "SUCCESS", "cause": "NOTHING_TO_RUN", "omitted": omitted,
+        }));
+    }
+    for omitted in &planned.plan.omitted {
+        let (name, reason) = (clean::text(&omitted.name), clean::text(&omitted.reason));
+        terminal.say(&format!("- {name}  {reason}"));
+    }
+    terminal.data("nothing to run; --all runs everything");
+}
+
+/// A job and everything that waits for it. What comes before is taken as done.
+fn from(mut pipeline: Pipeline, name: &str) -> Result<Pipeline, Failure> {
+    find(&pipeline, name)?;
+    let mut wanted = vec![name.to_owned()];
+    loop {
+        let waits = |job: &&PlannedJob| job.needs.iter().any(|need| wanted.contains(need));
+        let more = pipeline
+            .jobs
+            .iter()
+            .filter(|job| !wanted.contains(&job.name));
+        let more: Vec<String> = more.filter(waits).map(|job| job.name.clone()).collect();
+        if more.is_empty() {
+            break;
+        }
+        wanted.extend(more);
+    }
+    pipeline.jobs.retain(|job| wanted.contains(&job.name));
+    for job in &mut pipeline.jobs {
+        job.needs.retain(|need| wanted.contains(need));
+    }
+    Ok(pipeline)
+}
+
+fn find<'p>(pipeline: &'p Pipeline, name: &str) -> Result<&'p PlannedJob, Failure> {
+    pipeline.job(name).ok_or_else(|| {
+        let all: Vec<&str> = pipeline.jobs.iter().map(|job| job.name.as_str()).collect();
+        Failure::new(Exit::NotFound, format!("there is no job `{name}`"))
+            .because(format!("there is {}", all.join(", ")))
     })
 }
 
@@ -150,11 +214,7 @@ fn select(pipeline: Pipeline, names: &[String]) -> Result<Pipeline, Failure> {
     let mut wanted: Vec<String> = Vec::new();
     let mut open: Vec<String> = names.to_vec();
     while let Some(name) = open.pop() {
-        let job = pipeline.job(&name).ok_or_else(|| {
-            let all: Vec<&str> = pipeline.jobs.iter().map(|job| job.name.as_str()).collect();
-            Failure::new(Exit::NotFound, format!("there is no job `{name}`"))
-                .because(format!("the file has {}", all.join(", ")))
-        })?;
+        let job = find(&pipeline, &name)?;
         if !wanted.contains(&name) {
             open.extend(job.needs.iter().cloned());
             wanted.push(name);
@@ -400,9 +460,20 @@ mod tests {
     }
 
     #[test]
+    fn a_run_from_a_job_takes_what_waits_for_it() {
+        let text = b"jobs:\n  a: {steps: [x]}\n  b: {needs: [a], steps: [x]}\n  \
+                     c: {needs: [b], steps: [x]}\n  d: {steps: [x]}\n";
+        let rest = from(delta_planner::parse("f", text).unwrap(), "b").unwrap();
+        let names: Vec<&str> = rest.jobs.iter().map(|job| job.name.as_str()).collect();
+        assert_eq!(names, ["b", "c"]);
+        assert!(rest.jobs[0].needs.is_empty());
+        assert_eq!(rest.jobs[1].needs, ["b"]);
+    }
+
+    #[test]
     fn a_job_that_is_not_there_is_named() {
         let failure = select(pipeline(), &["d".into()]).unwrap_err();
         assert_eq!(failure.exit, Exit::NotFound);
-        assert!(failure.text().contains("the file has a, b, c"));
+        assert!(failure.text().contains("there is a, b, c"));
     }
 }

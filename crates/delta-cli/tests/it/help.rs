@@ -15,8 +15,8 @@ fn the_exit_codes_are_one_table() {
 fn help_of_every_command_has_examples() {
     let place = Place::new();
     for command in [
-        "run", "up", "server", "agent", "runs", "show", "logs", "cancel", "rerun", "why", "events",
-        "doctor", "sim", "drain", "undrain",
+        "run", "plan", "init", "up", "server", "agent", "runs", "show", "logs", "cancel", "rerun",
+        "why", "events", "doctor", "sim", "drain", "undrain",
     ] {
         let ran = place.delta([command, "--help"]).expect(0);
         assert!(ran.stdout.contains("Examples:"), "{command}");

@@ -7,6 +7,7 @@ mod help;
 mod history;
 mod identity;
 mod logs;
+mod plan;
 mod postgres;
 mod run;
 mod runner_py;

@@ -94,7 +94,7 @@ fn one_job_brings_what_it_needs_and_nothing_else() {
     assert_eq!(view["jobs"].as_array().unwrap().len(), 2, "{view}");
     let ran = place.say("run --job d").expect(5);
     assert!(
-        ran.stderr.contains("the file has a, b, c"),
+        ran.stderr.contains("there is a, b, c"),
         "{}",
         ran.stderr
     );

@@ -1,0 +1,82 @@
+//! `delta-ci init`: what was found here, written down as a pipeline file to edit.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use delta_planner::{FILE_NAME, Folder};
+
+use crate::exit::Exit;
+use crate::failure::{Done, Failure, internal};
+use crate::planning;
+use crate::terminal::Terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  delta-ci init                        writes ./.delta-ci.yaml
+  delta-ci init --print                shows it and writes nothing
+  delta-ci init --force                over the one that is there
+
+The file says what `delta-ci plan --all` shows. With it, every job runs each time unless its `if`
+says otherwise; without it, discovery leaves out what did not change.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The folder to look at
+    #[arg(value_name = "PATH", default_value = ".")]
+    path: PathBuf,
+    /// Replace a pipeline file that is there
+    #[arg(long)]
+    force: bool,
+    /// To stdout, not into the file
+    #[arg(long)]
+    print: bool,
+}
+
+pub fn run(args: Args, terminal: &Terminal) -> Done {
+    let tree = Folder::tree(&args.path).map_err(|error| {
+        let what = format!("cannot look at {}", args.path.display());
+        Failure::new(Exit::NotFound, what).caused_by(&error)
+    })?;
+    let found = delta_planner::discover(&tree);
+    let found = found.map_err(|empty| planning::nothing(&args.path, &empty))?;
+    let text = delta_planner::written(&found).map_err(|why| {
+        Failure::new(Exit::Refused, "this is too much for one pipeline file")
+            .caused_by(&why)
+            .next("delta-ci run needs none: it finds the same jobs each time")
+    })?;
+    if args.print {
+        terminal.bytes(text.as_bytes());
+        return Ok(Exit::Ok);
+    }
+    let path = args.path.join(FILE_NAME);
+    let shown = path.display().to_string();
+    let mut options = OpenOptions::new();
+    options.write(true);
+    match args.force {
+        true => options.create(true).truncate(true),
+        false => options.create_new(true),
+    };
+    let mut file = match options.open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            return Err(
+                Failure::new(Exit::Refused, format!("{shown} is there already"))
+                    .next("--print shows what would be written, --force replaces it"),
+            );
+        }
+        Err(error) => return Err(internal(format!("cannot write {shown}"))(error)),
+    };
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
+    written.map_err(internal(format!("cannot write {shown}")))?;
+    let jobs = found.pipeline().jobs.len();
+    if terminal.json {
+        terminal.value(&serde_json::json!({"file": shown, "jobs": jobs}));
+    } else {
+        terminal.say(&format!("{shown}: {jobs} jobs; delta-ci plan shows them"));
+    }
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,213 @@
+//! Repositories without a pipeline file: planned, written down, and executed for real.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Place, Ran, workspace};
+
+/// The files of a fixture, in a folder of their own.
+fn repository(name: &str) -> Place {
+    let place = Place::new();
+    let fixtures = workspace().join("tests/fixtures/repositories");
+    let text = std::fs::read_to_string(fixtures.join(format!("{name}.repo"))).expect("a fixture");
+    for file in format!("\n{text}").split("\n== ").skip(1) {
+        let (path, text) = file.split_once('\n').unwrap_or((file, ""));
+        let path = place.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+        std::fs::write(path, format!("{}\n", text.trim_end_matches('\n'))).expect("a file");
+    }
+    place
+}
+
+fn git(folder: &Path, arguments: &[&str]) {
+    let output = Command::new("git")
+        .arg("-C")
+        .arg(folder)
+        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
+        .args(arguments)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .output()
+        .expect("git");
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
+
+/// A checkout with one commit on `main`.
+fn checkout(name: &str) -> Place {
+    let place = repository(name);
+    git(place.path(), &["init", "-q", "-b", "main"]);
+    git(place.path(), &["add", "-A"]);
+    git(place.path(), &["commit", "-q", "-m", "one"]);
+    place
+}
+
+/// Runs what is found, and says how each job ended.
+fn execute(place: &Place) -> (Ran, Vec<(String, String)>) {
+    let path = std::env::var("PATH").unwrap_or_default();
+    // The machine's own Python has pytest; one of a version manager may not.
+    let output = place
+        .command()
+        .args(["--json", "run", "--data", "data"])
+        .env("PATH", format!("/usr/bin:{path}"))
+        .env_remove("CARGO_TARGET_DIR")
+        .output()
+        .expect("the binary runs");
+    let ran = Ran {
+        exit: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+    };
+    let view: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
+    let word = |job: &Value, key: &str| job[key].as_str().unwrap_or_default().to_owned();
+    let jobs = view["jobs"].as_array().into_iter().flatten();
+    let jobs = jobs
+        .map(|job| (word(job, "name"), word(job, "state")))
+        .collect();
+    (ran, jobs)
+}
+
+/// Every job of a fixture succeeds, and so many results of tests are there.
+#[track_caller]
+fn executes(name: &str, jobs: &[&str], tests: usize) {
+    let place = repository(name);
+    let (ran, ended) = execute(&place);
+    let wanted = jobs
+        .iter()
+        .map(|job| ((*job).to_owned(), "SUCCEEDED".to_owned()));
+    assert_eq!(ended, wanted.collect::<Vec<_>>(), "{}", ran.shown());
+    let ran = ran.expect(0);
+    let told = place.say("--json tests latest --data data");
+    let cases = told.stdout.matches("\"name\": \"").count();
+    let passed = told
+        .stdout
+        .to_lowercase()
+        .matches("\"status\": \"pass")
+        .count();
+    assert_eq!(
+        passed,
+        tests,
+        "{cases} cases\n{}\n{}",
+        told.shown(),
+        ran.shown()
+    );
+}
+
+#[test]
+fn a_cargo_project_is_found_and_executed() {
+    executes("cargo", &["fmt", "test"], 0);
+}
+
+#[test]
+fn an_npm_project_is_found_and_executed_with_its_results() {
+    executes("npm", &["lint", "test"], 1);
+}
+
+#[test]
+fn a_python_project_is_found_and_executed_with_its_results() {
+    executes("python", &["test"], 1);
+}
+
+#[test]
+fn a_makefile_is_found_and_executed() {
+    executes("make", &["lint", "test"], 0);
+}
+
+#[test]
+fn a_failing_test_of_a_found_job_fails_the_run() {
+    let place = repository("make");
+    std::fs::write(place.path().join("hello.sh"), "echo Hello, Bob\n").expect("a file");
+    let (ran, ended) = execute(&place);
+    assert_eq!(ended[1], ("test".to_owned(), "FAILED".to_owned()));
+    ran.expect(1);
+}
+
+#[test]
+fn a_folder_with_nothing_to_run_says_what_was_looked_for() {
+    let place = repository("empty");
+    for command in ["plan", "run", "init"] {
+        let ran = place.say(command).expect(5);
+        for words in [
+            "EMPTY_PLAN",
+            "Cargo.toml",
+            "package.json",
+            "go.mod",
+            "is data of tests",
+        ] {
+            assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn what_init_writes_is_what_was_planned() {
+    let place = repository("npm-workspaces");
+    let found = place.say("--json plan --all").expect(0).json();
+    place.say("init").expect(0);
+    let written = place.say("--json plan").expect(0).json();
+    assert_eq!(found["run"], written["run"]);
+    assert_eq!(found["from"], "discovery");
+    let ran = place.say("init").expect(8);
+    assert!(ran.stderr.contains("--force replaces it"), "{}", ran.stderr);
+    place.say("init --force").expect(0);
+    let file = std::fs::read_to_string(place.path().join(".delta-ci.yaml")).expect("written");
+    assert_eq!(place.say("init --print").expect(0).stdout, file);
+}
+
+#[test]
+fn a_change_narrows_the_plan_and_every_reason_is_said() {
+    let place = checkout("monorepo");
+    let clean = place.say("plan").expect(0);
+    assert!(
+        clean
+            .stderr
+            .contains("nothing differs from main: everything runs"),
+        "{clean:?}"
+    );
+    git(place.path(), &["checkout", "-q", "-b", "topic"]);
+    std::fs::write(place.path().join("backend/crates/db/src/lib.rs"), "// x\n").expect("a file");
+    let ran = place.say("plan").expect(0);
+    for line in [
+        "● test-backend  backend/Cargo.toml: tests; backend/crates/api depends on \
+         backend/crates/db, which changed; backend/crates/db changed (src/lib.rs)",
+        "$ cargo test --locked -p api -p db",
+        "- test-web  nothing changed in it or in what it depends on",
+    ] {
+        assert!(ran.stdout.contains(line), "{line}\n{}", ran.stdout);
+    }
+    let all = place.say("--json plan --all").expect(0).json();
+    assert_eq!(
+        all["run"]["jobs"].as_array().map(Vec::len),
+        Some(7),
+        "{all}"
+    );
+}
+
+#[test]
+fn a_change_of_documentation_is_a_success_without_jobs() {
+    let place = checkout("monorepo");
+    git(place.path(), &["checkout", "-q", "-b", "topic"]);
+    std::fs::write(place.path().join("docs/guide.md"), "# More\n").expect("a file");
+    let ran = place.say("run").expect(0);
+    assert!(ran.stdout.contains("nothing to run"), "{}", ran.shown());
+    assert!(
+        ran.stderr
+            .contains("- test-web  only documentation changed"),
+        "{}",
+        ran.shown()
+    );
+    let view = place.say("--json run").expect(0).json();
+    assert_eq!(view["cause"], "NOTHING_TO_RUN");
+}
+
+#[test]
+fn a_monorepo_is_made_and_planned_by_the_bench() {
+    let ran = Place::new()
+        .say("--json bench plan --packages 40 --files 400")
+        .expect(0);
+    assert_eq!(ran.stdout.lines().count(), 4, "{}", ran.shown());
+    for line in ran.stdout.lines() {
+        let told: Value = serde_json::from_str(line).expect("JSON");
+        assert!(told["jobs"].as_u64().is_some_and(|it| it > 0), "{line}");
+    }
+}
