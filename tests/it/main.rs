@@ -10,6 +10,7 @@ mod faults_agent;
 mod faults_postgres;
 mod faults_runner;
 mod faults_server;
+mod forges;
 mod functions;
 mod handover;
 mod harness;

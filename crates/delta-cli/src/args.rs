@@ -71,6 +71,8 @@ pub enum Command {
     Logs(cmd::logs::Args),
     /// Cancel a run or a job
     Cancel(cmd::cancel::Args),
+    /// Let a pull request from another repository run
+    Approve(cmd::approve::Args),
     /// List and fetch the files that jobs left
     Artifacts(cmd::artifacts::Args),
     /// List and remove the caches of jobs
@@ -99,6 +101,8 @@ pub enum Command {
     Token(Box<cmd::token::Args>),
     /// Set, list and remove secrets, and change the key they are kept with
     Secret(Box<cmd::secret::Args>),
+    /// Register, list and remove repositories at forges
+    Repo(cmd::repo::Args),
     /// Make a private certificate authority, and certificates for servers and agents
     Ca(cmd::ca::Args),
     /// Measure this machine

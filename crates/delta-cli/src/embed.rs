@@ -37,6 +37,8 @@ pub struct Wanted {
     pub waiting_requests: Option<usize>,
     pub pool_sandboxes: PoolSandboxes,
     pub tracer: Tracer,
+    /// This server's address as people reach it.
+    pub public_url: Option<String>,
     pub duties: Duties,
 }
 
@@ -110,6 +112,9 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         recheck: delta_server::RECHECK,
         pool_sandboxes: wanted.pool_sandboxes,
         tracer: wanted.tracer,
+        // This very file, also after it was replaced by a newer one.
+        planner: Some(PathBuf::from("/proc/self/exe")),
+        public_url: wanted.public_url,
         limits,
     };
     delta_server::start(config)
@@ -144,6 +149,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         waiting_requests: None,
         pool_sandboxes: PoolSandboxes::new(),
         tracer: Tracer::off(),
+        public_url: None,
         duties: Duties::Off,
     })
     .await

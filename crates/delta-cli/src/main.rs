@@ -14,6 +14,7 @@ mod exit;
 mod failure;
 mod live;
 mod moment;
+mod plan_worker;
 mod planning;
 mod signals;
 mod table;
@@ -47,6 +48,12 @@ fn main() -> ExitCode {
         .is_some_and(|word| word == delta_agent::functions::guard::SUBCOMMAND)
     {
         return delta_agent::functions::guard::main();
+    }
+    if let Some(done) = words
+        .peek()
+        .and_then(|word| plan_worker::main(word.to_str()?))
+    {
+        return done;
     }
     if let (Some(word), Some(folder)) = (words.next(), words.next())
         && word == delta_agent::shim::SUBCOMMAND

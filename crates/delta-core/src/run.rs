@@ -192,6 +192,9 @@ pub struct RunHeader {
     pub unique: Option<Unique>,
     /// How long it is kept after its end; as long as any other when absent.
     pub keep: Option<Span>,
+    /// What triggered it, as the rim wrote it down for whoever plans and reports; no decision
+    /// reads it.
+    pub trigger: Option<Text>,
 }
 
 /// A key that one run at a time may have.

@@ -2,8 +2,8 @@
 //!
 //! Reading a delivery is a pure function of its bytes, its headers and a secret. Talking to a forge
 //! is one client with a typed answer: done, again later, or refused. What differs between forges is
-//! behind [`Dialect`]; another forge is another file there. This crate knows no run, no store and no
-//! server, and keeps nothing.
+//! behind [`Dialect`]; another forge is another file there. This crate knows no run, no store and
+//! no server, and keeps nothing.
 
 mod client;
 mod dialect;

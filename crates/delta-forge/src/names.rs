@@ -49,7 +49,7 @@ pub(crate) fn is_none(text: &str) -> bool {
 pub struct Ref(String);
 
 impl Ref {
-    /// git's own rules (`git check-ref-format`). A name with `$(…)` or a quote in it is a good name.
+    /// git's own rules (`git check-ref-format`). A name with `$(…)` or a quote in it is good.
     pub fn parse(text: &str) -> Result<Ref, BadName> {
         let short = text
             .strip_prefix("refs/heads/")

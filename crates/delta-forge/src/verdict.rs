@@ -29,7 +29,7 @@ impl Verdict {
         }
     }
 
-    /// Of an answer that is not a success. `now`: seconds since 1970, for limits that name a moment.
+    /// Of an answer that is no success. `now`: seconds since 1970, for limits that name a moment.
     pub(crate) fn of(status: StatusCode, headers: &HeaderMap, said: &str, now: i64) -> Verdict {
         let why = match said {
             "" => format!("the forge answered {status}"),

@@ -55,6 +55,7 @@ pub fn new_run(
         queue: None,
         unique: None,
         keep: None,
+        trigger: None,
     };
     let numbers: HashMap<&str, u32> = request
         .jobs

@@ -14,6 +14,7 @@ mod create;
 mod data;
 mod duties;
 mod fence;
+mod forges;
 mod functions;
 mod holder;
 mod http;
@@ -92,6 +93,10 @@ pub struct Config {
     pub caches: CacheLimits,
     /// Where spans go.
     pub tracer: Tracer,
+    /// This binary, which is started again to fetch and to plan; nothing is planned when absent.
+    pub planner: Option<PathBuf>,
+    /// This server's address as people reach it, for links in statuses.
+    pub public_url: Option<String>,
     pub limits: Limits,
 }
 
@@ -149,6 +154,8 @@ impl Config {
             secret_keys: KeySource::Own,
             caches: CacheLimits::USUAL,
             tracer: Tracer::off(),
+            planner: None,
+            public_url: None,
             limits: Limits::recommended(),
         }
     }
@@ -384,6 +391,23 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
         objects: app.objects.clone(),
     };
     started.push(tokio::spawn(retention.run(stop.clone())));
+    match delta_forge::Client::new(forges::reporter::REQUEST) {
+        Ok(client) => {
+            let reporter = forges::reporter::Reporter {
+                app: app.clone(),
+                client,
+                public_url: config.public_url.clone(),
+                apart: forges::reporter::apart(),
+            };
+            started.push(tokio::spawn(reporter.run(stop.clone())));
+        }
+        Err(error) => tracing::error!(%error, "no forge is told anything"),
+    }
+    if let Some(program) = config.planner.clone() {
+        let mirrors = config.data.join("mirrors");
+        let planning = forges::planning::Planning::new(app.clone(), program, mirrors);
+        started.push(tokio::spawn(planning.run(stop.clone())));
+    }
     if app.writer.shared().several_writers {
         let queues = duties::ReadQueues(app.clone());
         started.push(tokio::spawn(queues.run(stop.clone())));

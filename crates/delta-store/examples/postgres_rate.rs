@@ -241,6 +241,7 @@ fn create(id: RunId) -> Command {
         queue: None,
         unique: None,
         keep: None,
+        trigger: None,
     };
     let jobs = Some(vec![job]);
     Command::CreateRun(Box::new(NewRun { id, header, jobs }))

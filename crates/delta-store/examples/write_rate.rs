@@ -191,6 +191,7 @@ fn new_run(id: RunId, key: &str) -> NewRun {
             queue: None,
             unique: None,
             keep: None,
+            trigger: None,
         },
         jobs: Some(vec![NewJob {
             name: "job".into(),

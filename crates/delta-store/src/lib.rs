@@ -10,6 +10,7 @@ mod credential;
 pub mod doctor;
 pub mod drive;
 pub mod events;
+pub mod forges;
 mod hash;
 mod index;
 pub mod memory;

@@ -10,12 +10,13 @@ use delta_core::{
 use crate::StoreError;
 use crate::agents::Agents;
 pub use crate::credential::{Credential, DEFAULT_POOL, Labels, Role, Scope};
+use crate::forges::Forges;
 use crate::queues::Queues;
 use crate::results::Results;
 use crate::secrets::Secrets;
 
 /// Shared by all request handlers; each call is short and synchronous.
-pub trait Reader: Agents + Queues + Results + Secrets + Send + Sync {
+pub trait Reader: Agents + Forges + Queues + Results + Secrets + Send + Sync {
     fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError>;
     fn job(&self, id: JobId) -> Result<Option<JobRows>, StoreError>;
     /// Newest first; at most `limit`.

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Result;
+use aws_lc_rs::hmac;
 use serde_json::{Value, json};
 
 use crate::git::read;
@@ -365,5 +366,59 @@ fn shown(posted: &Posted, gitea: bool, number: usize) -> Value {
         "description": posted.description,
         "target_url": posted.target_url,
         "creator": {"login": "delta"},
+    })
+}
+
+/// A delivery as a forge sends it: its headers, and its body.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    pub headers: Vec<(String, String)>,
+    pub body: String,
+}
+
+impl Delivery {
+    /// Signed as the forge signs.
+    pub fn new(speaks: Speaks, event: &str, id: &str, body: &Value, secret: &str) -> Delivery {
+        let body = body.to_string();
+        let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+        let tag = hmac::sign(&key, body.as_bytes());
+        let hex: String = tag.as_ref().iter().map(|it| format!("{it:02x}")).collect();
+        let (name, signature) = match speaks {
+            Speaks::GitHub => ("github", ("x-hub-signature-256", format!("sha256={hex}"))),
+            Speaks::Gitea => ("gitea", ("x-gitea-signature", hex)),
+        };
+        let headers = vec![
+            (signature.0.to_owned(), signature.1),
+            (format!("x-{name}-event"), event.to_owned()),
+            (format!("x-{name}-delivery"), id.to_owned()),
+            ("content-type".to_owned(), "application/json".to_owned()),
+        ];
+        Delivery { headers, body }
+    }
+}
+
+/// The body of a push, as both forges write it.
+pub fn push_body(project: &str, git_ref: &str, before: &str, after: &str) -> Value {
+    json!({
+        "ref": git_ref, "before": before, "after": after, "forced": false,
+        "repository": {"id": 1, "full_name": project, "private": false},
+        "pusher": {"name": "octocat"}, "sender": {"login": "octocat", "id": 5},
+        "commits": [],
+    })
+}
+
+/// The body of a pull request that goes to `main`, from the repository `from`.
+pub fn pull_body(project: &str, number: u64, action: &str, head: &str, from: &str) -> Value {
+    let id = if from == project { 1 } else { 2 };
+    json!({
+        "action": action, "number": number,
+        "pull_request": {
+            "title": "\";id;#",
+            "head": {"ref": "$(touch pwned)", "sha": head,
+                "repo": {"id": id, "full_name": from}},
+            "base": {"ref": "main", "sha": head, "repo": {"id": 1, "full_name": project}},
+        },
+        "repository": {"id": 1, "full_name": project},
+        "sender": {"login": "stranger", "id": 6},
     })
 }

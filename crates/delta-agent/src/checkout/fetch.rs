@@ -235,7 +235,12 @@ pub(super) async fn forget_our_names(
     Ok(())
 }
 
-fn fetching<'a>(repository: &'a Path, options: &[&str], from: &str, specs: &[&str]) -> Call<'a> {
+pub(super) fn fetching<'a>(
+    repository: &'a Path,
+    options: &[&str],
+    from: &str,
+    specs: &[&str],
+) -> Call<'a> {
     let fixed = [
         "fetch",
         "--progress",

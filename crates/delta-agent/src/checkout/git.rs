@@ -98,7 +98,8 @@ pub(crate) struct Git<'a> {
     pub program: &'a Path,
     /// An empty private folder, which it takes for its user's.
     pub home: &'a Path,
-    pub log: &'a Log,
+    /// Nowhere when absent.
+    pub log: Option<&'a Log>,
 }
 
 /// One call.
@@ -258,8 +259,8 @@ impl Git<'_> {
         shown: bool,
     ) -> io::Result<Vec<String>> {
         let show = |line: &str| {
-            if shown {
-                self.log.output(format!("{line}\n").as_bytes());
+            if let Some(log) = self.log.filter(|_| shown) {
+                log.output(format!("{line}\n").as_bytes());
             }
         };
         let mut talk = Talk::new();

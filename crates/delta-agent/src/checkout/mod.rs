@@ -11,6 +11,7 @@ mod credential;
 mod fetch;
 mod git;
 mod lfs;
+mod mirror;
 mod repositories;
 mod submodules;
 mod talk;
@@ -33,6 +34,7 @@ use self::credential::Loan;
 pub(crate) use self::credential::{Credential, NoUse};
 use self::fetch::Wanted;
 use self::git::{Call, Git};
+pub use self::mirror::{Mirrored, NotMirrored, mirror};
 pub use self::repositories::CacheBounds;
 pub(crate) use self::repositories::Repositories;
 use self::repositories::{Borrowed, Key};
@@ -156,7 +158,7 @@ impl Checkout<'_> {
         let git = Git {
             program: &self.settings.git,
             home: &home.0,
-            log: self.log,
+            log: Some(self.log),
         };
         let (url, revision) = (&wanted.address.url, wanted.revision());
         self.log.mark(&format!("checkout of {url} at {revision}"));

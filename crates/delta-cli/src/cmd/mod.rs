@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod agents;
+pub mod approve;
 pub mod artifacts;
 pub mod bench;
 pub mod ca;
@@ -16,6 +17,7 @@ pub mod init;
 pub mod logs;
 pub mod plan;
 pub mod queues;
+pub mod repo;
 pub mod rerun;
 pub mod run;
 pub mod runs;
@@ -50,6 +52,8 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Artifacts(args) => artifacts::run(args, terminal).await,
         Command::Caches(args) => caches::run(args, terminal).await,
         Command::Cancel(args) => cancel::run(args, terminal).await,
+        Command::Approve(args) => approve::run(args, terminal).await,
+        Command::Repo(args) => repo::run(args, terminal).await,
         Command::Enqueue(args) => enqueue::run(*args, terminal).await,
         Command::Queues(args) => queues::run(args, terminal).await,
         Command::Pause(args) => queues::pause(args, terminal).await,

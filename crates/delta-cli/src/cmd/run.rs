@@ -301,6 +301,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         waiting_requests: None,
         pool_sandboxes: Default::default(),
         tracer: Default::default(),
+        public_url: None,
         duties: Duties::On,
     };
     embed::start(wanted)

@@ -193,6 +193,11 @@ async fn set(args: Set, terminal: &Terminal) -> Done {
     .await
 }
 
+/// One line of a file or of standard input, that must not be empty.
+pub fn line(file: Option<&Path>, terminal: &Terminal) -> Result<String, Failure> {
+    value(file, SecretKind::Plain, terminal)
+}
+
 /// The value without the newline that editors and `echo` put behind a line. A key ends with one.
 fn value(file: Option<&Path>, kind: SecretKind, terminal: &Terminal) -> Result<String, Failure> {
     let mut text = match file {

@@ -77,6 +77,9 @@ pub struct Args {
     /// runners of the Runner Protocol, which do not say it, get no work there.
     #[arg(long = "pool-sandbox", value_name = "POOL=SANDBOX", value_parser = pool_sandbox)]
     pool_sandboxes: Vec<(Text, Sandbox)>,
+    /// The address people reach it by, for links in the statuses of commits
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
     #[command(flatten)]
     timings: Timings,
     #[command(flatten)]
@@ -129,6 +132,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         waiting_requests: args.waiting_requests.map(|most| most as usize),
         pool_sandboxes: args.pool_sandboxes.into_iter().collect(),
         tracer,
+        public_url: args.public_url,
         duties: Duties::On,
     };
     let scheme = if wanted.tls.is_some() {

@@ -79,6 +79,9 @@ pub struct Args {
     /// Something the agent is or has, beside what it detects; repeatable
     #[arg(long, value_name = "LABEL")]
     label: Vec<String>,
+    /// The address people reach it by, for links in the statuses of commits
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
     #[command(flatten)]
     timings: Timings,
     #[command(flatten)]
@@ -119,6 +122,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         waiting_requests: None,
         pool_sandboxes: Default::default(),
         tracer: tracer.clone(),
+        public_url: args.public_url,
         duties: Duties::On,
     };
     let server = embed::start(wanted)

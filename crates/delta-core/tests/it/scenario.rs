@@ -87,6 +87,7 @@ impl Scene {
                 queue: None,
                 unique: None,
                 keep: None,
+                trigger: None,
             },
             settings,
             jobs: Vec::new(),

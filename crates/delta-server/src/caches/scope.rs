@@ -108,6 +108,7 @@ mod tests {
             queue: None,
             unique: None,
             keep: None,
+            trigger: None,
         }
     }
 

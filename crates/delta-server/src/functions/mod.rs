@@ -125,6 +125,7 @@ fn header(call: &CreateFunction, delay: Span, asked: Asked) -> RunHeader {
         queue: Some(call.queue.as_str().into()),
         unique,
         keep: call.result_ttl_seconds.map(Span::from),
+        trigger: None,
     }
 }
 

@@ -4,6 +4,7 @@
 //! One file per group of endpoints. The same router serves TCP (bearer token) and the admin socket.
 
 mod agents;
+mod approvals;
 mod artifacts;
 mod caches;
 mod dead_letters;
@@ -22,6 +23,7 @@ mod log_tail;
 mod log_view;
 mod pieces;
 mod queues;
+mod repositories;
 mod rerun;
 mod runner;
 mod runs;
@@ -32,6 +34,7 @@ mod tokens;
 mod uploads;
 mod views;
 mod vigil;
+mod webhooks;
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex};
@@ -83,6 +86,10 @@ pub struct Parts {
     pub tracer: Tracer,
     pub queues: Queues,
     pub known_runners: Known,
+    /// Rung when a run waits for its plan.
+    pub planning: Arc<tokio::sync::Notify>,
+    /// Places for deliveries that are being read.
+    pub webhooks: tokio::sync::Semaphore,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     pub ids: Mutex<ContextV7>,
@@ -129,6 +136,8 @@ impl App {
             tracer: equipment.tracer,
             queues: Queues::default(),
             known_runners: Known::default(),
+            planning: Arc::default(),
+            webhooks: tokio::sync::Semaphore::new(webhooks::AT_ONCE),
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: described::complete(openapi).to_json().unwrap_or_default(),
@@ -201,6 +210,9 @@ fn routes() -> OpenApiRouter<App> {
         .merge(agents::routes())
         .merge(tokens::routes())
         .merge(secrets::routes())
+        .merge(repositories::routes())
+        .merge(webhooks::routes())
+        .merge(approvals::routes())
         .merge(enrol::routes())
         .merge(system::routes())
 }

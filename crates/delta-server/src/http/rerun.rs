@@ -48,7 +48,12 @@ async fn rerun(
         let message = "the run has not ended; cancel it or wait for it first";
         return Err(ApiError::new(ErrorCode::Conflict, message));
     }
-    let chosen = choose(&rows, &request)?;
+    // What was never planned is planned again.
+    let unplanned = rows.jobs.is_empty() && rows.run.header.trigger.is_some();
+    let chosen = match unplanned {
+        true => BTreeSet::new(),
+        false => choose(&rows, &request)?,
+    };
     let numbers: Vec<u32> = chosen.iter().copied().collect();
     let specs = app.read(move |reader| {
         let specs = numbers.iter().map(|n| reader.spec(old.job(*n)));
@@ -60,9 +65,13 @@ async fn rerun(
     let key = idempotency(&headers, &who.id, &said)?;
     let mut new = again(&rows, &chosen, who.id.clone(), key);
     new.id = app.fresh_run_id(body.at);
+    if unplanned {
+        new.jobs = None;
+    }
     let command = Command::CreateRun(Box::new(new));
     let answer = app.writer.create(body.at, command, specs).await?;
     audit::done("run.rerun", &who, &id);
+    app.planning.notify_one();
     created(&app, answer).await
 }
 
@@ -131,6 +140,8 @@ fn again(
     header.rerun_of = Some(rows.run.id);
     header.created_by = by;
     header.idempotency = idempotency;
+    // What keeps a delivery from making two runs does not keep a person from a second one.
+    header.unique = None;
     NewRun {
         id: rows.run.id,
         header,

@@ -179,28 +179,28 @@ fn not_granted(why: NotGranted) -> ApiError {
 }
 
 /// Works with the keys and the store, off the async threads.
-async fn on_keys<T: Send + 'static>(
+pub(super) async fn on_keys<T: Send + 'static>(
     app: &App,
     work: impl FnOnce(&App, &Keyring) -> Result<T, SecretError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let app = app.clone();
     let done = tokio::task::spawn_blocking(move || work(&app, &app.secret_keys)).await;
     let done = done.map_err(|error| internal("work on secrets failed", &error))?;
-    done.map_err(|error| {
-        let message = error.to_string();
-        match error {
-            SecretError::Store(error) => error.into(),
-            SecretError::NoKey | SecretError::TooMany => {
-                ApiError::new(ErrorCode::Conflict, message)
-            }
-            SecretError::Busy => ApiError::new(ErrorCode::Unavailable, message),
-            // Nothing but a person helps here, so it is said and not only logged.
-            SecretError::OtherKey { .. } | SecretError::Damaged(_) | SecretError::Seal => {
-                tracing::error!(%error, "a secret cannot be opened");
-                ApiError::new(ErrorCode::Internal, message)
-            }
+    done.map_err(not_opened)
+}
+
+pub(super) fn not_opened(error: SecretError) -> ApiError {
+    let message = error.to_string();
+    match error {
+        SecretError::Store(error) => error.into(),
+        SecretError::NoKey | SecretError::TooMany => ApiError::new(ErrorCode::Conflict, message),
+        SecretError::Busy => ApiError::new(ErrorCode::Unavailable, message),
+        // Nothing but a person helps here, so it is said and not only logged.
+        SecretError::OtherKey { .. } | SecretError::Damaged(_) | SecretError::Seal => {
+            tracing::error!(%error, "a secret cannot be opened");
+            ApiError::new(ErrorCode::Internal, message)
         }
-    })
+    }
 }
 
 fn view(about: &SecretAbout) -> SecretView {

@@ -5,12 +5,12 @@ use delta_core::attempt::Report;
 use delta_core::bound::{attempt_must_end_by, run_must_end_by};
 use delta_core::lease::Revocation;
 use delta_core::why::{Scene, SeenAgent, why};
-use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, Settings, Span, Text};
+use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, RunState, Settings, Span, Text};
 use delta_store::read::{JobRows, RunRows};
 use delta_wire::StepResult;
 use delta_wire::api::{
     ArtifactView, AttemptView, CancelView, JobSummary, JobView, LeaseView, LogView, ProgressView,
-    ReportedView, RunSummary, RunView, Trust, Why,
+    ReportedView, RunSummary, RunView, Trigger, Trust, Why,
 };
 use delta_wire::states::{JobState, RunOutcome};
 
@@ -53,7 +53,7 @@ pub fn run_summary(run: &Run, settings: &Settings) -> RunSummary {
         started_at: run.started_at.map(at),
         ended_at: run.ended_at.map(at),
         must_end_by: run_must_end_by(run, settings).map(at),
-        why: will_fail(run),
+        why: will_fail(run).or_else(|| waits(run)),
         cancel: run.cancel.as_ref().map(|it| cancel(it.at, &it.by)),
     }
 }
@@ -69,6 +69,20 @@ fn cancel(asked_at: Millis, by: &str) -> CancelView {
         by: by.into(),
         reason: reason.map(Into::into),
     }
+}
+
+/// A stranger's request is planned when somebody says so.
+fn waits(run: &Run) -> Option<Why> {
+    let trigger = run.header.trigger.as_deref().and_then(Trigger::from_text)?;
+    let planning = run.state == RunState::Planning && run.cancel.is_none();
+    (trigger.gated && planning).then(|| Why {
+        code: "waits_for_approval".into(),
+        message: format!(
+            "It comes from another repository: it is planned once somebody approves it, with \
+             delta-ci approve {}.",
+            run.id
+        ),
+    })
 }
 
 /// A12: a lost required job is said at once, while the others go on.

@@ -5,6 +5,7 @@
 
 mod keys;
 mod seal;
+mod webhooks;
 
 use delta_core::run::RunHeader;
 use delta_core::{Millis, Policy, Text};
@@ -16,6 +17,7 @@ use zeroize::Zeroizing;
 
 pub use keys::{KeyError, KeySource, KeyText, Keyring};
 use seal::Value;
+pub use webhooks::{open_webhook, seal_webhook};
 
 /// All secrets of a server. A list of them is one answer, and an honest installation has hundreds.
 const MAX_STORED: usize = 10_000;
@@ -158,7 +160,8 @@ pub fn rotate(reader: &dyn Reader, keys: &Keyring, now: Millis) -> Result<(u64, 
     for about in all.iter().filter(|about| about.key != first) {
         rotated += u64::from(reseal(reader, keys, &about.id, now)?);
     }
-    Ok((rotated, all.len() as u64))
+    let (webhooks, repositories) = webhooks::rotate(reader, keys, now)?;
+    Ok((rotated + webhooks, all.len() as u64 + repositories))
 }
 
 /// Seals one anew; false when it is gone or somebody did it meanwhile.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use delta_core::world::Edits;
 use delta_core::{
-    Attempt, AttemptId, Command, Context, Decision, Millis, Reply, Stop, Want, World, decide,
+    Attempt, AttemptId, Command, Context, Decision, Fact, Millis, Reply, Stop, Want, World, decide,
 };
 use delta_store::{CommitError, Store, StoreError, Writes};
 
@@ -155,16 +155,18 @@ impl<'a> Batch<'a> {
         } = decision;
         let created = match &reply {
             Reply::Created {
-                run,
-                replayed: false,
-            } => {
-                let jobs = (1..).zip(specs);
-                let specs = jobs.map(|(n, spec)| (run.job(n), spec.clone()));
-                self.writes.specs.extend(specs);
-                created(&edits)
-            }
+                replayed: false, ..
+            } => created(&edits),
             _ => None,
         };
+        // A plan that comes later makes jobs, too.
+        for fact in record.iter().flat_map(|record| &record.facts) {
+            if let Fact::JobCreated(job) = fact
+                && let Some(spec) = specs.get(job.id.n as usize - 1)
+            {
+                self.writes.specs.push((job.id, spec.clone()));
+            }
+        }
         if let Reply::Stale(_) = &reply {
             self.shared.metrics.stale.inc();
         }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 
 use delta_core::{AttemptId, Digest, JobId, LeaseKey, Millis, Run, RunId, Text, Want, World};
 use delta_store::agents::{AgentRow, AgentSeen, Agents};
+use delta_store::forges::{Approval, Forges, ReportRow, RepositoryRow};
 use delta_store::memory::{MemoryReader, MemoryStore};
 use delta_store::queues::{QueueRow, Queues};
 use delta_store::read::{
@@ -273,6 +274,60 @@ impl Queues for TestReader {
 
     fn put_queue(&self, queue: &QueueRow) -> Result<(), StoreError> {
         self.there()?.put_queue(queue)
+    }
+}
+
+impl Forges for TestReader {
+    fn repositories(&self) -> Result<Vec<RepositoryRow>, StoreError> {
+        self.there()?.repositories()
+    }
+
+    fn repository(&self, name: &str) -> Result<Option<RepositoryRow>, StoreError> {
+        self.there()?.repository(name)
+    }
+
+    fn put_repository(&self, row: &RepositoryRow, old: Option<u64>) -> Result<bool, StoreError> {
+        self.there()?.put_repository(row, old)
+    }
+
+    fn remove_repository(&self, name: &str) -> Result<bool, StoreError> {
+        self.there()?.remove_repository(name)
+    }
+
+    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError> {
+        self.there()?.reports_due(now, limit)
+    }
+
+    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError> {
+        self.there()?.report(run)
+    }
+
+    fn take_report(&self, seen: &ReportRow, until: Millis) -> Result<bool, StoreError> {
+        self.there()?.take_report(seen, until)
+    }
+
+    fn put_report(&self, row: &ReportRow) -> Result<(), StoreError> {
+        self.there()?.put_report(row)
+    }
+
+    fn remove_report(&self, run: RunId) -> Result<(), StoreError> {
+        self.there()?.remove_report(run)
+    }
+
+    fn approve(&self, run: RunId, approval: &Approval) -> Result<(), StoreError> {
+        self.there()?.approve(run, approval)
+    }
+
+    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError> {
+        self.there()?.approval(run)
+    }
+
+    fn put_plan(&self, run: RunId, text: &str) -> Result<(), StoreError> {
+        self.there()?.put_plan(run, text)
+    }
+
+    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
+        self.there()?.plan(run)
     }
 }
 

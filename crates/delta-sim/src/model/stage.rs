@@ -97,6 +97,7 @@ pub fn header(run_timeout: Span) -> RunHeader {
         queue: None,
         unique: None,
         keep: None,
+        trigger: None,
     }
 }
 

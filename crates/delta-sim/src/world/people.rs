@@ -49,6 +49,7 @@ pub fn wish(rng: &mut Rng, rerun_of: Option<RunId>) -> Wish {
         queue: None,
         unique: None,
         keep: None,
+        trigger: None,
     };
     let planned = rng.per_mille(300);
     Wish {

@@ -75,6 +75,12 @@ pub struct RunHeaderPart {
         skip_serializing_if = "Option::is_none"
     )]
     keep: Option<Span>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    trigger: Option<Text>,
 }
 
 /// A key, and until when nobody else may have it.

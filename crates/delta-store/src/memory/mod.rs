@@ -5,6 +5,7 @@
 //! commit can be ordered in advance.
 
 mod agents;
+mod forges;
 mod queues;
 mod reader;
 mod results;

@@ -10,6 +10,7 @@ use delta_core::{
 use super::results::ResultTable;
 use crate::agents::AgentRow;
 use crate::events::{self, Tip};
+use crate::forges::{Approval, ReportRow, RepositoryRow, STAGE_NONE};
 use crate::index::Index;
 use crate::queues::QueueRow;
 use crate::read::{Credential, StoredEvent};
@@ -34,6 +35,10 @@ pub(super) struct Tables {
     pub newest: Millis,
     pub flushes: u64,
     pub queues: BTreeMap<Text, QueueRow>,
+    pub repositories: BTreeMap<Text, RepositoryRow>,
+    pub reports: BTreeMap<RunId, ReportRow>,
+    pub approvals: BTreeMap<RunId, Approval>,
+    pub plans: BTreeMap<RunId, Text>,
     keys: BTreeMap<Digest, RunId>,
     uniques: BTreeMap<Digest, BTreeSet<RunId>>,
 }
@@ -57,6 +62,10 @@ impl Tables {
             newest: Millis::ZERO,
             flushes: 0,
             queues: BTreeMap::new(),
+            repositories: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            approvals: BTreeMap::new(),
+            plans: BTreeMap::new(),
             keys: BTreeMap::new(),
             uniques: BTreeMap::new(),
         }
@@ -154,6 +163,9 @@ impl Tables {
             if let Some(unique) = run.header.unique {
                 self.uniques.entry(unique.key).or_default().insert(*id);
             }
+            if run.header.needs_report && !self.runs.contains_key(id) {
+                self.reports.insert(*id, first_report(run));
+            }
             self.index.put_run(run);
             self.runs.insert(*id, run.clone());
         }
@@ -199,6 +211,9 @@ impl Tables {
         self.tombstones.insert(id, self.tip(id));
         self.events.remove(&id);
         self.results.forget(id);
+        self.reports.remove(&id);
+        self.approvals.remove(&id);
+        self.plans.remove(&id);
         self.index.forget_run(id);
         if let Some(run) = self.runs.remove(&id) {
             if let Some((key, _)) = run.header.idempotency {
@@ -212,5 +227,16 @@ impl Tables {
         self.specs.retain(|job, _| job.run != id);
         self.attempts.retain(|attempt, _| attempt.run() != id);
         self.past_leases.retain(|key, _| key.attempt.run() != id);
+    }
+}
+
+/// What is owed about a run that was just made.
+fn first_report(run: &Run) -> ReportRow {
+    ReportRow {
+        run: run.id,
+        stage: STAGE_NONE,
+        tries: 0,
+        next_at: run.created_at,
+        why: "".into(),
     }
 }

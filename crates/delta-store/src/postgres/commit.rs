@@ -131,16 +131,21 @@ impl<'a> Plan<'a> {
 
     fn runs(&mut self, writes: &'a Writes, reading: &Reading) {
         let (mut inserted, mut updated) = (Rows::default(), Rows::default());
+        let mut reports = Rows::default();
         for (id, run) in &writes.edits.runs {
             let (key, moving) = ([Value::Id(*id)], rows::run_moving(run));
             if reading.new_runs.contains(id) {
                 inserted.push(key.into_iter().chain(rows::run_fixed(run)).chain(moving));
+                if run.header.needs_report {
+                    reports.push(rows::first_report(run));
+                }
             } else {
                 updated.push(key.into_iter().chain(moving));
             }
         }
         self.add(Sql::InsertRuns, inserted);
         self.add(Sql::UpdateRuns, updated);
+        self.add(Sql::InsertReports, reports);
     }
 
     fn jobs(&mut self, writes: &'a Writes, reading: &Reading, projects: &Projects<'a>) {

@@ -19,6 +19,7 @@ mod commit;
 mod connect;
 mod credentials;
 mod error;
+mod forges;
 mod join;
 mod listen;
 mod load;

@@ -29,6 +29,27 @@ pub(super) const RUN_FIXED: Columns = &[
     ("created_at", "int8"),
 ];
 
+/// The outbox's row of a new run.
+pub(super) const REPORT: Columns = &[
+    ("run_id", "uuid"),
+    ("project", "text"),
+    ("stage", "int8"),
+    ("tries", "int8"),
+    ("next_at", "int8"),
+    ("why", "text"),
+];
+
+pub(super) fn first_report(run: &Run) -> [Value<'_>; 6] {
+    [
+        Value::Id(run.id),
+        Value::Text(&run.header.project),
+        Value::Int(0),
+        Value::Int(0),
+        Value::Int(run.created_at.0),
+        Value::Text(""),
+    ]
+}
+
 pub(super) const RUN_MOVING: Columns = &[
     ("state", "text"),
     ("outcome", "text"),

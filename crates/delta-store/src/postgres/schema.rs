@@ -42,6 +42,10 @@ const STEPS: &[Migration] = &[
         version: 8,
         sql: include_str!("../../migrations/postgres/0008_functions.sql"),
     },
+    Migration {
+        version: 9,
+        sql: include_str!("../../migrations/postgres/0009_forges.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

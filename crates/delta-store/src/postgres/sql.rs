@@ -3,7 +3,7 @@
 
 use super::rows::{
     ATTEMPT_FIXED, ATTEMPT_KEY, ATTEMPT_MOVING, ATTEMPT_RENEWED, Columns, JOB_FIXED, JOB_KEY,
-    JOB_MOVING, JOB_READ, LEASE, RUN_FIXED, RUN_KEY, RUN_MOVING, RUN_READ,
+    JOB_MOVING, JOB_READ, LEASE, REPORT, RUN_FIXED, RUN_KEY, RUN_MOVING, RUN_READ,
 };
 use super::sql_read;
 
@@ -22,7 +22,7 @@ statements! {
     Lock, LockAtOnce, Tips, Jobs, Attempts, CurrentAttempts, LiveJobs, LiveAttempts, PastLeases,
     Keys, LockUniques, Uniques, Holders,
     ClaimOne, ClaimSome, MatchKeys,
-    InsertRuns, UpdateRuns, InsertJobs, UpdateJobs, InsertAttempts, UpdateAttempts,
+    InsertRuns, InsertReports, UpdateRuns, InsertJobs, UpdateJobs, InsertAttempts, UpdateAttempts,
     RenewAttempts, InsertPastLeases, InsertEvents, EnterQueue, LeaveQueue, InsertHolders,
     DeleteHolders, InsertDelayed, DeleteDelayed, Notify,
     DueRuns, DueLeases, DueDelayed, Leased, Specs, NewestMoment, EventIsThere,
@@ -33,7 +33,9 @@ statements! {
     DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, WithdrawResults,
     SizesOfResults, PutResultClaim, LeaseResults,
     LeaseClaim, RunResults, RunClaims, ResultPage, TestHistory, Secrets, Secret, SecretsFor,
-    NewSecret, ReplaceSecret, RemoveSecret, Queues, PutQueue, RemoveQueue, Ping, Stats,
+    NewSecret, ReplaceSecret, RemoveSecret, Queues, PutQueue, RemoveQueue, Repositories, Repository,
+    NewRepository, ReplaceRepository, RemoveRepository, ReportsDue, Report, TakeReport, PutReport,
+    RemoveReport, Approve, Approval, PutPlan, ReadPlan, Ping, Stats,
 }
 
 impl Sql {
@@ -148,6 +150,7 @@ impl Sql {
     fn writing(self) -> String {
         match self {
             Sql::InsertRuns => insert("runs", &[RUN_KEY, RUN_FIXED, RUN_MOVING]),
+            Sql::InsertReports => insert("reports", &[REPORT]),
             Sql::UpdateRuns => update("runs", RUN_KEY, &[RUN_MOVING]),
             Sql::InsertJobs => insert("jobs", &[JOB_KEY, JOB_FIXED, JOB_MOVING]),
             Sql::UpdateJobs => update("jobs", JOB_KEY, &[JOB_MOVING]),

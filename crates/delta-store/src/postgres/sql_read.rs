@@ -56,6 +56,20 @@ pub(super) fn text(sql: Sql) -> String {
         Sql::Queues => super::queues::READ.into(),
         Sql::PutQueue => super::queues::PUT.into(),
         Sql::RemoveQueue => super::queues::REMOVE.into(),
+        Sql::Repositories
+        | Sql::Repository
+        | Sql::NewRepository
+        | Sql::ReplaceRepository
+        | Sql::RemoveRepository
+        | Sql::ReportsDue
+        | Sql::Report
+        | Sql::TakeReport
+        | Sql::PutReport
+        | Sql::RemoveReport
+        | Sql::Approve
+        | Sql::Approval
+        | Sql::PutPlan
+        | Sql::ReadPlan => super::forges::text(sql),
         Sql::PutResults
         | Sql::WithdrawResults
         | Sql::SizesOfResults

@@ -17,7 +17,10 @@ use crate::{Due, StoreError};
 
 /// Tables with rows of a run, children first. A run whose jobs are all resolved has nothing in the
 /// queue and no holder.
-const OF_A_RUN: [&str; 7] = [
+const OF_A_RUN: [&str; 10] = [
+    "plans",
+    "reports",
+    "approvals",
     "results",
     "result_claims",
     "delayed",

@@ -10,6 +10,7 @@ mod cache;
 mod commit;
 mod connection;
 mod credentials;
+mod forges;
 mod open;
 mod prune;
 mod queues;

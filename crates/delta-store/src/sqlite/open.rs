@@ -51,6 +51,10 @@ const MIGRATIONS: &[Migration] = &[
         version: 8,
         sql: include_str!("../../migrations/sqlite/0008_functions.sql"),
     },
+    Migration {
+        version: 9,
+        sql: include_str!("../../migrations/sqlite/0009_forges.sql"),
+    },
 ];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller

@@ -11,7 +11,10 @@ use crate::StoreError;
 use crate::codec::column;
 
 /// Every table that has rows of a run, the run itself last.
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 12] = [
+    "plans",
+    "reports",
+    "approvals",
     "results",
     "result_claims",
     "delayed",

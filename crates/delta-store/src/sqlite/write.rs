@@ -15,6 +15,7 @@ use crate::events::EventRow;
 #[derive(Clone, Copy)]
 enum Sql {
     InsertRun,
+    InsertReport,
     UpdateRun,
     InsertJob,
     UpdateJob,
@@ -41,6 +42,10 @@ impl Sql {
                  unique_key, header) \
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?13, ?15, ?16, \
                  ?17, ?18, ?19, ?20, ?21, ?22)"
+            }
+            Sql::InsertReport => {
+                "INSERT INTO reports (run_id, project, stage, tries, next_at, why) \
+                 VALUES (?1, ?2, 0, 0, ?3, '')"
             }
             // The header of a run never changes.
             Sql::UpdateRun => {
@@ -255,6 +260,19 @@ impl<'c> Write<'c> {
         values.put(header.queue.as_deref())?;
         values.put(header.unique.map(|it| it.key))?;
         values.put(json::encode_header(header))?;
+        values.run()?;
+        match header.needs_report {
+            true => self.insert_report(run),
+            false => Ok(()),
+        }
+    }
+
+    /// The outbox's row, in the commit that makes the run.
+    fn insert_report(&mut self, run: &Run) -> Result<(), StoreError> {
+        let mut values = self.values(Sql::InsertReport)?;
+        values.put(column::run_bytes(run.id))?;
+        values.put(&*run.header.project)?;
+        values.put(run.created_at.0)?;
         values.run()
     }
 

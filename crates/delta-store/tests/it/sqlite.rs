@@ -82,6 +82,7 @@ const AS_VERSION_4: &str = "CREATE TABLE queue (run_id BLOB NOT NULL, job INTEGE
     ALTER TABLE events RENAME COLUMN first TO version; \
     ALTER TABLE events DROP COLUMN records; \
     DROP TABLE secrets; DROP TABLE results; DROP TABLE result_claims; DROP TABLE queues; \
+    DROP TABLE repositories; DROP TABLE reports; DROP TABLE approvals; DROP TABLE plans; \
     DROP INDEX runs_plain; DROP INDEX runs_queue; DROP INDEX runs_dead; DROP INDEX runs_unique; \
     DROP INDEX runs_kept; ALTER TABLE runs DROP COLUMN queue; \
     ALTER TABLE runs DROP COLUMN unique_key; ALTER TABLE runs DROP COLUMN keep_until; \

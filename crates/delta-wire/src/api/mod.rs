@@ -12,6 +12,7 @@ pub mod functions;
 pub mod graph;
 pub mod list;
 pub mod log;
+pub mod repositories;
 pub mod requests;
 pub mod results;
 pub mod secrets;
@@ -33,6 +34,9 @@ pub use functions::{
 };
 pub use list::ListRuns;
 pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
+pub use repositories::{
+    DeliveryView, ForgeName, ForkPolicy, PutRepository, RepositoryView, Trigger, TriggerEvent,
+};
 pub use requests::{CancelRequest, RerunRequest};
 pub use results::{
     FindTest, ListTests, PastTest, TestCounts, TestHistory, TestList, TestStanding, TestStatus,

@@ -200,6 +200,7 @@ fn golden_run(id: RunId) -> Run {
             queue: None,
             unique: None,
             keep: None,
+            trigger: None,
         },
         state: RunState::Created,
         outcome: None,

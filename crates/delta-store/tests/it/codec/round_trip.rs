@@ -47,7 +47,7 @@ prop_compose! {
         numbers in (any::<u32>(), any::<i32>(), of(any::<u128>())),
         spans in (span(), span(), span()),
         idempotency in of((digests(), digests())),
-        function in (of(text()), of((digests(), millis())), of(span())),
+        function in (of(text()), of((digests(), millis())), of(span()), of(text())),
     ) -> RunHeader {
         RunHeader {
             project: texts.0,
@@ -68,6 +68,7 @@ prop_compose! {
             queue: function.0,
             unique: function.1.map(|(key, until)| Unique { key, until }),
             keep: function.2,
+            trigger: function.3,
         }
     }
 }

@@ -98,6 +98,7 @@ pub fn header() -> RunHeader {
         queue: None,
         unique: None,
         keep: None,
+        trigger: None,
     }
 }
 

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod credentials;
 pub mod durability;
 pub mod faulty;
+pub mod forges;
 pub mod functions;
 pub mod history;
 pub mod queue;
@@ -122,6 +123,13 @@ macro_rules! conformance {
                 a_run_that_says_how_long_it_is_kept_goes_then
                 a_function_has_its_own_delays
                 what_is_set_about_queues_is_kept
+            }
+            forges {
+                repositories_are_kept_replaced_and_removed
+                what_is_owed_is_written_with_its_run_and_follows_it
+                a_report_is_taken_by_one_of_many
+                a_delivery_makes_one_run_however_often_it_comes
+                an_approval_is_kept_and_goes_with_its_run
             }
             races {
                 many_runners_each_get_their_own

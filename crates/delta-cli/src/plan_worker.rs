@@ -1,0 +1,243 @@
+//! The processes behind planning: one fetches a commit, one plans it. Both are started by a server,
+//! read one order from standard input, answer once on standard output, and end. Nobody types them.
+//!
+//! The one that plans reads a stranger's files: it limits its own time and memory before it looks
+//! at them, and has no credential.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use delta_planner::{Changed, Event, FILE_NAME, Facts, MAX_FILE_BYTES};
+use delta_wire::api::TriggerEvent;
+use delta_wire::planning::{FETCH_WORKER, FetchAnswer, FetchOrder, PLAN_WORKER};
+use delta_wire::planning::{PlanAnswer, PlanOrder};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Bytes of an order.
+const MAX_ORDER: u64 = 4 << 20;
+/// Bytes of a list of changed files: a million paths.
+const MAX_CHANGES: usize = 64 << 20;
+/// Files that a process may have open.
+const MAX_FILES: u64 = 256;
+
+/// Does what the word says, if it is one of ours.
+pub fn main(word: &str) -> Option<ExitCode> {
+    let done = match word {
+        FETCH_WORKER => answer(fetch),
+        PLAN_WORKER => answer(plan),
+        _ => return None,
+    };
+    Some(done.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
+}
+
+fn answer<O: DeserializeOwned, A: Serialize>(
+    work: impl FnOnce(O) -> std::io::Result<A>,
+) -> std::io::Result<()> {
+    let mut text = Vec::new();
+    std::io::stdin().take(MAX_ORDER).read_to_end(&mut text)?;
+    let answer = work(serde_json::from_slice(&text)?)?;
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, &answer)?;
+    out.flush()
+}
+
+fn fetch(order: FetchOrder) -> std::io::Result<FetchAnswer> {
+    let home = tempfile::tempdir()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let done = runtime.block_on(delta_agent::checkout::mirror(&order, home.path()));
+    Ok(match done {
+        Ok(it) => FetchAnswer::Fetched {
+            head: it.head,
+            base: it.base,
+        },
+        Err(why) => FetchAnswer::Failed(why.to_string()),
+    })
+}
+
+fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
+    limit(Resource::Cpu, order.cpu_seconds)?;
+    limit(Resource::As, order.memory_bytes)?;
+    limit(Resource::Core, 0)?;
+    limit(Resource::Nofile, MAX_FILES)?;
+    // Nothing it does writes a file.
+    limit(Resource::Fsize, 0)?;
+    let source = Source {
+        mirror: Path::new(&order.mirror),
+        commit: &order.commit,
+    };
+    let bytes = match source.file(FILE_NAME)? {
+        Found::Bytes(bytes) => bytes,
+        Found::TooLarge => {
+            let why = format!("{FILE_NAME} has more than {MAX_FILE_BYTES} bytes");
+            return Ok(PlanAnswer::Fault(why));
+        }
+        Found::Missing => {
+            let why = format!("there is no {FILE_NAME}");
+            return Ok(PlanAnswer::Empty(why));
+        }
+    };
+    let pipeline = match delta_planner::parse(FILE_NAME, &bytes) {
+        Ok(pipeline) => pipeline,
+        Err(diagnostics) => return Ok(PlanAnswer::Fault(diagnostics.to_string())),
+    };
+    let facts = facts(&order, source.changed(&order)?);
+    let plan = match delta_planner::plan(&pipeline, &facts) {
+        Ok(plan) => plan,
+        Err(faults) => {
+            let lines: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            return Ok(PlanAnswer::Fault(lines.join("\n")));
+        }
+    };
+    let reason = |name: &str, reason: &str| serde_json::json!({"name": name, "reason": reason});
+    let included = plan.jobs.iter().map(|it| reason(&it.job.name, &it.reason));
+    let omitted = plan.omitted.iter().map(|it| reason(&it.name, &it.reason));
+    let said = serde_json::json!({
+        "jobs": included.collect::<Vec<_>>(),
+        "omitted": omitted.collect::<Vec<_>>(),
+    });
+    Ok(match plan.jobs.is_empty() {
+        true => PlanAnswer::Nothing { plan: said },
+        false => PlanAnswer::Jobs {
+            request: plan.to_request(),
+            plan: said,
+        },
+    })
+}
+
+fn limit(what: Resource, most: u64) -> std::io::Result<()> {
+    let limit = Rlimit {
+        current: Some(most),
+        maximum: Some(most),
+    };
+    setrlimit(what, limit).map_err(Into::into)
+}
+
+fn facts(order: &PlanOrder, changed: Changed) -> Facts {
+    let trigger = &order.trigger;
+    let short = |prefix: &str| {
+        let name = order.git_ref.as_deref()?.strip_prefix(prefix)?;
+        Some(name.to_owned())
+    };
+    let event = match trigger.event {
+        TriggerEvent::Push => Event::Push,
+        TriggerEvent::Tag => Event::Tag,
+        TriggerEvent::PullRequest => Event::PullRequest,
+    };
+    Facts {
+        event,
+        branch: short("refs/heads/").filter(|_| event == Event::Push),
+        tag: short("refs/tags/").filter(|_| event == Event::Tag),
+        git_ref: order.git_ref.clone(),
+        target: trigger.base.clone(),
+        source: trigger.source.clone(),
+        changed,
+        trusted: order.trusted,
+        ..Facts::manual()
+    }
+}
+
+/// A commit in a repository without a work tree.
+struct Source<'s> {
+    mirror: &'s Path,
+    commit: &'s str,
+}
+
+enum Found {
+    Bytes(Vec<u8>),
+    TooLarge,
+    Missing,
+}
+
+impl Source<'_> {
+    /// A file of the commit; a link is no file.
+    fn file(&self, path: &str) -> std::io::Result<Found> {
+        let listed = self.git(&[
+            "ls-tree",
+            "-z",
+            "--full-tree",
+            "-l",
+            self.commit,
+            "--",
+            path,
+        ]);
+        let listed = String::from_utf8_lossy(&listed?).into_owned();
+        // `100644 blob HASH    SIZE\tPATH`
+        let mut words = listed.split_ascii_whitespace();
+        let (mode, _, hash) = (words.next(), words.next(), words.next());
+        let size: Option<usize> = words.next().and_then(|size| size.parse().ok());
+        match (mode, hash, size) {
+            (Some("100644" | "100755"), Some(hash), Some(size)) if size <= MAX_FILE_BYTES => {
+                self.git(&["cat-file", "blob", hash]).map(Found::Bytes)
+            }
+            (Some("100644" | "100755"), _, Some(_)) => Ok(Found::TooLarge),
+            _ => Ok(Found::Missing),
+        }
+    }
+
+    /// What changed since what the commit is compared with.
+    fn changed(&self, order: &PlanOrder) -> std::io::Result<Changed> {
+        let unknown = |why: &str| Ok(Changed::Unknown(why.to_owned()));
+        let Some(base) = &order.base else {
+            return unknown("there is nothing to compare the commit with");
+        };
+        let whole = format!("{base}^{{commit}}");
+        if self.git(&["cat-file", "-e", &whole]).is_err() {
+            return unknown("what it is compared with is not in the repository any more");
+        }
+        // A request is compared with where it left its branch, a push with what was there before.
+        let range = match order.trigger.event {
+            TriggerEvent::PullRequest => format!("{base}...{}", self.commit),
+            TriggerEvent::Push | TriggerEvent::Tag => format!("{base}..{}", self.commit),
+        };
+        let diff = self.git(&["diff", "--name-only", "-z", "--no-renames", &range, "--"]);
+        let Ok(listed) = diff else {
+            return unknown("git does not tell what changed");
+        };
+        if listed.len() >= MAX_CHANGES {
+            return unknown("too much changed to be listed");
+        }
+        let paths = listed.split(|byte| *byte == 0).filter(|it| !it.is_empty());
+        let mut files = Vec::new();
+        for path in paths {
+            match std::str::from_utf8(path) {
+                Ok(path) => files.push(path.to_owned()),
+                Err(_) => return unknown("a changed file has a name that is no UTF-8"),
+            }
+        }
+        Ok(Changed::files(files))
+    }
+
+    /// git, without anybody's configuration and within small windows of memory.
+    fn git(&self, arguments: &[&str]) -> std::io::Result<Vec<u8>> {
+        let mut child = Command::new("git")
+            .args(["-c", "core.packedGitWindowSize=32m"])
+            .args(["-c", "core.packedGitLimit=256m"])
+            .args(["-c", "core.hooksPath=/dev/null", "-c", "diff.external="])
+            .arg("--git-dir")
+            .arg(self.mirror)
+            .args(arguments)
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env("GIT_ATTR_NOSYSTEM", "1")
+            .env("GIT_ALLOW_PROTOCOL", "none")
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut printed = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            stdout.take(MAX_CHANGES as u64).read_to_end(&mut printed)?;
+        }
+        let status = child.wait()?;
+        match status.success() {
+            true => Ok(printed),
+            false => Err(std::io::Error::other("git failed")),
+        }
+    }
+}

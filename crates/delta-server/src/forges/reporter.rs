@@ -1,0 +1,376 @@
+//! The reporter: tells forges about runs, from the outbox, in order, until they have heard (A44).
+//!
+//! A run's row is in the outbox from the commit that made it. The reporter takes a row for a while,
+//! publishes what the run is now, and writes down that it did. If it dies in between, the row comes
+//! back, and whoever takes it looks at the forge first: a status is there once. A run is REPORTED
+//! after the forge said yes, and not before (R11, SM-17).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use delta_core::policy::{Backoff, retry_delay};
+use delta_core::{Command, Millis, Span};
+use delta_forge::{Client, Outgoing, Secret, Verdict};
+use delta_store::forges::{ReportRow, STAGE_DONE, STAGE_FINAL, stage_of};
+use delta_store::read::{Reader, RunRows};
+use delta_wire::api::Trigger;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{Registered, summary};
+use crate::http::App;
+use crate::writer::NotDone;
+
+/// How often the outbox is looked at: what a person sees at the forge is this old at most.
+const EVERY: Duration = Duration::from_millis(500);
+/// Rows taken in one pass, and told about at once.
+const AT_ONCE: usize = 16;
+/// How long one request may take.
+pub const REQUEST: Duration = Duration::from_secs(10);
+/// How long telling about one run may take, with all its pages.
+const TELLING: Duration = Duration::from_secs(25);
+/// How long a row is taken for: longer than the telling.
+const TAKEN: Span = Span::secs(30);
+/// Between tries: doubling, with jitter.
+const BACKOFF: Backoff = Backoff {
+    base: Span::secs(2),
+    cap: Span::minutes(5),
+};
+/// A clear no changes when somebody changes something.
+const REFUSED: Span = Span::minutes(15);
+/// How long an outgoing webhook is tried.
+const NOTIFYING: Span = Span::hours(24);
+/// Characters of what was in the way that are kept.
+const MAX_WHY: usize = 300;
+
+pub struct Reporter {
+    pub app: App,
+    pub client: Client,
+    pub public_url: Option<String>,
+    /// This server's own: no other takes a row until the same moment.
+    pub apart: Span,
+}
+
+/// Less than three seconds, as chance has it.
+pub fn apart() -> Span {
+    let mut bytes = [0; 2];
+    // Without chance two servers may tell the same twice, which does no harm.
+    let _ = getrandom::fill(&mut bytes);
+    Span(i64::from(u16::from_be_bytes(bytes) % 3000))
+}
+
+/// What one pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    pub told: usize,
+    pub later: usize,
+}
+
+/// Everything that telling about a run needs.
+struct Case {
+    rows: RunRows,
+    /// None where there is nobody to tell any more.
+    whom: Option<(Registered, Trigger)>,
+    status: Option<delta_forge::Status>,
+    token: Option<Secret>,
+}
+
+impl Reporter {
+    pub async fn run(self, stop: CancellationToken) {
+        let this = Arc::new(self);
+        let mut tick = tokio::time::interval(EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            // What was begun is finished: a try that is cut off counts as one.
+            if let Err(why) = this.run_once(this.app.writer.now()).await {
+                tracing::warn!(
+                    why,
+                    "the outbox could not be read; the next look finds it again"
+                );
+            }
+        }
+    }
+
+    /// One look at the outbox at this moment.
+    pub async fn run_once(self: &Arc<Self>, now: Millis) -> Result<Told, String> {
+        let due = self
+            .read(move |reader| reader.reports_due(now, AT_ONCE))
+            .await?;
+        let mut telling = JoinSet::new();
+        for row in due {
+            let this = self.clone();
+            telling.spawn(async move { this.tell(row, now).await });
+        }
+        let mut told = Told::default();
+        while let Some(done) = telling.join_next().await {
+            match done {
+                Ok(Ok(true)) => told.told += 1,
+                Ok(Ok(false)) => told.later += 1,
+                Ok(Err(why)) => return Err(why),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(told)
+    }
+
+    /// Takes a row and tells what there is to tell; false when it is to be tried again, or somebody
+    /// else has it.
+    async fn tell(&self, row: ReportRow, now: Millis) -> Result<bool, String> {
+        let (seen, until) = (row.clone(), now + TAKEN.plus(self.apart));
+        let taken = self.read(move |reader| reader.take_report(&seen, until));
+        if !taken.await? {
+            return Ok(false);
+        }
+        let Some(case) = self.case(&row).await? else {
+            // The run itself is gone.
+            self.remove(&row).await?;
+            return Ok(true);
+        };
+        let goal = stage_of(&case.rows.run);
+        let mut row = row;
+        if row.stage < STAGE_FINAL && row.stage < goal {
+            let verdict = self.publish(&case, row.tries > 0, now).await;
+            if let Some(after) = pause(&verdict, row.tries) {
+                return self.later(row, verdict, now + after).await;
+            }
+            row.stage = goal.min(STAGE_FINAL);
+            row.tries = 0;
+            row.next_at = now;
+            row.why = "".into();
+            let told = row.clone();
+            self.read(move |reader| reader.put_report(&told)).await?;
+        }
+        if goal < STAGE_DONE {
+            return Ok(true);
+        }
+        if !self.reported(&case).await? {
+            return Ok(false);
+        }
+        match self.notify(&case, now).await {
+            Some(verdict) if self.is_worth_it(&case, now) => {
+                let after = pause(&verdict, row.tries);
+                match after {
+                    Some(after) => self.later(row, verdict, now + after).await,
+                    None => self.remove(&row).await.map(|()| true),
+                }
+            }
+            _ => self.remove(&row).await.map(|()| true),
+        }
+    }
+
+    /// Reads what there is to know about a run; none when it is gone.
+    async fn case(&self, row: &ReportRow) -> Result<Option<Case>, String> {
+        let (app, run) = (self.app.clone(), row.run);
+        let public_url = self.public_url.clone();
+        let found = tokio::task::spawn_blocking(move || {
+            let reader: &dyn Reader = &*app.reader;
+            let Some(rows) = reader.run(run)? else {
+                return Ok(None);
+            };
+            let trigger = rows.run.header.trigger.as_deref();
+            let trigger = trigger.and_then(Trigger::from_text);
+            let registered = match &trigger {
+                Some(trigger) => super::find(reader, &trigger.repository)?,
+                None => None,
+            };
+            let Some((registered, trigger)) = registered.zip(trigger) else {
+                let (whom, status, token) = (None, None, None);
+                return Ok(Some(Case {
+                    rows,
+                    whom,
+                    status,
+                    token,
+                }));
+            };
+            let plan = reader.plan(run)?;
+            let about = summary::About {
+                rows: &rows,
+                trigger: &trigger,
+                tests: summary::counts(&reader.run_results(run)?),
+                plan: plan.as_deref(),
+                approved: reader.approval(run)?.is_some(),
+                public_url: public_url.as_deref(),
+            };
+            let status = summary::status(&about);
+            let token = match &registered.token {
+                Some(name) => registered.secret(reader, &app.secret_keys, name)?,
+                None => None,
+            };
+            let token = token.map(|it| Secret::new(it.value));
+            let whom = Some((registered, trigger));
+            Ok(Some(Case {
+                rows,
+                whom,
+                status,
+                token,
+            }))
+        });
+        let found = found.await.map_err(|error| error.to_string())?;
+        found.map_err(|error: crate::secrets::SecretError| error.to_string())
+    }
+
+    async fn publish(&self, case: &Case, look_first: bool, now: Millis) -> Verdict {
+        let (Some((registered, _)), Some(status)) = (&case.whom, &case.status) else {
+            return Verdict::Done { already: true };
+        };
+        let Some(name) = &registered.token else {
+            // Nobody but an outgoing webhook wants to know.
+            return Verdict::Done { already: true };
+        };
+        let Some(token) = &case.token else {
+            let why = format!("the secret {name} is not set");
+            return Verdict::Refused { why };
+        };
+        let seconds = now.0 / 1000;
+        let publish = self
+            .client
+            .publish(&registered.site, token, status, look_first, seconds);
+        let verdict = tokio::time::timeout(TELLING, publish).await;
+        let verdict = verdict.unwrap_or_else(|_| Verdict::Again {
+            after: None,
+            why: "the forge took too long".into(),
+        });
+        let metrics = self.app.metrics();
+        match &verdict {
+            Verdict::Done { .. } => metrics.statuses_published.inc(),
+            Verdict::Again { .. } => metrics.statuses_delayed.inc(),
+            Verdict::Refused { .. } => metrics.statuses_refused.inc(),
+        };
+        verdict
+    }
+
+    /// R11; false when the writer is not to be had just now.
+    async fn reported(&self, case: &Case) -> Result<bool, String> {
+        let command = Command::Report {
+            run: case.rows.run.id,
+        };
+        let sent = self.app.writer.send_duty(self.app.writer.now(), command);
+        let answer = match sent {
+            Ok(sent) => sent.answer().await,
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(_) => Ok(true),
+            Err(NotDone::Refused(refusal)) => {
+                tracing::debug!(%refusal, "a report was refused");
+                Ok(false)
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Tells whoever wants to know by an outgoing webhook; none where nobody does.
+    async fn notify(&self, case: &Case, now: Millis) -> Option<Verdict> {
+        let (registered, trigger) = case.whom.as_ref()?;
+        let notify = registered.notify.clone()?;
+        let (app, for_secret) = (self.app.clone(), registered.clone());
+        let name = notify.secret.clone();
+        let secret = tokio::task::spawn_blocking(move || {
+            for_secret.secret(&*app.reader, &app.secret_keys, &name)
+        });
+        let Ok(Ok(Some(secret))) = secret.await else {
+            let why = format!("the secret {} cannot be had", notify.secret);
+            return Some(Verdict::Refused { why });
+        };
+        let url = notify_address(&notify.url)?;
+        let body = told_body(&case.rows, trigger).to_string();
+        let id = case.rows.run.id.to_string();
+        let outgoing = Outgoing {
+            id: &id,
+            event: "run.ended",
+            timestamp: now.0 / 1000,
+            body: body.as_bytes(),
+        };
+        let secret = Secret::new(secret.value);
+        Some(self.client.deliver(&url, &secret, &outgoing).await)
+    }
+
+    /// A receiver that is gone for a day is told nothing more.
+    fn is_worth_it(&self, case: &Case, now: Millis) -> bool {
+        let ended = case.rows.run.ended_at.unwrap_or(now);
+        now.since(ended) < NOTIFYING
+    }
+
+    async fn later(&self, row: ReportRow, why: Verdict, at: Millis) -> Result<bool, String> {
+        let why = match why {
+            Verdict::Again { why, .. } | Verdict::Refused { why } => why,
+            Verdict::Done { .. } => String::new(),
+        };
+        tracing::info!(run = %row.run, why, "a forge was not told; it is tried again");
+        let row = ReportRow {
+            tries: row.tries + 1,
+            next_at: at,
+            why: why.chars().take(MAX_WHY).collect::<String>().into(),
+            ..row
+        };
+        self.read(move |reader| reader.put_report(&row)).await?;
+        Ok(false)
+    }
+
+    async fn remove(&self, row: &ReportRow) -> Result<(), String> {
+        let run = row.run;
+        self.read(move |reader| reader.remove_report(run)).await
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&dyn Reader) -> Result<T, delta_store::StoreError> + Send + 'static,
+    ) -> Result<T, String> {
+        let done = self.app.read(read).await;
+        done.map_err(|error| error.body.message)
+    }
+}
+
+/// How long to wait before the next try; none when it is done.
+fn pause(verdict: &Verdict, tries: u32) -> Option<Span> {
+    // Not drawn: rows differ by their moments already.
+    let usual = retry_delay(BACKOFF, tries + 1, u64::from(tries) * 379);
+    match verdict {
+        Verdict::Done { .. } => None,
+        Verdict::Again { after, .. } => {
+            let asked = after.map_or(0, |it| i64::try_from(it.as_millis()).unwrap_or(i64::MAX));
+            Some(Span(asked.max(usual.0)))
+        }
+        Verdict::Refused { .. } => Some(REFUSED),
+    }
+}
+
+/// What an outgoing webhook says.
+fn told_body(rows: &RunRows, trigger: &Trigger) -> serde_json::Value {
+    let run = &rows.run;
+    let header = &run.header;
+    serde_json::json!({
+        "event": "run.ended",
+        "run_id": run.id.to_string(),
+        "repository": trigger.repository,
+        "ref": header.git_ref.as_deref(),
+        "commit": header.commit.as_deref(),
+        "trigger": trigger,
+        "outcome": run.outcome.map(|it| it.name()),
+        "cause": run.cause.map(|it| it.name()),
+        "created_at": run.created_at.0,
+        "ended_at": run.ended_at.map(|at| at.0),
+        "jobs": rows.jobs.iter().map(|(job, _)| serde_json::json!({
+            "name": &*job.name,
+            "resolution": job.resolution.map(|it| it.name()),
+            "cause": job.cause.map(|it| it.name()),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+/// Where an outgoing webhook may go: https, or this machine.
+pub fn notify_address(text: &str) -> Option<reqwest::Url> {
+    let url: reqwest::Url = text.parse().ok()?;
+    let plain = url.username().is_empty() && url.password().is_none();
+    let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+    let here = host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|it| it.is_loopback());
+    let safe = url.scheme() == "https" || (url.scheme() == "http" && here);
+    (plain && safe).then_some(url)
+}

@@ -1,0 +1,69 @@
+//! Letting a stranger's run go on, and what the planner said about a run.
+
+use axum::extract::{Path, State};
+use delta_store::forges::Approval;
+use delta_wire::api::{RunView, Trigger};
+use delta_wire::{ErrorBody, ErrorCode};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::error::ApiError;
+use super::extract::User;
+use super::runs::{find, run_id};
+use super::{App, views};
+use crate::audit;
+
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(approve_run))
+        .routes(routes!(show_plan))
+}
+
+/// Let a run go on that waits for it. It stays untrusted. Repeating it changes nothing.
+#[utoipa::path(post, path = "/api/v1/runs/{id}/approve", tag = "runs",
+    params(("id" = String, Path)),
+    responses((status = 200, description = "the run as it is now", body = RunView),
+        (status = 404, body = ErrorBody),
+        (status = 409, description = "nobody has to approve it", body = ErrorBody)))]
+async fn approve_run(
+    State(app): State<App>,
+    User(who): User,
+    Path(id): Path<String>,
+) -> Result<axum::Json<RunView>, ApiError> {
+    let run = run_id(&id)?;
+    let rows = find(&app, run).await?;
+    let trigger = rows.run.header.trigger.as_deref();
+    if !trigger
+        .and_then(Trigger::from_text)
+        .is_some_and(|it| it.gated)
+    {
+        let message = "the run does not wait for anybody's approval";
+        return Err(ApiError::new(ErrorCode::Conflict, message));
+    }
+    let approval = Approval {
+        by: who.id.clone(),
+        at: app.writer.now(),
+    };
+    app.read(move |reader| reader.approve(run, &approval))
+        .await?;
+    audit::done("run.approve", &who, &id);
+    app.planning.notify_one();
+    let rows = find(&app, run).await?;
+    Ok(axum::Json(views::run(&rows, &app.writer.shared().settings)))
+}
+
+/// What the planner said about a run: a reason for each job, or what is wrong.
+#[utoipa::path(get, path = "/api/v1/runs/{id}/plan", tag = "runs",
+    params(("id" = String, Path)),
+    responses((status = 200, body = serde_json::Value), (status = 404, body = ErrorBody)))]
+async fn show_plan(
+    State(app): State<App>,
+    _who: User,
+    Path(id): Path<String>,
+) -> Result<axum::Json<serde_json::Value>, ApiError> {
+    let run = run_id(&id)?;
+    let plan = app.read(move |reader| reader.plan(run)).await?;
+    let plan = plan.and_then(|text| serde_json::from_str(&text).ok());
+    plan.map(axum::Json)
+        .ok_or_else(|| ApiError::not_found("plan"))
+}
