@@ -120,8 +120,8 @@ impl Forges for PgReader {
     }
 }
 
-/// The statements.
-pub(super) fn text(sql: Sql) -> String {
+/// The statements; none for those that are about something else.
+pub(super) fn text(sql: Sql) -> Option<String> {
     macro_rules! repository {
         () => {
             "SELECT name, clone_url, about, version, key_id, sealed, created_at, updated_at, \
@@ -148,12 +148,12 @@ pub(super) fn text(sql: Sql) -> String {
             "DELETE FROM repositories WHERE project = 'default' AND name = $1 RETURNING name"
         }
         Sql::ReportsDue => {
-            return format!(
+            return Some(format!(
                 "SELECT o.run_id, o.stage, o.tries, o.next_at, o.why \
                  FROM reports o JOIN runs r ON r.id = o.run_id \
                  WHERE o.next_at <= $1 AND o.stage < ({STAGE_SQL}) \
                  ORDER BY o.next_at, o.run_id LIMIT $2"
-            );
+            ));
         }
         Sql::Report => "SELECT run_id, stage, tries, next_at, why FROM reports WHERE run_id = $1",
         // Sent again, it finds what it wrote itself: nobody else writes this moment for this try.
@@ -176,9 +176,9 @@ pub(super) fn text(sql: Sql) -> String {
              ON CONFLICT (run_id) DO UPDATE SET plan = excluded.plan"
         }
         Sql::ReadPlan => "SELECT plan FROM plans WHERE run_id = $1",
-        other => unreachable!("{other:?} is not about forges"),
+        _ => return None,
     };
-    fixed.into()
+    Some(fixed.into())
 }
 
 fn read_repository(row: &Row) -> Result<RepositoryRow, StoreError> {

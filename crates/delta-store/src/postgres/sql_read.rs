@@ -12,6 +12,9 @@ macro_rules! credential {
 }
 
 pub(super) fn text(sql: Sql) -> String {
+    if let Some(text) = super::forges::text(sql) {
+        return text;
+    }
     let (run, job, attempt) = (run_list("r"), job_list("j"), attempt_list("a"));
     match sql {
         Sql::ReadRun => format!(
@@ -56,20 +59,6 @@ pub(super) fn text(sql: Sql) -> String {
         Sql::Queues => super::queues::READ.into(),
         Sql::PutQueue => super::queues::PUT.into(),
         Sql::RemoveQueue => super::queues::REMOVE.into(),
-        Sql::Repositories
-        | Sql::Repository
-        | Sql::NewRepository
-        | Sql::ReplaceRepository
-        | Sql::RemoveRepository
-        | Sql::ReportsDue
-        | Sql::Report
-        | Sql::TakeReport
-        | Sql::PutReport
-        | Sql::RemoveReport
-        | Sql::Approve
-        | Sql::Approval
-        | Sql::PutPlan
-        | Sql::ReadPlan => super::forges::text(sql),
         Sql::PutResults
         | Sql::WithdrawResults
         | Sql::SizesOfResults
