@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use delta_planner::{Changed, Event, FILE_NAME, Facts, MAX_FILE_BYTES};
+use delta_planner::{Changed, Event, FILE_NAME, Facts, MAX_FILE_BYTES, Plan};
 use delta_wire::api::TriggerEvent;
 use delta_wire::planning::{FETCH_WORKER, FetchAnswer, FetchOrder, PLAN_WORKER};
 use delta_wire::planning::{PlanAnswer, PlanOrder};
@@ -76,10 +76,7 @@ fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
             let why = format!("{FILE_NAME} has more than {MAX_FILE_BYTES} bytes");
             return Ok(PlanAnswer::Fault(why));
         }
-        Found::Missing => {
-            let why = format!("there is no {FILE_NAME}");
-            return Ok(PlanAnswer::Empty(why));
-        }
+        Found::Missing => return discovered(&source, &order),
     };
     let pipeline = match delta_planner::parse(FILE_NAME, &bytes) {
         Ok(pipeline) => pipeline,
@@ -93,6 +90,23 @@ fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
             return Ok(PlanAnswer::Fault(lines.join("\n")));
         }
     };
+    Ok(said(&plan))
+}
+
+/// What a repository without a pipeline file would run.
+fn discovered(source: &Source<'_>, order: &PlanOrder) -> std::io::Result<PlanAnswer> {
+    let tree = match delta_planner::Commit::tree(source.mirror, source.commit) {
+        Ok(tree) => tree,
+        Err(error) => return Ok(PlanAnswer::Fault(error.to_string())),
+    };
+    Ok(match delta_planner::discover(&tree) {
+        Ok(discovery) => said(&discovery.plan(&source.changed(order)?)),
+        Err(empty) => PlanAnswer::Empty(format!("nothing to run was found: {empty}")),
+    })
+}
+
+/// The plan with a reason for each job.
+fn said(plan: &Plan) -> PlanAnswer {
     let reason = |name: &str, reason: &str| serde_json::json!({"name": name, "reason": reason});
     let included = plan.jobs.iter().map(|it| reason(&it.job.name, &it.reason));
     let omitted = plan.omitted.iter().map(|it| reason(&it.name, &it.reason));
@@ -100,13 +114,13 @@ fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
         "jobs": included.collect::<Vec<_>>(),
         "omitted": omitted.collect::<Vec<_>>(),
     });
-    Ok(match plan.jobs.is_empty() {
+    match plan.jobs.is_empty() {
         true => PlanAnswer::Nothing { plan: said },
         false => PlanAnswer::Jobs {
             request: plan.to_request(),
             plan: said,
         },
-    })
+    }
 }
 
 fn limit(what: Resource, most: u64) -> std::io::Result<()> {
