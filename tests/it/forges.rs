@@ -230,6 +230,18 @@ fn what_cannot_be_planned_or_believed_runs_nothing_and_says_why() {
         (&over["outcome"], &over["cause"]),
         (&"SUCCESS".into(), &"nothing_to_run".into())
     );
+    // Nothing is configured and nothing is found; then something is.
+    project.app.git(&["rm", "-q", ".delta-ci.yaml"]).unwrap();
+    let empty = project.app.publish("empty").unwrap();
+    let run = run_of(&person, &project.pushed("d5", &elsewhere, &empty));
+    assert_eq!(person.until_over(&run)["cause"], "empty_plan");
+    let make = "test:\n\t@echo tested\n";
+    let found = project.app.commit("Makefile", make).unwrap();
+    let run = run_of(&person, &project.pushed("d6", &empty, &found));
+    let look = || person.run(&run)["state"].clone();
+    until("it has jobs", look, |state| state == "QUEUED");
+    person.cancel(&run).unwrap().expect(200);
+    assert_eq!(person.until_over(&run)["outcome"], "CANCELED");
     // A commit that is not there.
     let lost = "1".repeat(40);
     let run = run_of(&person, &project.pushed("d3", &elsewhere, &lost));
