@@ -1,6 +1,6 @@
 //! Where spans go: one flag, and OpenTelemetry's own variables.
 
-use delta_trace::context::{TRACEPARENT, TRACESTATE};
+use delta_trace::context::{TRACEPARENT, TRACESTATE, carry};
 use delta_trace::settings::Program;
 use delta_trace::{Carrier, Settings, TraceContext, Tracer};
 
@@ -42,12 +42,9 @@ pub fn of_environment() -> Carrier {
         let value = std::env::var(name.to_uppercase()).ok()?;
         Some((name.to_owned(), value))
     };
-    let carrier: Carrier = [TRACEPARENT, TRACESTATE]
-        .into_iter()
-        .filter_map(named)
-        .collect();
-    match TraceContext::of(&carrier) {
-        Some(_) => carrier,
-        None => Carrier::new(),
-    }
+    let found = [TRACEPARENT, TRACESTATE].into_iter().filter_map(named);
+    let found: Carrier = found.collect();
+    let context = TraceContext::of(&found);
+    // What the server would refuse is no reason not to call.
+    carry(found, context)
 }

@@ -128,3 +128,57 @@ fn number(value: u64) -> i64 {
 fn moment(at: Millis) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(at.0).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn request(headers: &[(&'static str, &'static str)]) -> Carrier {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, value.parse().unwrap());
+        }
+        of_request(&map)
+    }
+
+    // RQ-28
+    #[test]
+    fn one_parent_is_a_trace_and_two_are_none() {
+        assert_eq!(request(&[]), Carrier::new());
+        let one = request(&[
+            ("traceparent", GOOD),
+            ("tracestate", "a=1"),
+            ("tracestate", "b=2"),
+        ]);
+        assert_eq!(TraceContext::of(&one).unwrap().to_string(), GOOD);
+        assert!(
+            one.contains(&("tracestate".into(), "a=1,b=2".into())),
+            "{one:?}"
+        );
+        let two = request(&[("traceparent", GOOD), ("traceparent", GOOD)]);
+        assert_eq!(TraceContext::of(&two), None);
+        assert_eq!(TraceContext::of(&request(&[("traceparent", "x")])), None);
+    }
+
+    #[test]
+    fn of_a_spec_only_what_a_trace_shows_is_read() {
+        let text = r#"{"name":"x","steps":["true"]}"#;
+        assert!(
+            serde_json::from_str::<Spec>(text)
+                .unwrap()
+                .function
+                .is_none()
+        );
+        let text = r#"{"function":{"name":"f","params":{"a":[1]},"queue":"q",
+            "trace_context":{"traceparent":"x"}}}"#;
+        let function = serde_json::from_str::<Spec>(text)
+            .unwrap()
+            .function
+            .unwrap();
+        assert_eq!(function.name.as_deref(), Some("f"));
+        assert_eq!(function.queue.as_deref(), Some("q"));
+        assert_eq!(function.trace_context.len(), 1);
+    }
+}

@@ -73,10 +73,12 @@ pub fn carry(mut carrier: Carrier, context: Option<TraceContext>) -> Carrier {
     let came = TraceContext::of(&carrier);
     // The state is about a trace: it goes where that goes.
     let same = came.is_some() && came.map(|it| it.trace) == context.map(|it| it.trace);
-    carrier.retain(|(name, value)| match () {
-        () if is(name, TRACEPARENT) => false,
-        () if is(name, TRACESTATE) => same && is_state(value),
-        () => true,
+    carrier.retain(|(name, value)| {
+        if is(name, TRACESTATE) {
+            same && is_state(value)
+        } else {
+            !is(name, TRACEPARENT)
+        }
     });
     carrier.extend(context.map(|it| (TRACEPARENT.to_owned(), it.to_string())));
     carrier

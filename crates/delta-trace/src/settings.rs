@@ -79,8 +79,8 @@ impl Settings {
         // As the specification has it, an empty one is none.
         let given = |name: &str| variable(name).filter(|it| !it.trim().is_empty());
         let first = |names: [&'static str; 2]| {
-            let mut found = names.into_iter().map(|name| Some((name, given(name)?)));
-            found.find_map(|it| it)
+            let mut names = names.into_iter();
+            names.find_map(|name| Some((name, given(name)?)))
         };
         if given("OTEL_SDK_DISABLED").is_some_and(|it| it.trim().eq_ignore_ascii_case("true")) {
             return Ok(None);

@@ -55,9 +55,11 @@ struct Kept {
 
 impl Collector {
     pub fn start() -> Collector {
-        let runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = { runtime }.worker_threads(1).enable_all().build();
-        let runtime = runtime.expect("a thread");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a thread");
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("its port");
