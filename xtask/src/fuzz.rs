@@ -13,13 +13,13 @@ const SECONDS: &str = "60";
 
 pub fn run() -> Result<()> {
     for format in FORMATS {
-        fuzz("delta-results", &["--seconds", SECONDS, format])?;
+        fuzz("delta-results", "fuzz", &["--seconds", SECONDS, format])?;
     }
-    fuzz("delta-planner", &["--seconds", SECONDS])
+    fuzz("delta-planner", "fuzz_pipeline", &["--seconds", SECONDS])
 }
 
-fn fuzz(package: &str, arguments: &[&str]) -> Result<()> {
-    let mut fuzz = cargo(&["run", "-q", "-p", package, "--example", "fuzz", "--"]);
+fn fuzz(package: &str, example: &str, arguments: &[&str]) -> Result<()> {
+    let mut fuzz = cargo(&["run", "-q", "-p", package, "--example", example, "--"]);
     fuzz.args(arguments);
     succeed(fuzz)
 }

@@ -12,6 +12,7 @@ use delta_agent::executor::{BaseEnvironment, Identity, Outcome, Step, Work};
 use delta_agent::shim::{Confinement, SUBCOMMAND};
 use delta_agent::{Handed, Secret};
 use delta_core::time::Millis;
+use delta_wire::step::StepWhen;
 
 /// A token, a password and a key of one line: what a job that deploys has.
 const SECRETS: [&str; 3] = [
@@ -120,6 +121,9 @@ fn work(place: &Path, bytes: u64) -> Work {
             name: None,
             timeout: None,
             report: None,
+            when: StepWhen::Success,
+            env: Vec::new(),
+            failure_allowed: false,
         }],
         env: Vec::new(),
         workspace: place.join("workspace"),

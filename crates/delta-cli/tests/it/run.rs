@@ -93,11 +93,7 @@ fn one_job_brings_what_it_needs_and_nothing_else() {
     let view = place.say("--json run --job b").expect(0).json();
     assert_eq!(view["jobs"].as_array().unwrap().len(), 2, "{view}");
     let ran = place.say("run --job d").expect(5);
-    assert!(
-        ran.stderr.contains("there is a, b, c"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains("there is a, b, c"), "{}", ran.stderr);
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn mutated_files_are_read_or_refused_within_bounds() {
         let checked = std::panic::catch_unwind(|| check(&bytes));
         assert!(
             checked.is_ok(),
-            "cargo run -p delta-planner --example fuzz -- --seed {seed}"
+            "cargo run -p delta-planner --example fuzz_pipeline -- --seed {seed}"
         );
     }
 }

@@ -1,5 +1,5 @@
 //! Mutates pipeline files and reads them, for so many seconds:
-//! `cargo run -p delta-planner --example fuzz -- --seconds 60 [--seed N]`.
+//! `cargo run -p delta-planner --example fuzz_pipeline -- --seconds 60 [--seed N]`.
 //!
 //! A finding is a panic, a pipeline that the API refuses, a diagnostic that cannot be shown, or a
 //! file that takes too long. The seed is printed, so that a finding can be had again.
