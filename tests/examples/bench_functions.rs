@@ -1,9 +1,9 @@
 //! Functions beside RRQ, in one run: `cargo run --release -p delta-e2e --example bench_functions`.
 //!
 //! Both sides take turns, with the same functions, one runner process and 64 calls at a time: ours
-//! durable on SQLite, through server and agent; RRQ with its own worker, log turned down and polling
-//! every 5 ms, on a Redis that keeps nothing on disk. Needs `delta-ci` and our runner in the same
-//! profile: `cargo build --release -p delta-cli -p delta-runner --bins --examples`.
+//! durable on SQLite, through server and agent; RRQ with its own worker, log turned down and
+//! polling every 5 ms, on a Redis that keeps nothing on disk. Needs `delta-ci` and our runner in
+//! the same profile: `cargo build --release -p delta-cli -p delta-runner --bins --examples`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,8 +1,8 @@
 //! RRQ as its authors publish it: the Python package with its runner, its producer and the worker
 //! that is in it; and the crate, with a program around it.
 //!
-//! The package is installed as [`python`](crate::python) does it. The crate is built below the target
-//! folder, too, in a workspace of its own: cargo finds what it has built before.
+//! The package is installed as [`python`](crate::python) does it. The crate is built below the
+//! target folder, too, in a workspace of its own: cargo finds what it has built before.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -100,18 +100,20 @@ pub(super) async fn carry_out(
     pool: &PoolSettings,
     stop: &mut Stop,
 ) -> Result<CallEnd, NotSent> {
-    let ids = Ids {
-        request: format!("{:016x}{:016x}", entropy(), entropy()),
-        job: call.job_id.clone(),
-    };
     let limit = pool.response_timeout.unwrap_or(call.time_left);
-    let request = call.request(&ids, limit.min(call.time_left));
-    let Some(frame) = request.and_then(|request| frame(&request).ok()) else {
-        return Ok(end::spec_error("the parameters are larger than a frame"));
-    };
     let silent_at = pool.response_timeout.map(|limit| Instant::now() + limit);
+    let ends_at = Instant::now() + limit.min(call.time_left);
     let mut pause = FIRST_BUSY_PAUSE;
     loop {
+        // Another request each time: a second answer to the one before is nobody's (RQ-20).
+        let ids = Ids {
+            request: format!("{:016x}{:016x}", entropy(), entropy()),
+            job: call.job_id.clone(),
+        };
+        let request = call.request(&ids, ends_at.saturating_duration_since(Instant::now()));
+        let Some(frame) = request.and_then(|request| frame(&request).ok()) else {
+            return Ok(end::spec_error("the parameters are larger than a frame"));
+        };
         if let Some(end) = follow(&frame, &ids, &place.live, silent_at, pool, stop).await? {
             return Ok(end);
         }

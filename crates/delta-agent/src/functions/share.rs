@@ -15,15 +15,16 @@ pub fn share(settings: &RunnerSettings, slots: u32, mixed: bool) -> Option<Vec<u
     let total = slots.checked_sub(beside)?;
     let count = u32::try_from(rooms.len()).ok()?;
     let spare = total.checked_sub(count).filter(|_| count > 0)?;
-    // Every pool has one; the rest goes by room, and what does not divide to the first.
+    // Every pool has one; the rest goes by room, and what does not divide to whom most of it was due.
     let weights: Vec<u64> = rooms.iter().map(|room| u64::from(room - 1)).collect();
     let sum = weights.iter().sum::<u64>().max(1);
     let part = |weight: &u64| u32::try_from(u64::from(spare) * weight / sum).unwrap_or(0);
     let mut shares: Vec<u32> = weights.iter().map(|it| 1 + part(it)).collect();
     let given: u32 = shares.iter().sum();
-    let places = shares.len();
-    for n in 0..(total - given) as usize {
-        shares[n % places] += 1;
+    let mut order: Vec<usize> = (0..shares.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(u64::from(spare) * weights[*at] % sum));
+    for n in order.iter().cycle().take((total - given) as usize) {
+        shares[*n] += 1;
     }
     Some(shares)
 }

@@ -205,7 +205,7 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
     let mut hand_over = HandOver::listen()?;
     let pools = args.runners.read(args.slots, 1)?;
-    let slots = pools.slots;
+    let slots = words::count(pools.slots, "slot");
     let name = args.name.unwrap_or_else(worker::machine_name);
     let state = args
         .state_dir
@@ -254,7 +254,6 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         tracer,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;
-    let slots = words::count(slots, "slot");
     terminal.say(&format!("{name}: {slots} at {}", args.server));
     tokio::select! {
         ended = worker.ended() => return ended.map(|()| Exit::Ok),

@@ -115,11 +115,20 @@ fn a_pipeline_file_with_a_fault_points_at_the_line() {
 fn a_folder_without_a_pipeline_file_says_so() {
     let ran = Place::new().say("run").expect(5);
     assert!(
-        ran.stderr.contains("cannot read ./.delta-ci.yaml"),
+        ran.stderr.contains("EMPTY_PLAN: there is nothing to run"),
         "{}",
         ran.stderr
     );
-    assert!(ran.stderr.contains("next: write one"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("looked for .delta-ci.yaml"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("next: write .delta-ci.yaml"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
