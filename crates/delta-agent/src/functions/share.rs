@@ -15,7 +15,7 @@ pub fn share(settings: &RunnerSettings, slots: u32, mixed: bool) -> Option<Vec<u
     let total = slots.checked_sub(beside)?;
     let count = u32::try_from(rooms.len()).ok()?;
     let spare = total.checked_sub(count).filter(|_| count > 0)?;
-    // Every pool has one; the rest goes by room, and what does not divide to whom most of it was due.
+    // Every pool has one; the rest goes by room, and what does not divide to whom most is due.
     let weights: Vec<u64> = rooms.iter().map(|room| u64::from(room - 1)).collect();
     let sum = weights.iter().sum::<u64>().max(1);
     let part = |weight: &u64| u32::try_from(u64::from(spare) * weight / sum).unwrap_or(0);
