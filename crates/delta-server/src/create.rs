@@ -95,8 +95,8 @@ fn policy(
     });
     // The kind of work is a requirement like any other (A68).
     let kind = job.work.requirement();
-    let lifted = job.work_requires.iter().copied().chain([kind.as_str()]);
-    let words = job.requires.iter().map(String::as_str).chain(lifted);
+    let lifted = job.work_requires.iter().chain([&kind]);
+    let words = job.requires.iter().chain(lifted).map(String::as_str);
     let requirements = words.map(|word| {
         Requirement::parse(word).map_err(|bad| Invalid::field("requires", bad.to_string()))
     });

@@ -123,7 +123,7 @@ class Connection:
     def do_busy(self, request, _):
         """As a runner that has too much to do, so many times."""
         with lock:
-            times = refused[request["request_id"]] = refused.get(request["request_id"], 0) + 1
+            times = refused[request["job_id"]] = refused.get(request["job_id"], 0) + 1
         if times <= request["params"]["times"]:
             error = {"message": "Runner busy: too many in-flight requests"}
             return self.answer(request, status="error", error=error)

@@ -117,7 +117,7 @@ pub struct CreateJob {
     /// What the agent must have for the work, beside being able to do it; read off the spec.
     #[serde(skip)]
     #[schema(ignore)]
-    pub work_requires: Vec<&'static str>,
+    pub work_requires: Vec<String>,
     /// Which secrets it refers to, and the environment it works on; read off the spec.
     #[serde(skip)]
     #[schema(ignore)]

@@ -218,13 +218,14 @@ impl JobSpec {
     }
 
     /// What an agent must have to carry this out, as requirements.
-    pub fn requires(&self) -> Vec<&'static str> {
+    pub fn requires(&self) -> Vec<String> {
         let tests = self.tests.iter();
         let mut boxed = tests.map(|it| it.execution.kind == ExecutionKind::Container);
-        match self.image.is_some() || boxed.any(|it| it) {
-            true => vec![IMAGE_REQUIREMENT],
-            false => Vec::new(),
-        }
+        let image = self.image.is_some() || boxed.any(|it| it);
+        let image = image.then(|| IMAGE_REQUIREMENT.to_owned());
+        let runner = self.function.as_ref().and_then(|it| it.parts().0);
+        let runner = runner.map(|it| format!("runner:{}", it.to_lowercase()));
+        image.into_iter().chain(runner).collect()
     }
 
     /// The names of every secret it refers to, each once, in order.
