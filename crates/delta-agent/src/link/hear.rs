@@ -111,7 +111,10 @@ impl Shared {
             .iter()
             .filter_map(|key| state.pending.remove(key))
             .collect();
+        // Who lost a lease gets no other before it speaks: it may have nothing else to say.
+        state.presence_due = state.session.is_some();
         drop(state);
+        self.to_send.notify_one();
         for waiting in waiting {
             let _ = waiting.send(Ok(Heard::Stale));
         }
