@@ -261,7 +261,7 @@ mod tests {
         assert!(refused(text).starts_with("timeout_seconds: must be a number"));
         let unknown = r#"{"run":"a","timeout":5}"#;
         assert!(
-            refused(unknown).contains("did you mean `timeout_seconds`"),
+            refused(unknown).contains("known here: run, name, timeout_seconds, if"),
             "{}",
             refused(unknown)
         );

@@ -110,6 +110,8 @@ fn a_cancel_on_another_connection_ends_the_call_it_names() {
         let function = ["wait", "spin", "heed", "wait"][id.parse::<usize>().unwrap() - 1];
         worker.send(&request(id, function, json!({"seconds": 300})));
     }
+    // Requests are read in order: once this is answered, those before it are under way.
+    assert_eq!(worker.ask("0", "echo", json!({}))["status"], "success");
     let mut cancels = |message: &Value| {
         let mut other = runner.connect();
         other.send(message);

@@ -420,24 +420,26 @@ async fn a_unique_key_is_free_again_after_its_time() {
     eventually_async(PATIENCE, "the key is free again", other).await;
 }
 
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
 #[tokio::test]
 async fn options_of_a_call_are_those_of_its_job() {
     let bench = Bench::patient().await;
     let low = enqueue(&bench, json!({"function": "python#low", "priority": -5})).await;
     let high = json!({"function": "python#high", "priority": 5, "timeout_seconds": 77,
-        "trace_context": {"traceparent": "00-aa-bb-01"}});
+        "trace_context": {"traceparent": PARENT}});
     let high = enqueue(&bench, high).await;
     let lease = taken(&bench).await;
     assert_eq!(json!(lease.run), high["id"], "higher is sooner");
     let function = &lease.granted["job_spec"]["function"];
-    assert_eq!(function["trace_context"]["traceparent"], "00-aa-bb-01");
+    assert_eq!(function["trace_context"]["traceparent"], PARENT);
     assert_eq!(
         lease.granted["max_runtime_seconds"], 77,
         "{}",
         lease.granted
     );
     let shown_high = shown(&bench, &high["id"], 0).await;
-    assert_eq!(shown_high["trace_context"]["traceparent"], "00-aa-bb-01");
+    assert_eq!(shown_high["trace_context"]["traceparent"], PARENT);
     finish(&bench, &lease, "SUCCEEDED", 0, json!({"result": 1})).await;
     assert_eq!(json!(taken(&bench).await.run), low["id"]);
     // A moment instead of a delay.
