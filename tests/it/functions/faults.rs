@@ -122,7 +122,14 @@ fn a_drain_outlives_kill_9_of_server_and_agent() {
     let ttl = format!("{}s", TTL.as_secs());
     let mut server = Server::start(Options::quick().flag("lease-ttl", &ttl));
     let person = server.person();
+    // Both are there before anything happens: what is measured is the lease alone.
     let first = agent(&server, "one");
+    let _second = agent(&server, "two");
+    until(
+        "both are there",
+        || person.get("/api/v1/agents"),
+        |seen| seen["agents"].as_array().is_some_and(|it| it.len() == 2),
+    );
     let path = server.folder().join("noted");
     let began = Instant::now();
     let ids = enqueue_notes(&person, calls, &path);
@@ -145,13 +152,6 @@ fn a_drain_outlives_kill_9_of_server_and_agent() {
         .expect("its end");
     server.start_again();
     noted(3 * part);
-    // The second is there before the first dies: what is measured is the lease alone.
-    let _second = agent(&server, "two");
-    until(
-        "it is there",
-        || held_by(&person, "two"),
-        |held| !held.is_empty(),
-    );
     let held = held_by(&person, "one");
     first.kill9().expect("kill -9");
     let died = Instant::now();
