@@ -1,6 +1,11 @@
 //! Causes as people see them (D10): each produced for real by the agent of this project, and read
 //! through the API. None of them is ever a success, and none of the machine's is the user's.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use delta_testkit::git::{GitHttp, Repository};
 use delta_testkit::process::Process;
 use serde_json::{Value, json};
 
@@ -219,4 +224,75 @@ fn work_that_runners_take_and_never_begin_is_told_as_that() {
     let job = person.job(&only_job(&person, &run));
     assert_eq!(job["cause"], "not_accepted", "{job}");
     server.check();
+}
+
+/// Folders that take files and give none back, until this is dropped.
+struct Sticky(PathBuf);
+
+impl Sticky {
+    /// A `git` that makes folders of these names so, once it has checked them out below `work`.
+    fn git(folder: &Path, work: &Path) -> Sticky {
+        std::fs::create_dir_all(folder).unwrap();
+        let git = folder.join("git");
+        let script = format!(
+            "#!/bin/sh\nPATH=${{PATH#*:}}\ngit \"$@\"; code=$?\n\
+             find {0} -type d \\( -name deps -o -name other \\) -path '*/workspace/*' \\\n\
+             -exec chattr +a {{}} + 2>/dev/null\nexit $code\n",
+            work.display()
+        );
+        std::fs::write(&git, script).unwrap();
+        std::fs::set_permissions(&git, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Sticky(work.to_owned())
+    }
+}
+
+impl Drop for Sticky {
+    fn drop(&mut self) {
+        let mut chattr = Command::new("chattr");
+        let _ = chattr.args(["-R", "-f", "-a"]).arg(&self.0).status();
+    }
+}
+
+// D10, F43
+#[test]
+fn half_a_cache_that_cannot_be_taken_back_ends_the_attempt_with_its_own_cause() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("NOT TESTED: only root can make a folder that gives nothing back");
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let app = Repository::make(root.path(), "app.git").unwrap();
+    app.commit("deps/own", "the repository's\n").unwrap();
+    let commit = app.commit("other/tool", "the repository's\n").unwrap();
+    let http = GitHttp::start(root.path()).unwrap();
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let run_of = |step: &str| {
+        let caches = json!([{"type": "deps", "key": "deps", "paths": ["deps", "other"]}]);
+        let spec = json!({"steps": [step], "caches": caches});
+        json!({"repository": http.url("app.git"), "ref": "refs/heads/main", "commit": commit,
+            "jobs": [job("work", &json!({}), &spec)]})
+    };
+    let first = server.agent("first").spawn().unwrap();
+    let saved = person.create(&run_of(
+        "rm deps/own; echo new > deps/new; echo new > other/tool",
+    ));
+    let over = person.until_over(&saved);
+    assert_eq!(over["outcome"], "SUCCESS", "{over}");
+    first.kill9().unwrap();
+    // What is new goes in, what is to be replaced cannot go out, and the new cannot either.
+    let (tools, work) = (
+        server.folder().join("tools"),
+        server.folder().join("sticky"),
+    );
+    let _sticky = Sticky::git(&tools, &work);
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let _second = server.agent("sticky").env("PATH", path).spawn().unwrap();
+    let run = person.create(&run_of("true"));
+    person.until_over(&run);
+    let attempt = person.attempt(&only_job(&person, &run));
+    let ended = (&attempt["state"], &attempt["cause"]);
+    assert_eq!(ended, (&json!("FAILED"), &json!("cache")), "{attempt}");
+    let shown = attempt.to_string();
+    assert!(shown.contains("could not be undone"), "{shown}");
 }

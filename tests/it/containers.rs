@@ -179,3 +179,48 @@ fn an_image_that_cannot_be_had_is_named() {
     nothing_left(&docker);
     server.check();
 }
+
+// D10: told apart through everything up to the API, and tried again where the machine did it.
+#[test]
+fn what_ends_a_step_in_a_container_has_its_cause() {
+    let docker = Docker::start().unwrap();
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent(&server, &docker).spawn().unwrap();
+    // For want of memory, with everything that is in the container.
+    let hogs = "i=0; while [ $i -lt 40 ]; do \
+                (x=$(head -c 3000000 /dev/zero | tr '\\0' x); sleep 5) & i=$((i+1)); done; \
+                wait; exit 1";
+    let starved = run_in_container(hogs, &json!({"network": "none", "memory_mb": 24}));
+    let run = person.create(&starved);
+    assert_eq!(person.until_over(&run)["outcome"], "FAILED");
+    let job = person.job(&only_job(&person, &run));
+    let attempts = job["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 1, "{job}");
+    assert_eq!(attempts[0]["cause"], "out_of_memory", "{job}");
+    assert!(attempts[0]["evidence"]["oom_kills"].as_u64() >= Some(1));
+    // By somebody at the machine.
+    let step = "[ $DELTA_ATTEMPT != 1 ] || { echo up; while :; do sleep 1; done; }";
+    let run = person.create(&run_in_container(step, &json!({"network": "none"})));
+    let job = only_job(&person, &run);
+    until(
+        "it runs",
+        || log_of(&person, &job),
+        |log| log.contains("\nup\n"),
+    );
+    let name = docker.labelled().unwrap().remove(0);
+    docker.run(&["kill", &name]).unwrap();
+    assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
+    let job = person.job(&job);
+    assert_eq!(job["attempts"][0]["cause"], "agent_error", "{job}");
+    nothing_left(&docker);
+    // With nobody there to make one.
+    docker.stop();
+    let mut body = run_in_container("true", &json!({"network": "none"}));
+    body["jobs"][0]["max_attempts"] = json!(1);
+    let run = person.create(&body);
+    assert_eq!(person.until_over(&run)["outcome"], "FAILED");
+    let attempt = person.attempt(&only_job(&person, &run));
+    assert_eq!(attempt["cause"], "start_up", "{attempt}");
+    server.check();
+}

@@ -1,5 +1,7 @@
 //! From a push to a status: a real git server, a forge that records, a server, agents.
 
+mod more;
+
 use std::fs;
 use std::path::Path;
 
@@ -181,6 +183,86 @@ fn from_a_push_to_a_status(speaks: Speaks) {
     let plan = person.get(&format!("/api/v1/runs/{run}/plan"));
     assert_eq!(plan["jobs"].as_array().map(Vec::len), Some(2), "{plan}");
     assert!(!project.forge.seen().contains(TOKEN) && !server.log().contains(TOKEN));
+    server.check();
+}
+
+// SM-3, SM-17
+#[test]
+fn a_rerun_tells_the_commit_again_and_keeps_what_passed() {
+    let server = Server::start(Options::patient());
+    let project = Project::new(Speaks::GitHub, &server, &[]);
+    let person = server.person();
+    let _agents = agents(&server, &["one"]);
+    let (flag, count) = (
+        project.root.path().join("flag"),
+        project.root.path().join("count"),
+    );
+    let pipeline = format!(
+        "jobs:\n  build:\n    steps: ['echo x >> {}; echo built > dist']\n    artifacts: [dist]\n  \
+         unit:\n    needs: [build]\n    inputs: [build]\n    \
+         steps: ['grep built dist; test -e {}']\n",
+        count.display(),
+        flag.display()
+    );
+    let commit = project.commit(&pipeline);
+    let old = run_of(&person, &project.pushed("d1", NONE, &commit));
+    assert_eq!(person.until_over(&old)["outcome"], "FAILED");
+    fs::write(&flag, "").unwrap();
+    let done = server.cli(&["--json", "rerun", &old, "--failed"]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let view: Value = serde_json::from_str(&done.stdout).unwrap();
+    let new = view["run_id"].as_str().unwrap();
+    let over = person.until_over(new);
+    assert_eq!(over["outcome"], "SUCCESS", "{over}");
+    assert_eq!(over["rerun_of"], old.as_str());
+    assert_eq!(
+        over["jobs"][0]["kept_from"],
+        jobs(&person, &old)[0].as_str()
+    );
+    assert_eq!(person.run(&old)["reruns"], json!([new]));
+    assert_eq!(fs::read_to_string(&count).unwrap(), "x\n", "built once");
+    let states = project.forge.states(&commit, PUSH);
+    let ends: Vec<_> = states.iter().filter(|it| *it != "pending").collect();
+    assert_eq!(ends, ["failure", "success"], "{states:?}");
+    server.check();
+}
+
+// A12, A43
+#[test]
+fn what_the_file_says_about_the_run_counts_for_a_push() {
+    let mut server = Server::start(Options::patient());
+    let project = Project::new(Speaks::Gitea, &server, &[]);
+    let person = server.person();
+    let file = |n: u32| {
+        format!(
+            "concurrency: {{ group: '{{ref}}', cancel_older: true }}\nfail_fast: true\n\
+             timeout: 90s\njobs:\n  unit: {{ steps: ['echo {n}'] }}\n"
+        )
+    };
+    let first = project.commit(&file(1));
+    let old = run_of(&person, &project.pushed("d1", NONE, &first));
+    let look = || person.run(&old)["jobs"][0]["state"].clone();
+    until("it is its turn", look, |state| state == "QUEUED");
+    let view = person.run(&old);
+    assert_eq!(view["concurrency"]["group"], "refs/heads/main");
+    let configured = person.events(&old).iter().any(|event| {
+        let text = event["facts"].to_string();
+        text.contains("run_configured") && text.contains("90000")
+    });
+    assert!(configured, "the plan says so");
+    // Who waits, waits after a restart too.
+    let second = project.commit(&file(2));
+    let new = run_of(&person, &project.pushed("d2", &first, &second));
+    let over = person.until_over(&old);
+    assert_eq!(
+        (&over["outcome"], &over["cause"]),
+        (&"CANCELED".into(), &"superseded".into())
+    );
+    server.kill9();
+    server.start_again();
+    let person = server.person();
+    let _agents = agents(&server, &["one"]);
+    assert_eq!(person.until_over(&new)["outcome"], "SUCCESS");
     server.check();
 }
 

@@ -208,3 +208,38 @@ fn a_dead_letter_shows_what_was_asked_and_every_attempt() {
     );
     server.check();
 }
+
+#[test]
+fn a_dead_letter_of_the_agents_fault_says_why_and_the_beginning_of_an_id_is_enough() {
+    let server = Server::start(Options::patient());
+    let _agent = agent(&server, "functions");
+    let done = server.cli(&["enqueue", "py#die", "--max-attempts", "1", "--wait"]);
+    assert_eq!(done.code, Some(1), "{done:?}");
+    // No handler said anything: the agent did.
+    assert!(done.stderr.contains("the runner"), "{done:?}");
+    let list = server.cli(&["dead-letters"]).stdout;
+    let line = list.lines().nth(1).expect("a dead letter");
+    assert!(line.contains("the runner"), "{line}");
+    let id = line.split_whitespace().next().expect("an id");
+    let short = &id[..20];
+    let shown = server.cli(&["dead-letters", short]);
+    assert!(shown.stdout.starts_with(id), "{shown:?}");
+    assert!(shown.stdout.contains("  the runner"), "{shown:?}");
+    let shown = server.cli(&["show", short]);
+    assert!(shown.stdout.starts_with(id), "{shown:?}");
+    let again = server.cli(&["requeue", short, "--purge"]);
+    assert_eq!(
+        (again.code, again.stdout.trim()),
+        (Some(0), id),
+        "{again:?}"
+    );
+    for unknown in ["run_ffff", "run_ffffffffffffffffffffffffffffffff"] {
+        for command in ["dead-letters", "requeue"] {
+            let done = server.cli(&[command, unknown]);
+            assert_ne!(done.code, Some(0), "{done:?}");
+            assert!(done.stderr.contains("dead-letters lists"), "{done:?}");
+            assert!(!done.stderr.contains("--version"), "{done:?}");
+        }
+    }
+    server.check();
+}

@@ -3,6 +3,7 @@
 mod agent_py;
 mod canaries;
 mod causes;
+mod causes_around;
 mod checkout;
 mod clocks;
 mod containers;

@@ -240,3 +240,28 @@ fn whoever_has_no_right_to_a_secret_gets_nothing() {
     refused(fetch(&two, &second, &["CANARY"]), 409);
     not_in("what the server said", server.log().as_bytes());
 }
+
+// I24: a name is seen by whoever sees the run.
+#[test]
+fn a_file_with_a_secret_in_its_name_is_no_artifact() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    set(&server, "CANARY", &[]);
+    let _agent = agent(&server).spawn().unwrap();
+    let steps = ["echo a > out-$CANARY.txt; mkdir $CANARY; echo b > $CANARY/x; echo c > out-plain"];
+    let artifacts = json!({ "artifacts": ["out-*", "*/x"] });
+    let run = person.create(&run_with(&steps, artifacts));
+    let over = person.until_over(&run);
+    assert_eq!(over["outcome"], "SUCCESS", "{over}");
+    let list = person.get(&format!("/api/v1/runs/{run}/artifacts"));
+    let names = list["artifacts"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["out-plain"], "{list}");
+    let log = log_of(&person, &only_job(&person, &run));
+    assert!(
+        log.contains("no artifact: a secret is in the name"),
+        "{log}"
+    );
+    not_in_answers(&server, &person, &run);
+    not_in_files(&server.data());
+}

@@ -27,7 +27,7 @@ Usage: cargo xtask <chore>
   test [--install]    everything; --install adds missing Debian packages (root) without
                       starting their services
   install             only what `test --install` would install
-  fuzz                mutated reports for every reader of test results, a minute each
+  fuzz                mutated reports, pipeline files and messages of runners, a minute each
   storm [--only NAME] the long versions; `storm --list` names them
 
 One check alone:

@@ -47,7 +47,7 @@ pub fn run(missing: Missing) -> Result<()> {
     if cargo_has("nextest") {
         steps.step("tests", || {
             let cluster = SharedCluster::start()?;
-            let mut tests = cargo(&["nextest", "run", "--workspace"]);
+            let mut tests = cargo(&["nextest", "run", "--workspace", "--no-fail-fast"]);
             tests.env("DELTA_TEST_POSTGRES_URL", &cluster.url);
             succeed(tests)
         });

@@ -69,7 +69,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
     let (log_length, log_sha256) = log_digest(&ended.log);
     RunComplete {
         status: status.into(),
-        summary: end.summary,
+        summary: end.summary.map(|it| it.summary),
         completed_at: timestamp(&end.finished_at),
         exit_code,
         cause: cause.map_or_else(String::new, |cause| cause.name().to_owned()),
@@ -82,6 +82,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         evidence: (!ended.evidence.is_empty()).then(|| ended.evidence.clone().into()),
         artifacts: end.artifacts,
         answer: end.answer.clone().map(Into::into),
+        failed_by_tests: end.summary.map(|it| it.failed_it),
     }
 }
 

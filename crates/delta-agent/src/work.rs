@@ -10,14 +10,14 @@ use std::sync::{Arc, OnceLock};
 
 use delta_core::Cause;
 use delta_core::time::Millis;
-use delta_wire::agent::proto::{RunSummary, StepResult};
+use delta_wire::agent::proto::StepResult;
 use delta_wire::runner::LeaseGranted;
 use delta_wire::{FunctionAnswer, JobSpec};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::SlotContext;
-use crate::around::{self, Around, Carried, Failed, Kept, Log, Prepared, Results, results};
+use crate::around::{self, Around, Carried, Failed, Kept, Log, Prepared, Results, Tested, results};
 use crate::attempt::{
     self, Adopted, Attempt, Begin, Draft, Finished, Remains, Sizes, StepRecord, Watcher,
 };
@@ -60,7 +60,7 @@ pub(crate) struct WorkEnd {
     pub finished_at: String,
     pub steps: Vec<StepResult>,
     /// What the tests came to, where there were any.
-    pub summary: Option<RunSummary>,
+    pub summary: Option<Tested>,
     /// Artifacts that were handed over.
     pub artifacts: u32,
     /// What a function answered.

@@ -103,6 +103,8 @@ pub enum Command {
     Secret(Box<cmd::secret::Args>),
     /// Register, list and remove repositories at forges
     Repo(cmd::repo::Args),
+    /// Plan and run a branch of a registered repository, by hand
+    Trigger(cmd::trigger::Args),
     /// Make a private certificate authority, and certificates for servers and agents
     Ca(cmd::ca::Args),
     /// Measure this machine

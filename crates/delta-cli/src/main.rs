@@ -12,6 +12,7 @@ mod embed;
 mod enrolment;
 mod exit;
 mod failure;
+mod given;
 mod live;
 mod moment;
 mod plan_worker;

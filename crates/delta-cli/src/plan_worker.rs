@@ -20,6 +20,15 @@ use serde::de::DeserializeOwned;
 const MAX_ORDER: u64 = 4 << 20;
 /// Bytes of a list of changed files: a million paths.
 const MAX_CHANGES: usize = 64 << 20;
+/// Bytes of one file that a fetch writes: a repository of more is not one to plan from.
+const MAX_PACK: u64 = 16 << 30;
+/// Memory of each process of a fetch: what it maps of files, and what it keeps of its own.
+const MAX_FETCH_MAPPED: u64 = 8 << 30;
+const MAX_FETCH_MEMORY: u64 = 2 << 30;
+/// The same where a ref is only looked at: the names and places of a million refs.
+const MAX_LOOK_MEMORY: u64 = 256 << 20;
+/// Bytes that must be free before something is fetched: the server writes to the same disk.
+const MIN_FREE: u64 = 256 << 20;
 /// Files that a process may have open.
 const MAX_FILES: u64 = 256;
 
@@ -45,6 +54,20 @@ fn answer<O: DeserializeOwned, A: Serialize>(
 }
 
 fn fetch(order: FetchOrder) -> std::io::Result<FetchAnswer> {
+    limit(Resource::Core, 0)?;
+    limit(Resource::As, MAX_FETCH_MAPPED)?;
+    limit(Resource::Fsize, MAX_PACK)?;
+    // A server that lists refs without end is heard no longer.
+    let writes = order.commit.is_some();
+    let kept = if writes {
+        MAX_FETCH_MEMORY
+    } else {
+        MAX_LOOK_MEMORY
+    };
+    limit(Resource::Data, kept)?;
+    if writes && let Some(why) = make_room(Path::new(&order.mirror))? {
+        return Ok(FetchAnswer::Failed(why));
+    }
     let home = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -52,11 +75,27 @@ fn fetch(order: FetchOrder) -> std::io::Result<FetchAnswer> {
     let done = runtime.block_on(delta_agent::checkout::mirror(&order, home.path()));
     Ok(match done {
         Ok(it) => FetchAnswer::Fetched {
+            commit: it.commit,
             head: it.head,
             base: it.base,
         },
         Err(why) => FetchAnswer::Failed(why.to_string()),
     })
+}
+
+/// Sees that there is room to write in, and that a fetch does not take the last of it; why not.
+fn make_room(mirror: &Path) -> std::io::Result<Option<String>> {
+    let free = || free_below(mirror).unwrap_or(u64::MAX);
+    if free() < MIN_FREE {
+        // Perhaps it is a fetch that was killed that took it. One that is not there has nothing.
+        let _ = delta_agent::checkout::sweep(mirror);
+    }
+    let free = free();
+    if free < MIN_FREE {
+        return Ok(Some(format!("the disk has {} MiB left", free >> 20)));
+    }
+    limit(Resource::Fsize, MAX_PACK.min(free - MIN_FREE / 2))?;
+    Ok(None)
 }
 
 fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
@@ -90,7 +129,7 @@ fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
             return Ok(PlanAnswer::Fault(lines.join("\n")));
         }
     };
-    Ok(said(&plan))
+    Ok(said(&plan, &order))
 }
 
 /// What a repository without a pipeline file would run.
@@ -100,13 +139,13 @@ fn discovered(source: &Source<'_>, order: &PlanOrder) -> std::io::Result<PlanAns
         Err(error) => return Ok(PlanAnswer::Fault(error.to_string())),
     };
     Ok(match delta_planner::discover(&tree) {
-        Ok(discovery) => said(&discovery.plan(&source.changed(order)?)),
+        Ok(discovery) => said(&discovery.plan(&source.changed(order)?), order),
         Err(empty) => PlanAnswer::Empty(format!("nothing to run was found: {empty}")),
     })
 }
 
 /// The plan with a reason for each job.
-fn said(plan: &Plan) -> PlanAnswer {
+fn said(plan: &Plan, order: &PlanOrder) -> PlanAnswer {
     let reason = |name: &str, reason: &str| serde_json::json!({"name": name, "reason": reason});
     let included = plan.jobs.iter().map(|it| reason(&it.job.name, &it.reason));
     let omitted = plan.omitted.iter().map(|it| reason(&it.name, &it.reason));
@@ -114,13 +153,24 @@ fn said(plan: &Plan) -> PlanAnswer {
         "jobs": included.collect::<Vec<_>>(),
         "omitted": omitted.collect::<Vec<_>>(),
     });
-    match plan.jobs.is_empty() {
-        true => PlanAnswer::Nothing { plan: said },
-        false => PlanAnswer::Jobs {
-            request: plan.to_request(),
-            plan: said,
-        },
+    if plan.jobs.is_empty() {
+        return PlanAnswer::Nothing { plan: said };
     }
+    let mut words = facts(order, Changed::All).words();
+    words.push(("DELTA_COMMIT".to_owned(), order.commit.clone()));
+    let mut pipeline = plan.to_pipeline();
+    pipeline.tell(&words);
+    PlanAnswer::Jobs {
+        request: pipeline.to_request(),
+        plan: said,
+    }
+}
+
+/// Bytes that are free where this folder is or will be; none where it is not known.
+fn free_below(folder: &Path) -> Option<u64> {
+    let there = folder.ancestors().find(|it| it.is_dir())?;
+    let about = rustix::fs::statvfs(there).ok()?;
+    Some(about.f_bavail.saturating_mul(about.f_frsize))
 }
 
 fn limit(what: Resource, most: u64) -> std::io::Result<()> {
@@ -141,17 +191,18 @@ fn facts(order: &PlanOrder, changed: Changed) -> Facts {
         TriggerEvent::Push => Event::Push,
         TriggerEvent::Tag => Event::Tag,
         TriggerEvent::PullRequest => Event::PullRequest,
+        TriggerEvent::Manual => Event::Manual,
     };
     Facts {
         event,
-        branch: short("refs/heads/").filter(|_| event == Event::Push),
-        tag: short("refs/tags/").filter(|_| event == Event::Tag),
+        branch: short("refs/heads/").filter(|_| matches!(event, Event::Push | Event::Manual)),
+        tag: short("refs/tags/").filter(|_| matches!(event, Event::Tag | Event::Manual)),
         git_ref: order.git_ref.clone(),
         target: trigger.base.clone(),
         source: trigger.source.clone(),
         changed,
         trusted: order.trusted,
-        ..Facts::manual()
+        inputs: trigger.inputs.clone(),
     }
 }
 
@@ -197,16 +248,19 @@ impl Source<'_> {
     fn changed(&self, order: &PlanOrder) -> std::io::Result<Changed> {
         let unknown = |why: &str| Ok(Changed::Unknown(why.to_owned()));
         let Some(base) = &order.base else {
-            return unknown("there is nothing to compare the commit with");
+            let why = order.no_base.as_deref();
+            return unknown(why.unwrap_or("there is nothing to compare the commit with"));
         };
         let whole = format!("{base}^{{commit}}");
         if self.git(&["cat-file", "-e", &whole]).is_err() {
             return unknown("what it is compared with is not in the repository any more");
         }
-        // A request is compared with where it left its branch, a push with what was there before.
+        // A request is compared with where it left its branch, a push with what went well before.
         let range = match order.trigger.event {
             TriggerEvent::PullRequest => format!("{base}...{}", self.commit),
-            TriggerEvent::Push | TriggerEvent::Tag => format!("{base}..{}", self.commit),
+            TriggerEvent::Push | TriggerEvent::Tag | TriggerEvent::Manual => {
+                format!("{base}..{}", self.commit)
+            }
         };
         let diff = self.git(&["diff", "--name-only", "-z", "--no-renames", &range, "--"]);
         let Ok(listed) = diff else {

@@ -58,10 +58,10 @@ fn open(kind: SignalKind) -> Result<Signal, Failure> {
 }
 
 /// What the command says without being asked, more with `-v`. Its level can be set in detail by
-/// RUST_LOG.
+/// RUST_LOG. What runners of functions say on their standard error is shown.
 pub fn log_to_stderr(terminal: &Terminal, verbose: u8, unasked: &str) {
     let level = match verbose {
-        0 => unasked,
+        0 => &format!("{unasked},{}=info", delta_agent::functions::printed::TARGET),
         1 => "info",
         _ => "debug,hyper=info,h2=info,rustls=info",
     };

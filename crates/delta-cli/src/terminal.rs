@@ -106,9 +106,25 @@ impl Terminal {
         self.colour_err
     }
 
-    /// Somebody sees stderr move: a status line makes sense.
+    /// Somebody sees stderr move: a status line makes sense. A dumb terminal cannot go back.
     pub fn live(&self) -> bool {
-        !self.json && io::stderr().is_terminal()
+        let dumb = std::env::var_os("TERM").is_some_and(|it| it == "dumb");
+        !self.json && !dumb && io::stderr().is_terminal()
+    }
+
+    /// Somebody reads stdout, and not a program.
+    pub fn out_is_terminal(&self) -> bool {
+        io::stdout().is_terminal()
+    }
+}
+
+/// Rows and columns of the terminal behind stderr; the usual ones where nobody knows.
+pub fn size() -> (u16, u16) {
+    let size = rustix::termios::tcgetwinsize(io::stderr());
+    let size = size.map_or((0, 0), |it| (it.ws_row, it.ws_col));
+    match size {
+        (0, _) | (_, 0) => (24, 80),
+        size => size,
     }
 }
 

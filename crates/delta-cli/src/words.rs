@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use delta_wire::api::{CancelView, JobSummary, LeaseView};
+use delta_wire::api::{CancelView, GroupView, JobSummary, LeaseView};
 use delta_wire::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
 use delta_wire::{Evidence, StepResult};
 
@@ -72,6 +72,9 @@ pub fn note(job: &JobSummary) -> String {
     if let Some(cause) = &job.cause {
         parts.push(crate::clean::text(cause));
     }
+    if let Some(kept) = &job.kept_from {
+        parts.push(format!("kept from {}", crate::clean::text(kept)));
+    }
     if job.state == JobState::Failed && !job.required {
         parts.push("allowed to fail".into());
     }
@@ -79,6 +82,15 @@ pub fn note(job: &JobSummary) -> String {
         parts.push(format!("needed {} attempts", job.attempts));
     }
     parts.join(", ")
+}
+
+/// A concurrency group.
+pub fn group(group: &GroupView) -> String {
+    let name = crate::clean::text(&group.group);
+    match group.cancel_older {
+        true => format!("{name}, ends older ones"),
+        false => name,
+    }
 }
 
 /// `1 run`, `2 runs`.

@@ -57,6 +57,10 @@ pub enum AttemptEvent {
     Canceled,
     /// Ended before it was ever granted: a need failed, or the run ended.
     Dropped,
+    /// Of a rerun: not tried again, the job succeeded in the run before.
+    Kept,
+    /// The same for a job that failed there.
+    KeptFailed,
 }
 
 impl AttemptState {
@@ -99,6 +103,8 @@ impl AttemptState {
             ) => Ok(S::CancelRequested),
             (S::CancelRequested, E::Canceled) => Ok(S::Canceled),
             (S::Created | S::Queued, E::Dropped) => Ok(S::Canceled),
+            (S::Created, E::Kept) => Ok(S::Succeeded),
+            (S::Created, E::KeptFailed) => Ok(S::Failed),
             (state, event) => Err(Illegal { state, event }),
         }
     }
@@ -142,7 +148,7 @@ impl AttemptState {
 }
 
 impl AttemptEvent {
-    pub const ALL: [AttemptEvent; 14] = [
+    pub const ALL: [AttemptEvent; 16] = [
         AttemptEvent::Published,
         AttemptEvent::Granted,
         AttemptEvent::Acknowledged,
@@ -157,6 +163,8 @@ impl AttemptEvent {
         AttemptEvent::CancelRequested,
         AttemptEvent::Canceled,
         AttemptEvent::Dropped,
+        AttemptEvent::Kept,
+        AttemptEvent::KeptFailed,
     ];
 
     pub fn name(self) -> &'static str {
@@ -175,6 +183,8 @@ impl AttemptEvent {
             AttemptEvent::CancelRequested => "cancel_requested",
             AttemptEvent::Canceled => "canceled",
             AttemptEvent::Dropped => "dropped",
+            AttemptEvent::Kept => "kept",
+            AttemptEvent::KeptFailed => "kept_failed",
         }
     }
 

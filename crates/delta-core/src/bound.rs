@@ -34,10 +34,18 @@ pub fn run_must_end_by(run: &Run, settings: &Settings) -> Option<Millis> {
     let running = header.run_timeout.plus(settle);
     match run.state {
         RunState::Created | RunState::Planning => {
-            let waiting = header.planning_timeout.plus(header.wait_timeout);
+            let turn = header.concurrency.as_ref().map(|_| header.wait_timeout);
+            let waiting = header.wait_timeout.plus(turn.unwrap_or(Span::ZERO));
+            let waiting = header.planning_timeout.plus(waiting);
             Some(run.created_at + waiting.plus(running))
         }
-        RunState::Queued => Some(run.queued_at? + header.wait_timeout.plus(running)),
+        RunState::Queued => {
+            let turn = match run.waits_for_turn() {
+                true => header.wait_timeout,
+                false => Span::ZERO,
+            };
+            Some(run.waits_since()? + turn.plus(header.wait_timeout).plus(running))
+        }
         RunState::Running => Some(run.started_at? + running),
         RunState::CancelRequested => Some(run.cancel.as_ref()?.at + settle),
         _ if run.live_jobs > 0 => Some(run.ended_at? + settle),

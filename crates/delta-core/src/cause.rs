@@ -76,8 +76,11 @@ causes! {
     RequiredJobCanceled "required_job_canceled" Stopped "A required job was canceled.",
     CanceledByUser "canceled_by_user" Stopped "Somebody canceled it.",
     Superseded "superseded" Stopped "A newer run took its place.",
+    GroupFull "group_full" Stopped "Too many others wait in its concurrency group.",
+    NoTurn "no_turn" Stopped "Others of its concurrency group were at work for too long.",
     DependencyFailed "dependency_failed" Stopped "A job it needs did not succeed.",
     FailFast "fail_fast" Stopped "Another job failed, and the run stops at the first failure.",
+    MatrixFailFast "matrix_fail_fast" Stopped "Another cell of its matrix failed first.",
 }
 
 impl Cause {
@@ -102,6 +105,7 @@ impl Cause {
                 | C::Flaky
                 | C::DiskFull
                 | C::AgentShutdown
+                | C::Declined
                 | C::Clone
                 | C::Image
                 | C::CacheFetch

@@ -3,9 +3,10 @@
 use crate::attempt::{Progress, Report};
 use crate::cause::Cause;
 use crate::id::{AttemptId, JobId, LeaseKey, RunId};
+use crate::job::Resolution;
 use crate::lease::{Revocation, Stale};
 use crate::policy::Policy;
-use crate::run::RunHeader;
+use crate::run::{RunHeader, RunSettings};
 use crate::settings::Settings;
 use crate::time::{Millis, Span};
 use crate::{Digest, Text};
@@ -28,6 +29,17 @@ pub struct NewJob {
     pub name: Text,
     pub policy: Policy,
     pub spec: Digest,
+    /// It ended in an earlier run and is not run again.
+    pub kept: Option<Kept>,
+}
+
+/// How a job ended in the run that is run again (SM-3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kept {
+    /// The one that was executed.
+    pub job: JobId,
+    pub resolution: Resolution,
+    pub cause: Option<Cause>,
 }
 
 /// A run to create, with its jobs or with planning to come.
@@ -64,6 +76,8 @@ pub enum Command {
     Plan {
         run: RunId,
         jobs: Vec<NewJob>,
+        /// What it says about the run itself; nothing when absent.
+        settings: Option<RunSettings>,
     },
     FailPlan {
         run: RunId,
@@ -113,6 +127,11 @@ pub enum Command {
         cause: Cause,
         by: Text,
     },
+    /// See whether it is this one's turn in its group, or whether a newer one ends it. Number 0 of
+    /// a run is the run itself.
+    TakeTurn {
+        member: JobId,
+    },
     /// Take a live lease back (A17).
     Revoke {
         lease: LeaseKey,
@@ -154,6 +173,7 @@ impl Command {
             Command::Decline { .. } => "decline",
             Command::CancelRun { .. } => "cancel_run",
             Command::CancelJob { .. } => "cancel_job",
+            Command::TakeTurn { .. } => "take_turn",
             Command::Revoke { .. } => "revoke",
             Command::AttemptDue { .. } => "attempt_due",
             Command::RunDue { .. } => "run_due",
@@ -182,6 +202,7 @@ impl Command {
             | Command::CancelAck { proof, .. }
             | Command::Decline { proof } => proof.key.attempt.run(),
             Command::CancelJob { job, .. } => job.run,
+            Command::TakeTurn { member } => member.run,
             Command::Revoke { lease, .. } => lease.attempt.run(),
         }
     }

@@ -5,10 +5,11 @@
 
 use crate::attempt::{Attempt, AttemptCancel, AttemptEvent, Progress, Report};
 use crate::cause::Cause;
+use crate::group::Place;
 use crate::id::{AttemptId, JobId, RunId};
 use crate::job::{Job, Resolution};
 use crate::lease::{Closing, Lease, LeaseEvent, LeaseState, Revocation};
-use crate::run::{Run, RunCancel, RunEvent, RunState};
+use crate::run::{Run, RunCancel, RunEvent, RunSettings, RunState};
 use crate::time::{Millis, Span};
 use crate::world::{Rows, Want};
 use crate::{Digest, Text};
@@ -22,9 +23,19 @@ pub enum Fact {
         event: RunEvent,
         cause: Option<Cause>,
     },
+    /// What the plan says about the run itself; comes with the plan, before any job of it.
+    RunConfigured(RunSettings),
     /// Somebody asked for the whole run to stop; recorded before any state moves (A11).
     RunCancelAsked(RunCancel),
     NeedMet {
+        job: u32,
+    },
+    /// Into the line of its group; job 0 is the run itself.
+    LineEntered {
+        job: u32,
+    },
+    /// Nobody else of its group is at work.
+    TurnTaken {
         job: u32,
     },
     AttemptCreated {
@@ -146,6 +157,10 @@ impl Fact {
                 Ok(())
             }
             Fact::RunMoved { event, cause } => move_run(rows, run, at, *event, *cause),
+            Fact::RunConfigured(settings) => {
+                rows.edit_run(run)?.header.set(settings);
+                Ok(())
+            }
             Fact::RunCancelAsked(cancel) => {
                 rows.edit_run(run)?.cancel = Some(cancel.clone());
                 Ok(())
@@ -155,6 +170,20 @@ impl Fact {
                 job.waiting_on = job.waiting_on.saturating_sub(1);
                 Ok(())
             }
+            Fact::LineEntered { job } => {
+                *place(rows, run, *job)? = Some(Place {
+                    since: at,
+                    taken_at: None,
+                });
+                Ok(())
+            }
+            Fact::TurnTaken { job } => match place(rows, run, *job)? {
+                Some(place) if place.waits() => {
+                    place.taken_at = Some(at);
+                    Ok(())
+                }
+                other => Err(illegal(other)),
+            },
             Fact::AttemptCreated {
                 job,
                 index,
@@ -237,6 +266,14 @@ impl Fact {
             }
             other => Err(Unfit::Illegal(format!("{other:?} is not about an attempt"))),
         }
+    }
+}
+
+/// The place of a job in its group's line, or of the run itself.
+fn place<R: Rows>(rows: &mut R, run: RunId, job: u32) -> Result<&mut Option<Place>, Unfit> {
+    match job {
+        0 => Ok(&mut rows.edit_run(run)?.place),
+        n => Ok(&mut rows.edit_job(run.job(n))?.place),
     }
 }
 

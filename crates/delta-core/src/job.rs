@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::attempt::{Attempt, AttemptState};
 use crate::cause::Cause;
+use crate::group::{Member, Place};
 use crate::id::{AttemptId, JobId};
 use crate::policy::Policy;
 use crate::time::Millis;
@@ -23,6 +24,15 @@ impl Resolution {
             Resolution::Succeeded => "SUCCEEDED",
             Resolution::Failed => "FAILED",
             Resolution::Canceled => "CANCELED",
+        }
+    }
+
+    /// A failure the run allows counts as a need that is met.
+    pub fn meets_needs(self, required: bool) -> bool {
+        match self {
+            Resolution::Succeeded => true,
+            Resolution::Failed => !required,
+            Resolution::Canceled => false,
         }
     }
 
@@ -53,6 +63,10 @@ pub struct Job {
     pub resolution: Option<Resolution>,
     pub cause: Option<Cause>,
     pub ended_at: Option<Millis>,
+    /// The job of an earlier run whose result this one has: it is not run again (SM-3).
+    pub kept: Option<JobId>,
+    /// In the line of its group, from when nothing else keeps it.
+    pub place: Option<Place>,
 }
 
 impl Job {
@@ -69,13 +83,29 @@ impl Job {
         }
     }
 
-    /// A failure the run allows counts as a need that is met.
     pub fn meets_needs(&self) -> bool {
-        match self.resolution {
-            Some(Resolution::Succeeded) => true,
-            Some(Resolution::Failed) => !self.policy.required,
-            Some(Resolution::Canceled) | None => false,
-        }
+        let resolution = self.resolution;
+        resolution.is_some_and(|it| it.meets_needs(self.policy.required))
+    }
+
+    /// Whether others of its group come first.
+    pub fn waits_for_turn(&self) -> bool {
+        self.place.is_some_and(|place| place.waits()) && self.resolution.is_none()
+    }
+
+    /// What it is to its group, until it is resolved.
+    pub fn member(&self) -> Option<Member> {
+        let place = self.place.filter(|_| self.resolution.is_none())?;
+        Some(Member {
+            id: self.id,
+            taken: !place.waits(),
+            cancel_older: self.policy.concurrency.as_ref()?.cancel_older,
+        })
+    }
+
+    /// Where its results are: its own, or those of the job it was kept from.
+    pub fn source(&self) -> JobId {
+        self.kept.unwrap_or(self.id)
     }
 }
 

@@ -6,8 +6,8 @@
 //! the server, in the simulator and in the model checker.
 //!
 //! Reading order: the three machines ([`run`], [`attempt`], [`lease`]), what a job may do
-//! ([`policy`], [`cause`], [`requirement`]), what can be asked ([`command`]), how it is decided
-//! ([`decide`]) against a [`world`], and the other side of a lease ([`holder`]).
+//! ([`policy`], [`cause`], [`requirement`], [`group`]), what can be asked ([`command`]), how it is
+//! decided ([`decide`]) against a [`world`], and the other side of a lease ([`holder`]).
 
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ pub mod cause;
 pub mod command;
 pub mod decide;
 pub mod fact;
+pub mod group;
 pub mod holder;
 pub mod id;
 pub mod job;
@@ -35,6 +36,7 @@ pub use cause::{Cause, Class};
 pub use command::{Command, Context, Refusal, Reply};
 pub use decide::{Decision, Stop, decide};
 pub use fact::{Fact, Record};
+pub use group::{Concurrency, Member, Place};
 pub use id::{AttemptId, JobId, LeaseKey, RunId};
 pub use job::{Job, Resolution};
 pub use lease::{Lease, LeaseEvent, LeaseState};

@@ -74,6 +74,18 @@ pub const EXTENSIONS: &[(&str, &str, &str, &str)] = &[
         "no agent within the waiting limit (A33)",
     ),
     (
+        "attempt",
+        "CREATED",
+        "SUCCEEDED",
+        "kept from the run that is run again (SM-3)",
+    ),
+    (
+        "attempt",
+        "CREATED",
+        "FAILED",
+        "kept from the run that is run again (SM-3)",
+    ),
+    (
         "run",
         "QUEUED",
         "TIMEOUT",

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::Text;
 use crate::cause::{Cause, Class};
+use crate::group::Concurrency;
 use crate::time::{Millis, Span};
 
 /// A word of `retry.on`.
@@ -68,6 +69,11 @@ pub struct Policy {
     pub not_before: Option<Millis>,
     /// How long to wait between attempts; by the settings when absent.
     pub backoff: Option<Backoff>,
+    /// A word that the cells of one matrix share: the first required one that fails cancels the
+    /// others (A12).
+    pub fail_fast_group: Option<Text>,
+    /// At most one job of this group is at work.
+    pub concurrency: Option<Concurrency>,
 }
 
 /// Delays between attempts: doubling from the base up to the cap.

@@ -4,6 +4,7 @@
 //! is kept apart from the state, so that `REPORTED` does not erase it (A13).
 
 use crate::cause::Cause;
+use crate::group::{Concurrency, Member, Place};
 use crate::id::RunId;
 use crate::time::{Millis, Span};
 use crate::{Digest, Text};
@@ -160,7 +161,8 @@ impl RunEvent {
     }
 }
 
-/// What a run was made for and how long it may take; fixed at creation.
+/// What a run was made for and how long it may take: fixed at creation, but for what its plan says
+/// about the whole run ([`RunSettings`]).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RunHeader {
     /// Every table and query is scoped by project from the start.
@@ -176,6 +178,8 @@ pub struct RunHeader {
     pub priority: i32,
     /// A failed required job cancels the rest (A12).
     pub fail_fast: bool,
+    /// At most one run of this group is at work.
+    pub concurrency: Option<Concurrency>,
     /// A reporter must publish the outcome before `REPORTED`; without one it follows at once.
     pub needs_report: bool,
     pub run_timeout: Span,
@@ -195,6 +199,34 @@ pub struct RunHeader {
     /// What triggered it, as the rim wrote it down for whoever plans and reports; no decision
     /// reads it.
     pub trigger: Option<Text>,
+}
+
+/// What a plan says about the run as a whole. A run that is planned later has the server's own
+/// until its plan is accepted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RunSettings {
+    pub priority: i32,
+    pub fail_fast: bool,
+    pub run_timeout: Span,
+    pub concurrency: Option<Concurrency>,
+}
+
+impl RunHeader {
+    pub fn settings(&self) -> RunSettings {
+        RunSettings {
+            priority: self.priority,
+            fail_fast: self.fail_fast,
+            run_timeout: self.run_timeout,
+            concurrency: self.concurrency.clone(),
+        }
+    }
+
+    pub(crate) fn set(&mut self, settings: &RunSettings) {
+        self.priority = settings.priority;
+        self.fail_fast = settings.fail_fast;
+        self.run_timeout = settings.run_timeout;
+        self.concurrency = settings.concurrency.clone();
+    }
 }
 
 /// A key that one run at a time may have.
@@ -234,6 +266,8 @@ pub struct Run {
     /// Required jobs that failed for good, and those that were canceled.
     pub required_failed: u32,
     pub required_canceled: u32,
+    /// In the line of its group, from when it is planned.
+    pub place: Option<Place>,
 }
 
 impl Run {
@@ -243,10 +277,35 @@ impl Run {
             RunState::Created | RunState::Planning => {
                 Some(self.created_at + self.header.planning_timeout)
             }
-            RunState::Queued => Some(self.queued_at? + self.header.wait_timeout),
+            RunState::Queued => Some(self.waits_since()? + self.header.wait_timeout),
             RunState::Running => Some(self.started_at? + self.header.run_timeout),
             _ => None,
         }
+    }
+
+    /// Since when it waits for what it waits for now: its turn, or a first grant. Another server's
+    /// clock may be behind the one that planned it.
+    pub fn waits_since(&self) -> Option<Millis> {
+        let turn = self
+            .place
+            .map(|place| place.taken_at.unwrap_or(place.since));
+        turn.max(self.queued_at)
+    }
+
+    /// Whether others of its group come first.
+    pub fn waits_for_turn(&self) -> bool {
+        self.place.is_some_and(|place| place.waits()) && self.state.takes_work()
+    }
+
+    /// What it is to its group, until it is over.
+    pub fn member(&self) -> Option<Member> {
+        let over = self.state.has_ended() && self.live_jobs == 0;
+        let place = self.place.filter(|_| !over)?;
+        Some(Member {
+            id: self.id.job(0),
+            taken: !place.waits(),
+            cancel_older: self.header.concurrency.as_ref()?.cancel_older,
+        })
     }
 
     /// A required job is lost: the run cannot succeed any more, even while others go on (A12).
@@ -260,9 +319,15 @@ impl Run {
         self.header.queue.is_some() && failed && self.live_jobs == 0
     }
 
-    /// When it may be forgotten, where it says so itself.
+    /// When it may be forgotten, where it says so itself: not while somebody must still look at it,
+    /// nor while nobody else may have its key.
     pub fn keep_until(&self) -> Option<Millis> {
-        Some(self.ended_at? + self.header.keep?)
+        let until = self.ended_at? + self.header.keep?;
+        if self.is_dead_letter() {
+            return None;
+        }
+        let unique = self.header.unique.map_or(until, |it| it.until);
+        Some(until.max(unique))
     }
 
     /// The moment the run times out, once it has started.
@@ -304,6 +369,63 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_time_to_keep_ends_no_dead_letter_and_frees_no_key() {
+        let header = RunHeader {
+            project: "p".into(),
+            repository: None,
+            git_ref: None,
+            commit: None,
+            trusted: true,
+            run_attempt: 1,
+            rerun_of: None,
+            priority: 0,
+            fail_fast: false,
+            concurrency: None,
+            needs_report: false,
+            run_timeout: Span::secs(60),
+            wait_timeout: Span::secs(60),
+            planning_timeout: Span::secs(60),
+            created_by: "ann".into(),
+            idempotency: None,
+            queue: Some("mail".into()),
+            unique: None,
+            keep: Some(Span::secs(10)),
+            trigger: None,
+        };
+        let mut run = Run {
+            id: RunId(1),
+            header,
+            state: RunState::Reported,
+            outcome: Some(RunState::Success),
+            cause: None,
+            cancel: None,
+            created_at: Millis::ZERO,
+            queued_at: None,
+            started_at: None,
+            ended_at: Some(Millis(1000)),
+            jobs: 1,
+            live_jobs: 0,
+            required_failed: 0,
+            required_canceled: 0,
+            place: None,
+        };
+        assert_eq!(run.keep_until(), Some(Millis(11_000)));
+        let until = Millis(60_000);
+        run.header.unique = Some(Unique {
+            key: [7; 32],
+            until,
+        });
+        assert_eq!(run.keep_until(), Some(until));
+        run.state = RunState::Failed;
+        assert_eq!(run.keep_until(), None, "somebody must look at it");
+        run.state = RunState::Reported;
+        run.header.unique = None;
+        assert_eq!(run.keep_until(), Some(Millis(11_000)), "put aside");
+        run.header.keep = None;
+        assert_eq!(run.keep_until(), None);
     }
 
     #[test]

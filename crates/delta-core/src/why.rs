@@ -3,6 +3,8 @@
 
 use crate::Text;
 use crate::attempt::{Attempt, AttemptState};
+use crate::group::{Concurrency, Members};
+use crate::id::JobId;
 use crate::job::Job;
 use crate::requirement::Capabilities;
 use crate::run::{Run, RunState};
@@ -14,6 +16,8 @@ pub struct SeenAgent {
     pub name: Text,
     /// What its slots take: one offer, or one for each runner pool.
     pub offers: Vec<SeenOffer>,
+    /// Its runner pools of which no process is there, and why.
+    pub down: Vec<(Text, Text)>,
 }
 
 /// Slots of an agent that take the same.
@@ -35,6 +39,16 @@ impl SeenAgent {
         fit.all(|it| it.busy)
     }
 
+    /// Why the runner that this names cannot be called here.
+    fn down(&self, key: &str) -> Option<&Text> {
+        let runner = key
+            .split(' ')
+            .find_map(|word| word.strip_prefix("runner:"))?;
+        let mut down = self.down.iter();
+        let found = down.find(|(name, _)| name.eq_ignore_ascii_case(runner))?;
+        Some(&found.1)
+    }
+
     /// What the nearest of its slots lacks.
     fn missing(&self, key: &str) -> Vec<String> {
         let missing = self.offers.iter().map(|it| it.capabilities.missing(key));
@@ -49,6 +63,12 @@ pub enum Why {
     WaitingForNeeds(Vec<Text>),
     /// A retry waits for its delay.
     WaitingForRetry(Span),
+    /// It is not to begin before a moment that whoever made it chose.
+    WaitingForMoment(Span),
+    /// Its queue hands out nothing.
+    Paused(Text),
+    /// Others of its concurrency group come first.
+    WaitingForTurn(Line),
     /// No agent was seen at all.
     NoAgents,
     /// Agents were seen, none fits: the nearest one and what it lacks.
@@ -56,6 +76,12 @@ pub enum Why {
         nearest: Text,
         missing: Vec<String>,
         seen: usize,
+    },
+    /// Fit agents have its runner, and no process of it is there.
+    RunnerDown {
+        agent: Text,
+        why: Text,
+        fit: usize,
     },
     /// Fit agents exist and all are busy.
     AllBusy {
@@ -82,6 +108,44 @@ pub enum Why {
     Ended,
 }
 
+/// Where something stands in the line of its concurrency group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    pub group: Text,
+    /// Whose turn it is: a run, or a job.
+    pub held_by: Option<JobId>,
+    /// Members that wait, and whose turn comes first.
+    pub ahead: usize,
+}
+
+impl Line {
+    pub fn of(concurrency: &Concurrency, members: &Members, id: JobId) -> Line {
+        let held = members.values().find(|it| it.taken && it.id != id);
+        let ahead = members.range(..id).filter(|(_, it)| !it.taken).count();
+        Line {
+            group: concurrency.group.clone(),
+            held_by: held.map(|it| it.id),
+            ahead,
+        }
+    }
+}
+
+impl std::fmt::Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "waits for its turn in the group `{}`", self.group)?;
+        match self.held_by {
+            Some(id) if id.n == 0 => write!(f, ", which {} has", id.run)?,
+            Some(id) => write!(f, ", which {id} has")?,
+            None => {}
+        }
+        match self.ahead {
+            0 => Ok(()),
+            1 => f.write_str("; 1 other comes first"),
+            ahead => write!(f, "; {ahead} others come first"),
+        }
+    }
+}
+
 /// What the answer is computed from.
 pub struct Scene<'a> {
     pub run: &'a Run,
@@ -92,6 +156,10 @@ pub struct Scene<'a> {
     pub agents: &'a [SeenAgent],
     /// Queued attempts with the same requirements that come first.
     pub ahead: u64,
+    /// Where the run stands in the line of its group, or else the job in that of its own.
+    pub line: Option<Line>,
+    /// The queue of a function, when it is paused.
+    pub paused: Option<Text>,
     pub now: Millis,
 }
 
@@ -111,6 +179,16 @@ pub fn why(scene: &Scene) -> Why {
         AttemptState::Created if !scene.unmet.is_empty() => {
             Why::WaitingForNeeds(scene.unmet.clone())
         }
+        AttemptState::Created if scene.run.waits_for_turn() || scene.job.waits_for_turn() => {
+            Why::WaitingForTurn(scene.line.clone().unwrap_or_else(|| Line {
+                group: "".into(),
+                held_by: None,
+                ahead: 0,
+            }))
+        }
+        AttemptState::Created if attempt.id.index == 1 => {
+            Why::WaitingForMoment(attempt.not_before.since(scene.now))
+        }
         AttemptState::Created => Why::WaitingForRetry(attempt.not_before.since(scene.now)),
         AttemptState::Queued => queued(scene),
         AttemptState::Leased => Why::WaitingForAcknowledgement { runner: runner() },
@@ -127,6 +205,9 @@ pub fn why(scene: &Scene) -> Why {
 fn queued(scene: &Scene) -> Why {
     let key = &scene.job.policy.requires;
     let fit = || scene.agents.iter().filter(|agent| agent.fits(key));
+    if let Some(queue) = &scene.paused {
+        return Why::Paused(queue.clone());
+    }
     if scene.agents.is_empty() {
         return Why::NoAgents;
     }
@@ -138,6 +219,16 @@ fn queued(scene: &Scene) -> Why {
             nearest: nearest.name.clone(),
             missing: missing(nearest),
             seen: scene.agents.len(),
+        };
+    }
+    let mut down = fit().map(|agent| Some((agent, agent.down(key)?)));
+    if let Some(Some((agent, why))) = down.next()
+        && down.all(|it| it.is_some())
+    {
+        return Why::RunnerDown {
+            agent: agent.name.clone(),
+            why: why.clone(),
+            fit: fit().count(),
         };
     }
     if fit().all(|agent| agent.is_busy(key)) {
@@ -155,8 +246,12 @@ impl Why {
         match self {
             Why::WaitingForNeeds(_) => "waiting_for_needs",
             Why::WaitingForRetry(_) => "waiting_for_retry",
+            Why::WaitingForMoment(_) => "waiting_for_moment",
+            Why::WaitingForTurn(_) => "waiting_for_turn",
+            Why::Paused(_) => "queue_paused",
             Why::NoAgents => "no_agents",
             Why::NoFitAgent { .. } => "no_fit_agent",
+            Why::RunnerDown { .. } => "runner_down",
             Why::AllBusy { .. } => "all_busy",
             Why::NextInLine { .. } => "next_in_line",
             Why::WaitingForAcknowledgement { .. } => "waiting_for_acknowledgement",
@@ -173,13 +268,20 @@ impl std::fmt::Display for Why {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Why::WaitingForNeeds(names) => write!(f, "waits for {}", names.join(", ")),
-            Why::WaitingForRetry(left) => write!(f, "will be tried again in {left}"),
+            Why::WaitingForRetry(left) => write!(f, "will be tried again in {}", Roughly(*left)),
+            Why::WaitingForMoment(left) => write!(f, "is to begin in {}", Roughly(*left)),
+            Why::Paused(queue) => write!(
+                f,
+                "its queue `{queue}` is paused; `delta-ci resume {queue}` ends that"
+            ),
+            Why::WaitingForTurn(line) => write!(f, "{line}"),
             Why::NoAgents => f.write_str("no agent has asked for work yet"),
             Why::NoFitAgent {
                 nearest,
                 missing,
                 seen,
             } => {
+                let missing: Vec<String> = missing.iter().map(|it| lack(it)).collect();
                 let missing = missing.join(", ");
                 match seen {
                     1 => write!(f, "the only agent, {nearest}, lacks {missing}"),
@@ -189,6 +291,13 @@ impl std::fmt::Display for Why {
                     ),
                 }
             }
+            Why::RunnerDown { agent, why, fit: 1 } => {
+                write!(f, "its runner is down on {agent}: {why}")
+            }
+            Why::RunnerDown { agent, why, fit } => write!(
+                f,
+                "its runner is down on all {fit} agents that have it; on {agent}: {why}"
+            ),
             Why::AllBusy { fit: 1, ahead } => {
                 write!(f, "the only fit agent is busy; {}", Turn(*ahead))
             }
@@ -205,6 +314,38 @@ impl std::fmt::Display for Why {
             Why::Planning => f.write_str("its run is being planned"),
             Why::Ended => f.write_str("it has ended"),
         }
+    }
+}
+
+/// What an agent lacks, in words that its settings have.
+fn lack(requirement: &str) -> String {
+    match requirement.strip_prefix("unnamed=") {
+        Some(queue) => format!(
+            "a runner for calls of the queue `{queue}` that name none (`queues` or `default` in \
+             its file of runners)"
+        ),
+        None => requirement.to_owned(),
+    }
+}
+
+/// A time as people say it: whole seconds, and the two largest units of it.
+struct Roughly(Span);
+
+impl std::fmt::Display for Roughly {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let seconds = (self.0.0.max(0) + 999) / 1000;
+        let parts = [
+            (seconds / 86_400, "d"),
+            (seconds / 3600 % 24, "h"),
+            (seconds / 60 % 60, "m"),
+            (seconds % 60, "s"),
+        ];
+        let from = parts.iter().position(|(count, _)| *count > 0).unwrap_or(3);
+        for (n, (count, unit)) in parts[from..].iter().take(2).enumerate() {
+            let gap = if n == 0 { "" } else { " " };
+            write!(f, "{gap}{count}{unit}")?;
+        }
+        Ok(())
     }
 }
 
@@ -237,11 +378,49 @@ mod tests {
                 offer(["work:function", "runner:a"], true),
                 offer(["work:function", "runner:b"], false),
             ],
+            down: vec![("B".into(), "it ended with exit code 3".into())],
         };
+        assert!(agent.down("queue=x runner:b work:function").is_some());
+        assert!(agent.down("queue=x runner:a work:function").is_none());
         assert!(agent.is_busy("runner:a work:function"));
         assert!(!agent.is_busy("runner:b work:function"));
         assert!(!agent.fits("runner:c work:function"));
         assert_eq!(agent.missing("runner:c work:function"), ["runner:c"]);
+    }
+
+    #[test]
+    fn a_turn_says_who_has_it_and_who_comes_first() {
+        let line = |held_by, ahead| Line {
+            group: "production".into(),
+            held_by,
+            ahead,
+        };
+        let run = crate::RunId(1);
+        let said = Why::WaitingForTurn(line(Some(run.job(0)), 2)).to_string();
+        assert_eq!(
+            said,
+            format!(
+                "waits for its turn in the group `production`, which {run} has; 2 others come first"
+            )
+        );
+        let job = line(Some(run.job(3)), 0).to_string();
+        assert!(job.ends_with(&format!("which {} has", run.job(3))), "{job}");
+    }
+
+    #[test]
+    fn times_are_told_in_two_units() {
+        let said = |span| Roughly(span).to_string();
+        assert_eq!(said(Span(3_599_987)), "1h 0m");
+        assert_eq!(said(Span(3_598_000)), "59m 58s");
+        assert_eq!(said(Span(40)), "1s");
+        assert_eq!(said(Span::ZERO), "0s");
+        assert_eq!(said(Span::hours(49)), "2d 1h");
+    }
+
+    #[test]
+    fn what_is_lacking_is_said_in_words_of_the_settings() {
+        assert_eq!(lack("runner:py"), "runner:py");
+        assert!(lack("unnamed=mail").starts_with("a runner for calls of the queue `mail`"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::attempt::Attempt;
 use crate::fact::Unfit;
+use crate::group::{Member, Members};
 use crate::id::{AttemptId, JobId, LeaseKey, RunId};
 use crate::job::Job;
 use crate::lease::Lease;
@@ -31,6 +32,8 @@ pub enum Want {
     Holder(Text, Text),
     /// Every unresolved job of a run with its current attempt.
     LiveJobs(RunId),
+    /// The members of a concurrency group. Nobody else looks at them before this batch is over.
+    Group(Digest),
 }
 
 /// Where facts are applied.
@@ -54,6 +57,7 @@ pub struct World {
     pub keys: BTreeMap<Digest, Option<RunId>>,
     pub uniques: BTreeMap<Digest, Option<RunId>>,
     pub holders: BTreeMap<(Text, Text), Option<AttemptId>>,
+    pub groups: BTreeMap<Digest, Members>,
     /// Runs all of whose unresolved jobs are here.
     pub whole: BTreeSet<RunId>,
 }
@@ -95,9 +99,15 @@ impl World {
                     self.uniques.insert(unique.key, Some(*id));
                 }
             }
+            if let Some(group) = &run.header.concurrency {
+                self.note_member(&group.key, id.job(0), run.member());
+            }
             self.runs.insert(*id, Some(run.clone()));
         }
         for (id, job) in &edits.jobs {
+            if let Some(group) = &job.policy.concurrency {
+                self.note_member(&group.key, *id, job.member());
+            }
             self.jobs.insert(*id, Some(job.clone()));
         }
         for (id, attempt) in &edits.attempts {
@@ -107,6 +117,37 @@ impl World {
         for (key, lease) in &edits.past_leases {
             self.past_leases.insert(*key, Some(lease.clone()));
         }
+    }
+
+    /// Enters the members of a group as a store has them. What is in sight already is newer.
+    pub fn put_group(&mut self, key: Digest, members: Members) {
+        if self.groups.contains_key(&key) {
+            return;
+        }
+        self.groups.insert(key, members);
+        let runs = self.runs.values().flatten().filter_map(|run| {
+            let group = run.header.concurrency.as_ref()?;
+            (group.key == key).then(|| (run.id.job(0), run.member()))
+        });
+        let jobs = self.jobs.values().flatten().filter_map(|job| {
+            let group = job.policy.concurrency.as_ref()?;
+            (group.key == key).then(|| (job.id, job.member()))
+        });
+        let known: Vec<(JobId, Option<Member>)> = runs.chain(jobs).collect();
+        for (id, member) in known {
+            self.note_member(&key, id, member);
+        }
+    }
+
+    /// Who is in a group that is in sight, after a member changed.
+    fn note_member(&mut self, key: &Digest, id: JobId, member: Option<Member>) {
+        let Some(members) = self.groups.get_mut(key) else {
+            return;
+        };
+        match member {
+            Some(member) => members.insert(id, member),
+            None => members.remove(&id),
+        };
     }
 
     /// Who holds what, after an attempt changed. A lease that had ended before says nothing of its
@@ -202,6 +243,8 @@ pub(crate) mod test_support {
             environment: None,
             not_before: None,
             backoff: None,
+            fail_fast_group: None,
+            concurrency: None,
         }
     }
 

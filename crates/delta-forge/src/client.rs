@@ -9,10 +9,11 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, LINK, USER_AGENT};
 use reqwest::{RequestBuilder, Response, Url};
 use serde::Deserialize;
 
+use crate::hosts::{Hosts, Never};
 use crate::outgoing::Outgoing;
 use crate::signature::Secret;
 use crate::site::Site;
-use crate::status::{Body, Status};
+use crate::status::Status;
 use crate::verdict::Verdict;
 
 /// Bytes of an answer that are read: a page of a hundred statuses has a fifth of it.
@@ -54,10 +55,11 @@ struct Said {
 }
 
 impl Client {
-    /// `timeout`: for one request with its answer.
-    pub fn new(timeout: Duration) -> Result<Client, NoClient> {
+    /// `timeout`: for one request with its answer. `never`: where no name may lead.
+    pub fn new(timeout: Duration, never: Never) -> Result<Client, NoClient> {
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
+            .dns_resolver(Hosts { never })
             .timeout(timeout)
             .build()?;
         Ok(Client { http })
@@ -80,12 +82,7 @@ impl Client {
                 Err(verdict) => return verdict,
             }
         }
-        let body = Body {
-            state: site.kind.dialect().state(status.state),
-            context: &status.context,
-            description: &status.description,
-            target_url: status.link.as_deref(),
-        };
+        let body = site.kind.dialect().body(status);
         let request = self.http.post(site.statuses(&status.commit)).json(&body);
         match self.call(site, token, request, now).await {
             Ok(_) => Verdict::Done { already: false },

@@ -1,16 +1,17 @@
 //! The seam: what one forge does differently from another.
 //!
 //! A new forge is a variant of [`Kind`] and a [`Dialect`]. GitLab fits here too: its deliveries
-//! carry a token instead of a signature, which is why the dialect judges that, and its merge
-//! requests are pull requests under another name.
+//! carry a token instead of a signature, its merge requests are pull requests under another name,
+//! its projects lie in groups of any depth, and its statuses have another address and other words.
+//! All of that is the dialect's to say.
 
 use reqwest::header::{HeaderMap, HeaderValue};
 
 use crate::BadDelivery;
 use crate::event::Event;
 use crate::payload;
-use crate::signature::Secret;
-use crate::status::State;
+use crate::signature::{Secret, may_be_signature};
+use crate::status::{State, Status};
 
 /// The forges there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +57,8 @@ impl Kind {
 pub trait Dialect: Send + Sync {
     /// Whether the sender of these bytes knows the secret.
     fn is_signed(&self, headers: &HeaderMap, body: &[u8], secret: &Secret) -> bool;
-    /// Whether there is anything to judge: what has no signature is refused before it is read.
+    /// Whether there is anything to judge: what has nothing that could be a signature is refused
+    /// before it is read.
     fn has_signature(&self, headers: &HeaderMap) -> bool;
     fn delivery_header(&self) -> &'static str;
     fn event_header(&self) -> &'static str;
@@ -77,6 +79,38 @@ pub trait Dialect: Send + Sync {
     /// How a token is shown.
     fn authorization(&self, token: &Secret) -> Option<HeaderValue>;
     fn state(&self, state: State) -> &'static str;
+    /// The project that a clone address of this path is of; none where that cannot be told.
+    fn project_of(&self, path: &str) -> Option<String> {
+        let mut names = path.rsplit('/');
+        let (name, owner) = (names.next()?, names.next()?);
+        Some(format!("{owner}/{name}"))
+    }
+    /// Whether a project has so many parts.
+    fn takes_parts(&self, count: usize) -> bool {
+        count == 2
+    }
+    /// Where a status of a commit is posted to, below the API's address.
+    fn posted_to<'p>(&self, project: &'p str, commit: &'p str) -> Vec<&'p str> {
+        let names = ["repos"].into_iter().chain(project.split('/'));
+        names.chain(["statuses", commit]).collect()
+    }
+    /// Where the statuses of a commit are listed, newest first.
+    fn listed_at<'p>(&self, project: &'p str, commit: &'p str) -> Vec<&'p str> {
+        let names = ["repos"].into_iter().chain(project.split('/'));
+        names.chain(["commits", commit, "statuses"]).collect()
+    }
+    /// A status as it is posted.
+    fn body(&self, status: &Status) -> serde_json::Value {
+        let mut body = serde_json::json!({
+            "state": self.state(status.state),
+            "context": status.context,
+            "description": status.description,
+        });
+        if let Some(link) = &status.link {
+            body["target_url"] = link.as_str().into();
+        }
+        body
+    }
     /// Parameters of the list of statuses, for pages of at most this many.
     fn page_size(&self) -> (&'static str, usize);
     /// The ref under which a request's head is found in the repository it is addressed to.
@@ -107,7 +141,8 @@ impl Dialect for GitHub {
     }
 
     fn has_signature(&self, headers: &HeaderMap) -> bool {
-        headers.contains_key(SIGNED_256)
+        let hex = header(headers, SIGNED_256).and_then(|it| it.strip_prefix("sha256="));
+        hex.is_some_and(may_be_signature)
     }
 
     fn delivery_header(&self) -> &'static str {
@@ -152,7 +187,7 @@ impl Dialect for Gitea {
     }
 
     fn has_signature(&self, headers: &HeaderMap) -> bool {
-        headers.contains_key(self.signature)
+        header(headers, self.signature).is_some_and(may_be_signature)
     }
 
     fn delivery_header(&self) -> &'static str {

@@ -8,6 +8,7 @@
 mod client;
 mod dialect;
 mod event;
+mod hosts;
 mod names;
 mod outgoing;
 mod payload;
@@ -19,10 +20,11 @@ mod verdict;
 pub use client::{Client, NoClient};
 pub use dialect::{Dialect, Kind};
 pub use event::{Event, PullRequest, Push};
+pub use hosts::Never;
 pub use names::{BadName, Commit, Ref};
 pub use outgoing::{Outgoing, SIGNATURE as OUTGOING_SIGNATURE, sign as sign_outgoing};
 pub use signature::{MIN_SECRET_BYTES, Secret};
-pub use site::{BadSite, Site};
+pub use site::{BadSite, Site, host_of};
 pub use status::{MAX_DESCRIPTION, State, Status};
 pub use verdict::Verdict;
 

@@ -1,5 +1,5 @@
 //! The bodies of webhooks. GitHub's, Gitea's and Forgejo's have the same fields where we look; what
-//! we do not look at is not read.
+//! we do not look at is not read. Gitea and Forgejo say who somebody is twice.
 
 use serde::Deserialize;
 
@@ -24,8 +24,11 @@ struct Repository {
 
 #[derive(Deserialize)]
 struct Person {
-    #[serde(default, alias = "username")]
-    login: String,
+    #[serde(default)]
+    login: Option<String>,
+    /// The same again, beside it or in its place.
+    #[serde(default)]
+    username: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -139,7 +142,7 @@ pub fn pull_request(body: &[u8]) -> Result<Event, BadDelivery> {
     let branch = format!("refs/heads/{}", base.git_ref);
     Ok(Event::PullRequest(PullRequest {
         number: said.number,
-        fork: is_fork(head.repo.as_ref(), base.repo.as_ref()),
+        fork: is_fork(&head, &base),
         head: commit("pull_request.head.sha", &head.sha)?,
         head_branch: short(&head.git_ref),
         base: Ref::parse(&branch).map_err(|why| wrong("pull_request.base.ref", why))?,
@@ -148,9 +151,14 @@ pub fn pull_request(body: &[u8]) -> Result<Event, BadDelivery> {
     }))
 }
 
-/// Only what is certainly the same repository is no fork.
-fn is_fork(head: Option<&Repository>, base: Option<&Repository>) -> bool {
-    let (Some(head), Some(base)) = (head, base) else {
+/// Only what is certainly a branch of the same repository is no fork. Gitea and Forgejo let
+/// strangers push a request without a fork (AGit): such a head is in the repository, under
+/// `refs/pull/`, and no branch that anybody here made. A branch's own name has no `refs/`.
+fn is_fork(head: &Side, base: &Side) -> bool {
+    if head.git_ref.starts_with("refs/") {
+        return true;
+    }
+    let (Some(head), Some(base)) = (&head.repo, &base.repo) else {
         return true;
     };
     let same_name = head.full_name.eq_ignore_ascii_case(&base.full_name);
@@ -163,7 +171,9 @@ pub fn other(name: &str) -> Event {
 }
 
 fn actor(sender: Option<Person>) -> String {
-    sender.map_or_else(String::new, |person| short(&person.login))
+    let said = |it: Option<String>| it.filter(|it| !it.is_empty());
+    let name = sender.and_then(|it| said(it.login).or_else(|| said(it.username)));
+    name.map_or_else(String::new, |name| short(&name))
 }
 
 /// For people: bounded, and nothing that moves a cursor.

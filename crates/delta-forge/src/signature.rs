@@ -49,6 +49,11 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+/// Whether a text has the shape of a signature.
+pub(crate) fn may_be_signature(hex: &str) -> bool {
+    unhex(hex).is_some()
+}
+
 fn unhex(hex: &str) -> Option<[u8; 32]> {
     let bytes = hex.as_bytes();
     if bytes.len() != 64 {

@@ -13,8 +13,7 @@ const MAX_URL: usize = 2048;
 pub struct Site {
     pub kind: Kind,
     api: Url,
-    owner: String,
-    name: String,
+    project: String,
 }
 
 /// Why a repository cannot be found at its forge.
@@ -46,51 +45,56 @@ impl Site {
         if api.scheme() == "http" && !is_here(&api) {
             return Err(BadSite::InTheClear);
         }
-        let path = found.map(|(_, _, path)| path);
-        let project = project.map(str::to_owned).or(path);
+        let dialect = kind.dialect();
+        let told = || found.and_then(|(_, _, path)| dialect.project_of(&path));
+        let project = project.map(str::to_owned).or_else(told);
         let project = project.ok_or(BadSite::Project)?;
-        let (owner, name) = project.split_once('/').ok_or(BadSite::Project)?;
-        if !is_name(owner) || !is_name(name) {
+        let parts: Vec<&str> = project.split('/').collect();
+        if !dialect.takes_parts(parts.len()) || !parts.into_iter().all(is_name) {
             return Err(BadSite::Project);
         }
-        Ok(Site {
-            kind,
-            api,
-            owner: owner.to_owned(),
-            name: name.to_owned(),
-        })
+        Ok(Site { kind, api, project })
     }
 
     /// `owner/name`, as the forge's deliveries spell it.
     pub fn project(&self) -> String {
-        format!("{}/{}", self.owner, self.name)
+        self.project.clone()
     }
 
     pub fn api(&self) -> &str {
         self.api.as_str().trim_end_matches('/')
     }
 
+    /// The machine that is spoken to, with its port.
+    pub fn api_host(&self) -> String {
+        let host = self.api.host_str().unwrap_or_default();
+        match self.api.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host.to_owned(),
+        }
+    }
+
     /// Where a status of a commit is posted to.
     pub(crate) fn statuses(&self, commit: &Commit) -> Url {
-        self.below(&["statuses", commit.as_str()])
+        let dialect = self.kind.dialect();
+        self.below(&dialect.posted_to(&self.project, commit.as_str()))
     }
 
     /// Where the statuses of a commit are listed, newest first.
     pub(crate) fn listed(&self, commit: &Commit, page: usize) -> Url {
-        let mut url = self.below(&["commits", commit.as_str(), "statuses"]);
-        let (parameter, size) = self.kind.dialect().page_size();
+        let dialect = self.kind.dialect();
+        let mut url = self.below(&dialect.listed_at(&self.project, commit.as_str()));
+        let (parameter, size) = dialect.page_size();
         url.query_pairs_mut()
             .append_pair(parameter, &size.to_string())
             .append_pair("page", &page.to_string());
         url
     }
 
-    fn below(&self, rest: &[&str]) -> Url {
+    fn below(&self, names: &[&str]) -> Url {
         let mut url = self.api.clone();
         if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty()
-                .extend(["repos", &self.owner, &self.name])
-                .extend(rest);
+            path.pop_if_empty().extend(names);
         }
         url
     }
@@ -119,7 +123,18 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 100 && name.chars().all(good) && !name.starts_with('.')
 }
 
-/// Scheme, host with its port, and `owner/name` of a clone address.
+/// The host of an address, with its port; the whole address where it names none.
+pub fn host_of(url: &str) -> String {
+    let host = match url.split_once("://") {
+        Some((_, rest)) => rest.split(['/', '?', '#']).next(),
+        None => url.split(':').next(),
+    };
+    let host = host.unwrap_or(url);
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    host.to_owned()
+}
+
+/// Scheme, host with its port, and path of a clone address.
 fn parts(clone_url: &str) -> Option<(String, String, String)> {
     let (scheme, host, path) = match clone_url.split_once("://") {
         Some((scheme, rest)) => {
@@ -138,13 +153,7 @@ fn parts(clone_url: &str) -> Option<(String, String, String)> {
     };
     let path = path.trim_matches('/');
     let path = path.strip_suffix(".git").unwrap_or(path);
-    let mut names = path.rsplit('/');
-    let (name, owner) = (names.next()?, names.next()?);
-    Some((
-        scheme.to_owned(),
-        host.to_owned(),
-        format!("{owner}/{name}"),
-    ))
+    Some((scheme.to_owned(), host.to_owned(), path.to_owned()))
 }
 
 #[cfg(test)]

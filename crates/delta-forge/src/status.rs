@@ -4,8 +4,6 @@
 //! while a status takes any token that may write statuses, and Gitea and Forgejo know the very same
 //! thing. The newest status of a name counts, so that writing one twice changes nothing.
 
-use serde::Serialize;
-
 use crate::names::Commit;
 
 /// GitHub refuses a longer one.
@@ -40,16 +38,6 @@ pub struct Status {
     pub state: State,
     pub description: String,
     pub link: Option<String>,
-}
-
-/// As both forges take it.
-#[derive(Serialize)]
-pub(crate) struct Body<'s> {
-    pub state: &'static str,
-    pub context: &'s str,
-    pub description: &'s str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_url: Option<&'s str>,
 }
 
 impl Status {

@@ -76,6 +76,20 @@ impl Facts {
         }
     }
 
+    /// What steps are told of the trigger, as variables.
+    pub fn words(&self) -> Vec<(String, String)> {
+        let words = [
+            ("DELTA_EVENT", Some(self.event.name())),
+            ("DELTA_REF", self.git_ref.as_deref()),
+            ("DELTA_BRANCH", self.branch.as_deref()),
+            ("DELTA_TAG", self.tag.as_deref()),
+        ];
+        let known = words.into_iter().filter_map(|(name, it)| Some((name, it?)));
+        known
+            .map(|(name, it)| (name.to_owned(), it.to_owned()))
+            .collect()
+    }
+
     /// A push of a branch with these changes.
     pub fn push(branch: &str, changed: Changed) -> Facts {
         Facts {

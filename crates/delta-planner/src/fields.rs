@@ -14,11 +14,18 @@ use crate::yaml::{Node, Place, Value};
 /// A map whose keys come from a closed list.
 pub(crate) struct Fields<'n> {
     values: HashMap<&'static str, &'n Node>,
+    /// What keys that are not known were probably meant as.
+    meant: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
     pub fn get(&self, key: &str) -> Option<&'n Node> {
         self.values.get(key).copied()
+    }
+
+    /// Whether it is there under a wrong name: that it is missing is said already, then.
+    pub fn is_misspelt(&self, key: &str) -> bool {
+        self.meant.contains(&key)
     }
 }
 
@@ -39,7 +46,7 @@ pub(crate) fn fields<'n>(
     out: &mut Collector<'_>,
 ) -> Option<Fields<'n>> {
     let pairs = pairs(node, what, keys.known, out)?;
-    let mut values = HashMap::new();
+    let (mut values, mut meant) = (HashMap::new(), Vec::new());
     for (name, key, value) in pairs {
         if let Some(&known) = keys.known.iter().find(|known| **known == name) {
             values.insert(known, value);
@@ -53,6 +60,7 @@ pub(crate) fn fields<'n>(
             }
             _ => format!("unknown key `{name}` in {what}"),
         };
+        meant.extend(nearest(&name, keys.known.iter().copied()));
         let advice = keys.advice.iter().find(|(it, _)| *it == name);
         let hint = match advice {
             Some((_, advice)) => (*advice).to_owned(),
@@ -60,7 +68,7 @@ pub(crate) fn fields<'n>(
         };
         out.push(key.place, reason, Some(hint));
     }
-    Some(Fields { values })
+    Some(Fields { values, meant })
 }
 
 /// The pairs of a map with free keys; a key that is no text or repeats is reported and left out.

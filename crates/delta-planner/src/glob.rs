@@ -13,6 +13,8 @@ use std::fmt;
 pub const MAX_PATTERN: usize = 512;
 /// Texts that the braces of one pattern may stand for: each is matched on its own.
 const MAX_ALTERNATIVES: usize = 64;
+/// Characters of all these texts together: a word each. A long pattern repeats itself in each.
+const MAX_EXPANDED: usize = 2048;
 
 /// One pattern. Shown as it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +56,9 @@ impl Glob {
         let letters: Vec<char> = text.chars().collect();
         let mut texts = Vec::new();
         expand(&letters, &mut texts).ok_or("stands for more than 64 texts")?;
+        if texts.len() > 1 && texts.iter().map(Vec::len).sum::<usize>() > MAX_EXPANDED {
+            return Err("stands for more than 2048 characters");
+        }
         let alternatives = texts.iter().map(|text| parts(text));
         Ok(Glob {
             text: text.to_owned(),
@@ -76,6 +81,16 @@ impl Glob {
         alternatives
             .into_iter()
             .any(|parts| walk(parts, path, folders))
+    }
+
+    /// What it takes in memory, in characters of all that it stands for.
+    pub(crate) fn weight(&self) -> usize {
+        let parts = self.alternatives.iter().flatten();
+        let letters = parts.map(|part| match part {
+            Part::Any => 1,
+            Part::Name(tokens) => 1 + tokens.len(),
+        });
+        letters.sum()
     }
 
     /// What every path that it covers begins with: where to look among sorted paths.
@@ -325,6 +340,8 @@ mod tests {
         }
         assert!(Glob::parse(&"{a,b}".repeat(10)).is_err());
         assert!(Glob::parse("{a").is_ok(), "an open brace is a letter");
+        let long = format!("{{a,b}}{{c,d}}{{e,f}}/{}", "x".repeat(300));
+        assert!(Glob::parse(&long).is_err());
     }
 
     #[test]

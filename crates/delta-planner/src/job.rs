@@ -12,6 +12,7 @@ use delta_wire::api::create_run::{
 use delta_wire::job_spec::MAX_ENV;
 
 use crate::around;
+use crate::concurrency;
 use crate::diagnostic::{Collector, shown};
 use crate::env;
 use crate::fields::{self, Fields, Keys};
@@ -31,6 +32,8 @@ pub(crate) const JOB_KEYS: Keys = Keys {
         "retry",
         "required",
         "allow_failure",
+        "fail_fast",
+        "concurrency",
         "requires",
         "once",
         "priority",
@@ -46,7 +49,7 @@ pub(crate) const JOB_KEYS: Keys = Keys {
         "results",
         "secrets",
     ],
-    not_yet: &["concurrency", "fail_fast", "function", "tests"],
+    not_yet: &["function", "tests"],
     advice: JOB_ADVICE,
 };
 
@@ -79,10 +82,6 @@ pub(crate) const DEFAULTS_KEYS: Keys = Keys {
 };
 
 const JOB_ADVICE: &[(&str, &str)] = &[
-    (
-        "fail_fast",
-        "for the whole run it stands at the top of the file",
-    ),
     ("script", "write `steps`"),
     ("run", "write `steps: [...]`"),
     ("when", "write `if`"),
@@ -119,7 +118,8 @@ pub(crate) fn read_job(
     let Some(map) = fields::fields(node, &JOB_KEYS, what, out) else {
         return (job, Vec::new());
     };
-    job.steps = steps::read(map.get("steps"), of, out);
+    let misspelt = map.is_misspelt("steps");
+    job.steps = steps::read(map.get("steps"), misspelt, of, out);
     if let Some(node) = map.get("if") {
         job.condition = fields::condition(node, of.scope, out);
     }
@@ -135,6 +135,12 @@ pub(crate) fn read_job(
         job.timeout = fields::duration(node, "the timeout", TIMEOUTS, out);
     }
     read_policy(&map, &mut job, out);
+    if let Some(node) = map.get("concurrency").filter(|it| !it.is_absent()) {
+        job.concurrency = concurrency::read(node, what, out);
+    }
+    if let Some(node) = map.get("fail_fast") {
+        job.fail_fast = read_fail_fast(node, of, out);
+    }
     if let Some(workdir) = map.get("workdir").and_then(|node| read_workdir(node, out)) {
         job.workdir = workdir;
     }
@@ -159,6 +165,16 @@ fn read_policy(map: &Fields<'_>, job: &mut PlannedJob, out: &mut Collector<'_>) 
         let number = fields::integer(node, "`priority`", range, out).unwrap_or_default();
         job.priority = i32::try_from(number).unwrap_or_default();
     }
+}
+
+/// About the cells of the job's matrix; a matrix that could not be read has been spoken of.
+fn read_fail_fast(node: &Node, of: Of<'_>, out: &mut Collector<'_>) -> bool {
+    if of.scope.matrix.is_none() && !of.partial && out.is_empty() {
+        let reason = format!("`fail_fast` of {} is about the cells of a matrix", of.what);
+        let rule = "for the whole run it stands at the top of the file";
+        out.push(node.place, reason, Some(rule.into()));
+    }
+    fields::boolean(node, "`fail_fast`", out).unwrap_or_default()
 }
 
 /// `allow_failure: true` and `required: false` are one thing.

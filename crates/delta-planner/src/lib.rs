@@ -7,6 +7,7 @@
 //! a repository is ever started, and as it comes from a stranger, everything is bounded.
 
 mod around;
+mod concurrency;
 mod condition;
 mod diagnostic;
 mod discovery;
@@ -29,6 +30,7 @@ mod tree;
 mod trigger;
 mod yaml;
 
+pub use concurrency::Concurrency;
 pub use condition::{Condition, Fact, Term};
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
 pub use discovery::{Discovery, EmptyPlan, Remark, TooLong, discover, written};
@@ -40,7 +42,7 @@ pub use plan::{Included, Omitted, Plan, plan};
 pub use read::{MAX_FILE_BYTES, parse};
 pub use schema::{SCHEMA_PATH, schema};
 pub use tree::{Commit, Files, Folder, Tree, TreeError, Unread};
-pub use tree::{branch_of, changed_since, default_base};
+pub use tree::{branch_of, changed_since, default_base, is_commit};
 pub use trigger::{Input, InputFault, InputKind, MAX_INPUT_BYTES, On, Triggers};
 
 /// Where the pipeline file stands, relative to the root of a checkout.

@@ -140,6 +140,10 @@ fn product(axes: &[Axis], place: Place, of: &str, out: &mut Collector<'_>) -> Op
     if axes.is_empty() {
         return Some(Vec::new());
     }
+    // One without values, which has been said, would hide how many the others make.
+    if axes.iter().any(|axis| axis.values.is_empty()) {
+        return None;
+    }
     let counts = axes.iter().map(|axis| axis.values.len());
     let count = counts.fold(1, usize::saturating_mul);
     if count > MAX_PRODUCT {

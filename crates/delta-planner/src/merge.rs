@@ -7,9 +7,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::condition::Condition;
 use crate::diagnostic::{Collector, MAX_DIAGNOSTICS, shown};
 use crate::fields;
 use crate::graph::{self, Needs};
+use crate::pipeline::PlannedJob;
 use crate::read::check_name;
 use crate::yaml::{Cost, Node, Place, Value};
 
@@ -23,9 +25,13 @@ const MAX_EXPANDED: Cost = Cost {
     text_bytes: 2 * crate::yaml::MAX_TEXT_BYTES,
 };
 
+/// Characters that all patterns of a file stand for, in every cell again: as many as a file has.
+const MAX_PATTERN_CHARACTERS: usize = 1024 * 1024;
+
 /// What one file may still be expanded by. A few lines can stand for very much.
 pub(crate) struct Budget {
     spent: Cost,
+    pattern_characters: usize,
     told: bool,
 }
 
@@ -33,6 +39,7 @@ impl Budget {
     pub fn new() -> Budget {
         Budget {
             spent: Cost::default(),
+            pattern_characters: 0,
             told: false,
         }
     }
@@ -43,13 +50,33 @@ impl Budget {
         let more = |spent: usize, cost: usize| spent.saturating_add(cost.saturating_mul(times));
         self.spent.nodes = more(self.spent.nodes, cost.nodes);
         self.spent.text_bytes = more(self.spent.text_bytes, cost.text_bytes);
+        self.fits(node.place, out)
+    }
+
+    /// The same for a text that grows by so many bytes, since a value is put into it.
+    pub fn grow(&mut self, bytes: usize, place: Place, out: &mut Collector<'_>) -> bool {
+        self.spent.text_bytes = self.spent.text_bytes.saturating_add(bytes);
+        self.fits(place, out)
+    }
+
+    /// The same for the conditions of a job that has been read.
+    pub fn conditions(&mut self, job: &PlannedJob, place: Place, out: &mut Collector<'_>) -> bool {
+        let steps = job.steps.iter().map(|step| &step.condition);
+        let all = steps.chain([&job.condition]).flatten();
+        let more: usize = all.map(Condition::weight).sum();
+        self.pattern_characters = self.pattern_characters.saturating_add(more);
+        self.fits(place, out)
+    }
+
+    fn fits(&mut self, place: Place, out: &mut Collector<'_>) -> bool {
         let fits = self.spent.nodes <= MAX_EXPANDED.nodes
-            && self.spent.text_bytes <= MAX_EXPANDED.text_bytes;
+            && self.spent.text_bytes <= MAX_EXPANDED.text_bytes
+            && self.pattern_characters <= MAX_PATTERN_CHARACTERS;
         if !fits && !self.told {
             self.told = true;
             let reason = "the file becomes too large here, templates and matrices expanded";
-            let rule = "use fewer cells, or move long scripts into files of their own";
-            out.push(node.place, reason, Some(rule.into()));
+            let rule = "use fewer cells and patterns, or move long scripts into files of their own";
+            out.push(place, reason, Some(rule.into()));
         }
         fits
     }

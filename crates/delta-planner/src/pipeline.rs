@@ -9,6 +9,7 @@ use std::time::Duration;
 use delta_wire::StepSpec;
 use serde_json::{Map, Value, json};
 
+use crate::concurrency::Concurrency;
 use crate::condition::Condition;
 use crate::trigger::Triggers;
 
@@ -18,6 +19,8 @@ pub struct Pipeline {
     pub triggers: Triggers,
     /// The first required failure cancels the rest of the run.
     pub fail_fast: bool,
+    /// The group of which one run at a time is at work.
+    pub concurrency: Option<Concurrency>,
     /// How long a run may take.
     pub timeout: Option<Duration>,
     /// In file order, cells of a matrix side by side.
@@ -42,6 +45,10 @@ pub struct PlannedJob {
     pub retry: Option<Retry>,
     /// The run can succeed although this job failed.
     pub allow_failure: bool,
+    /// Of a cell: the first failure among the cells of its matrix cancels the others.
+    pub fail_fast: bool,
+    /// The group of which one job at a time is at work.
+    pub concurrency: Option<Concurrency>,
     /// What an agent must offer, such as `linux` or `cpu>=4`.
     pub requires: Vec<String>,
     /// Never silently repeated.
@@ -95,6 +102,15 @@ pub struct Retry {
 }
 
 impl Pipeline {
+    /// Gives every job these variables, whatever the file says of them.
+    pub fn tell(&mut self, words: &[(String, String)]) {
+        for job in &mut self.jobs {
+            job.env
+                .retain(|(name, _)| !words.iter().any(|(it, _)| it == name));
+            job.env.extend(words.iter().cloned());
+        }
+    }
+
     /// A pipeline that says nothing but its jobs.
     pub fn of(jobs: Vec<PlannedJob>) -> Pipeline {
         Pipeline {
@@ -116,6 +132,9 @@ impl Pipeline {
         if self.fail_fast {
             fields.insert("fail_fast".into(), json!(true));
         }
+        if let Some(group) = &self.concurrency {
+            fields.insert("concurrency".into(), group_request(group));
+        }
         if let Some(timeout) = self.timeout {
             fields.insert("timeout_seconds".into(), seconds(timeout));
         }
@@ -136,6 +155,8 @@ impl PlannedJob {
             timeout: None,
             retry: None,
             allow_failure: false,
+            fail_fast: false,
+            concurrency: None,
             requires: Vec::new(),
             once: false,
             priority: 0,
@@ -176,6 +197,12 @@ impl PlannedJob {
         if let Some(spec) = fields.get_mut("job_spec").and_then(Value::as_object_mut) {
             spec.extend(self.around.clone());
         }
+        if let Some(cell) = self.cell.as_ref().filter(|_| self.fail_fast) {
+            fields.insert("fail_fast_group".into(), json!(cell.job));
+        }
+        if let Some(group) = &self.concurrency {
+            fields.insert("concurrency".into(), group_request(group));
+        }
         if let Some(timeout) = self.timeout {
             fields.insert("timeout_seconds".into(), seconds(timeout));
         }
@@ -189,6 +216,10 @@ impl PlannedJob {
         }
         body
     }
+}
+
+fn group_request(concurrency: &Concurrency) -> Value {
+    json!({ "group": concurrency.group, "cancel_older": concurrency.cancel_older })
 }
 
 /// Whole seconds as an integer, anything finer as a fraction.

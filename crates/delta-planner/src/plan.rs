@@ -6,7 +6,8 @@
 //! - Its condition does not hold, whatever changed. Then nothing that needs it runs either: a
 //!   deployment does not go ahead because its gate was left out.
 //! - Nothing changed that it is about. Then its last outcome still stands and its need counts as
-//!   met; who takes its artifacts brings it back in.
+//!   met; who takes its artifacts brings it back in. Whoever states what changed counts from where
+//!   everything went well: a job that failed there is never left out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -106,6 +107,7 @@ pub fn plan(pipeline: &Pipeline, facts: &Facts) -> Result<Plan, Vec<InputFault>>
     let rest = Pipeline {
         triggers: pipeline.triggers.clone(),
         fail_fast: pipeline.fail_fast,
+        concurrency: (pipeline.concurrency.as_ref()).and_then(|it| it.of(facts)),
         timeout: pipeline.timeout,
         jobs: Vec::new(),
     };
@@ -208,6 +210,7 @@ fn step_when(step: &PlannedStep, known: Known<'_>) -> Option<(bool, bool)> {
 fn resolved(job: &PlannedJob, known: Known<'_>) -> PlannedJob {
     let mut job = PlannedJob {
         condition: None,
+        concurrency: (job.concurrency.as_ref()).and_then(|it| it.of(known.facts)),
         ..job.clone()
     };
     job.steps = job

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 
 use delta_wire::api::create_run::{MAX_JOBS, MAX_NAME, MAX_NEEDS};
+use delta_wire::job_spec::MAX_INPUTS;
 use delta_wire::nearest::nearest;
 use serde_json::Value as Json;
 
+use crate::concurrency;
 use crate::condition::Scope;
 use crate::diagnostic::{Collector, Diagnostics, MAX_DIAGNOSTICS, shown};
 use crate::fields::{self, Keys};
@@ -32,9 +34,10 @@ pub(crate) const FILE_KEYS: Keys = Keys {
         "defaults",
         "templates",
         "fail_fast",
+        "concurrency",
         "timeout",
     ],
-    not_yet: &["concurrency", "include", "schedule"],
+    not_yet: &["include", "schedule"],
     advice: &[
         (
             "env",
@@ -143,6 +146,9 @@ fn read_file(root: &Node, out: &mut Collector<'_>) -> Pipeline {
     if let Some(node) = file.get("fail_fast") {
         pipeline.fail_fast = fields::boolean(node, "`fail_fast`", out).unwrap_or_default();
     }
+    if let Some(node) = file.get("concurrency").filter(|it| !it.is_absent()) {
+        pipeline.concurrency = concurrency::read(node, "the file", out);
+    }
     if let Some(node) = file.get("timeout") {
         pipeline.timeout = fields::duration(node, "the timeout", TIMEOUTS, out);
     }
@@ -220,7 +226,7 @@ impl Reader<'_> {
             // In a matrix that could not be read, no name is known.
             let mut job = match values.is_none() && matrix.is_some() {
                 true => node.clone(),
-                false => substitute::cell(&node, values.as_ref(), out),
+                false => substitute::cell(&node, values.as_ref(), &mut self.budget, out),
             };
             without_matrix(&mut job);
             let of = Of {
@@ -234,6 +240,9 @@ impl Reader<'_> {
                 partial: false,
             };
             let (mut job, needs) = read_job(name, &job, of, out);
+            if !self.budget.conditions(&job, key.place, out) {
+                return false;
+            }
             if at == 0 {
                 check_inputs(&job, get(&node, "inputs"), out);
                 let name = name.to_owned();
@@ -282,21 +291,29 @@ impl Reader<'_> {
             return jobs;
         }
         for job in &mut jobs {
+            // Counted before they are written out: a few lines can stand for millions.
+            let count = |name: &str| cells.get(name).map_or(1, Vec::len);
+            let needs: usize = job.needs.iter().map(|need| count(need)).sum();
+            let inputs: usize = job.inputs().map(count).sum();
+            let too_many = [
+                (needs, MAX_NEEDS, "needs", "jobs"),
+                (inputs, MAX_INPUTS, "has", "inputs"),
+            ];
+            let too_many = too_many.into_iter().find(|(count, most, ..)| count > most);
+            if let Some((count, most, has, things)) = too_many {
+                let name = shown(&job.name);
+                let reason =
+                    format!("job `{name}` {has} {count} {things}, cells counted; at most {most}");
+                let rule = "use fewer cells, or a job between them that joins them";
+                out.push(self.place, reason, Some(rule.into()));
+                continue;
+            }
             let all = job.needs.iter().flat_map(|need| match cells.get(need) {
                 Some(names) => names.clone(),
                 None => vec![need.clone()],
             });
-            let all: Vec<String> = all.collect();
-            job.needs = all;
+            job.needs = all.collect();
             inputs_of_cells(job, &cells);
-            if job.needs.len() > MAX_NEEDS {
-                let reason = format!(
-                    "job `{}` needs {} jobs, cells counted; at most {MAX_NEEDS}",
-                    shown(&job.name),
-                    job.needs.len()
-                );
-                out.push(self.place, reason, None);
-            }
         }
         jobs
     }

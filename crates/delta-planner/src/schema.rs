@@ -63,6 +63,9 @@ pub fn schema() -> Value {
                 "type": "boolean",
                 "default": false,
             },
+            "concurrency": concurrency(
+                "At most one run of this group is at work; the others wait, or end the older ones.",
+            ),
             "timeout": about(duration(), "How long a run may take from its first job's start."),
         },
         "$defs": definitions(some(JOB_KEYS.known)),
@@ -121,6 +124,33 @@ fn definitions(job: Map<String, Value>) -> Value {
             "additionalProperties": false,
             "properties": job,
         },
+    })
+}
+
+/// A name, or a map with one. It may speak of the trigger: `deploy-{branch}`.
+fn concurrency(words: &str) -> Value {
+    json!({
+        "description": words,
+        "oneOf": [
+            { "$ref": "#/$defs/value" },
+            {
+                "type": "object",
+                "required": ["group"],
+                "additionalProperties": false,
+                "properties": {
+                    "group": about(
+                        reference("text"),
+                        "Its name; `{branch}`, `{tag}`, `{ref}`, `{target}`, `{source}` and \
+                         `{event}` stand for what the run is of.",
+                    ),
+                    "cancel_older": {
+                        "description": "End the older ones instead of waiting for them.",
+                        "type": "boolean",
+                        "default": false,
+                    },
+                },
+            },
+        ],
     })
 }
 
@@ -248,6 +278,10 @@ fn job_properties() -> Map<String, Value> {
         },
         "required": truth("`false`: its failure does not fail the run."),
         "allow_failure": truth("Its failure does not fail the run."),
+        "fail_fast": truth("The first failed cell of the job's matrix cancels its other cells."),
+        "concurrency": concurrency(
+            "At most one job of this group is at work, in whichever run of the repository.",
+        ),
         "requires": about(texts(MAX_REQUIRES), "What an agent must have: `linux`, `cpu>=4`."),
         "once": truth("Never silently repeated: after a lost agent a person decides."),
         "priority": {

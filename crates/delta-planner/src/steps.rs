@@ -42,11 +42,16 @@ pub(crate) struct Of<'a> {
     pub partial: bool,
 }
 
-pub(crate) fn read(steps: Option<&Node>, of: Of<'_>, out: &mut Collector<'_>) -> Vec<PlannedStep> {
+pub(crate) fn read(
+    steps: Option<&Node>,
+    misspelt: bool,
+    of: Of<'_>,
+    out: &mut Collector<'_>,
+) -> Vec<PlannedStep> {
     let what = of.what;
     let example = Some("a job needs at least one step: `steps: [make test]`".to_owned());
     let Some(node) = steps else {
-        if !of.partial {
+        if !of.partial && !misspelt {
             out.push(of.place, format!("{what} has no `steps`"), example);
         }
         return Vec::new();

@@ -7,12 +7,14 @@ use delta_wire::nearest::nearest;
 
 use crate::diagnostic::{Collector, shown};
 use crate::matrix::Values;
+use crate::merge::Budget;
 use crate::yaml::{Node, Place, Value};
 
 /// The keys of a job whose texts may hold a value of the matrix.
-pub const KEYS: [&str; 10] = [
+pub const KEYS: [&str; 11] = [
     "artifacts",
     "caches",
+    "concurrency",
     "container",
     "env",
     "environment",
@@ -30,8 +32,13 @@ const STEP_KEYS: [&str; 2] = ["name", "env"];
 const OPEN: &str = "{matrix.";
 
 /// A job of one cell. `cell` is none for a job without a matrix, in which nothing may be replaced.
-pub(crate) fn cell(job: &Node, cell: Option<&Values>, out: &mut Collector<'_>) -> Node {
-    let mut replace = Replace { cell, out };
+pub(crate) fn cell(
+    job: &Node,
+    cell: Option<&Values>,
+    budget: &mut Budget,
+    out: &mut Collector<'_>,
+) -> Node {
+    let mut replace = Replace { cell, budget, out };
     let mut job = job.clone();
     let Value::Map(pairs) = &mut job.value else {
         return job;
@@ -48,6 +55,8 @@ pub(crate) fn cell(job: &Node, cell: Option<&Values>, out: &mut Collector<'_>) -
 
 struct Replace<'a, 'o, 't> {
     cell: Option<&'a Values>,
+    /// A name of ten letters may stand for a value of hundreds, in every cell again.
+    budget: &'o mut Budget,
     out: &'o mut Collector<'t>,
 }
 
@@ -94,19 +103,13 @@ impl Replace<'_, '_, '_> {
             let Some((axis, _)) = rest.split_once('}') else {
                 return;
             };
-            if self.value(axis).is_some() {
+            if self.cell.is_some_and(|cell| value(cell, axis).is_some()) {
                 let variable = crate::plan::variable("MATRIX", axis);
                 let reason = format!("`{OPEN}{}}}` in a script is not replaced", shown(axis));
                 let hint = format!("write \"${variable}\": values reach scripts as variables");
                 return self.out.push(place, reason, Some(hint));
             }
         }
-    }
-
-    fn value(&self, axis: &str) -> Option<&str> {
-        let mut values = self.cell?.iter();
-        let found = values.find(|(name, _)| name == axis);
-        found.map(|(_, value)| value.as_str())
     }
 
     fn text(&mut self, text: &str, place: Place) -> String {
@@ -118,7 +121,10 @@ impl Replace<'_, '_, '_> {
                 break;
             };
             replaced.push_str(before);
-            match self.value(axis) {
+            match self.cell.and_then(|cell| value(cell, axis)) {
+                Some(value) if !self.budget.grow(value.len(), place, self.out) => {
+                    return text.to_owned();
+                }
                 Some(value) => replaced.push_str(value),
                 None => {
                     self.unknown(axis, place);
@@ -146,6 +152,11 @@ impl Replace<'_, '_, '_> {
         };
         self.out.push(place, reason, Some(hint));
     }
+}
+
+fn value<'v>(cell: &'v Values, axis: &str) -> Option<&'v str> {
+    let found = cell.iter().find(|(name, _)| name == axis);
+    found.map(|(_, value)| value.as_str())
 }
 
 fn name(key: &Node) -> Option<&str> {

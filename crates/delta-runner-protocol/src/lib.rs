@@ -32,6 +32,10 @@ pub const SOCKET_FLAG: &str = "--tcp-socket";
 
 /// The type of an error that no retry can help: nobody handles that function (RQ-37).
 pub const HANDLER_NOT_FOUND: &str = "handler_not_found";
+
+/// The type of the error with which a runner that is about to end hands a request back: nothing of
+/// it was begun.
+pub const SHUTTING_DOWN: &str = "shutting_down";
 /// The type of an error after a cancel (RQ-43).
 pub const CANCELLED: &str = "cancelled";
 /// The type of an error about a request whose id is that of another in flight (RQ-20).

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::member::{self, Members, Wrong};
-use crate::{BUSY, HANDLER_NOT_FOUND};
+use crate::{BUSY, HANDLER_NOT_FOUND, SHUTTING_DOWN};
 
 /// The longest a runner may ask a job to wait (A48).
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -96,6 +96,12 @@ impl Outcome {
         let bare = |error: &&ErrorInfo| error.kind.is_none() && error.details.is_none();
         let error = self.error.as_ref().filter(bare);
         self.status == Status::Error && error.is_some_and(|error| error.message == BUSY)
+    }
+
+    /// The runner is about to end and has not begun it: whoever sends it elsewhere loses nothing.
+    pub fn is_shutting_down(&self) -> bool {
+        let kind = self.error.as_ref().and_then(|error| error.kind.as_deref());
+        self.status == Status::Retry && kind == Some(SHUTTING_DOWN)
     }
 
     /// The delay that a retry asks for, within what a schedule has (RQ-38, A48).

@@ -128,6 +128,15 @@ fn spin(_: Value, context: Context) -> Result<(), Failure> {
     Err(Failure::error("nobody wants it"))
 }
 
+/// Says in a file that it has begun, and heeds nothing but another one.
+fn deaf(params: Files, _: Context) -> Result<(), Failure> {
+    append(&params.path, &std::process::id().to_string())?;
+    while !params.go.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let most = std::env::var("CONCURRENCY").ok();
@@ -148,6 +157,7 @@ async fn main() -> ExitCode {
         .handle("panics", panics)
         .handle("large", large)
         .handle_blocking("spin", spin)
+        .handle_blocking("deaf", deaf)
         .concurrency(most)
         .shutdown_grace(Duration::from_secs(5))
         .main()

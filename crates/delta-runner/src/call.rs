@@ -1,5 +1,10 @@
 //! One call from its request to its one answer: within its deadline, unless it is canceled.
+//!
+//! An answer says that nothing of the work goes on: whoever hears it may try again, and counts the
+//! place as free. A function on a thread that heeds nothing is never answered; its caller ends this
+//! process when its grace is over.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use delta_runner_protocol::{
@@ -11,17 +16,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::handlers::{Done, Handlers};
+use crate::handlers::{Done, Handlers, Work};
 use crate::span::Span;
 
 /// How long a function that was canceled may take to end by itself, so that it can put things in
-/// order. The caller has its answer within a second.
+/// order, before it is dropped at its next await.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
 /// Carries out a request.
 pub(crate) async fn answer(
     handlers: &Handlers,
-    permits: &Semaphore,
+    permits: &Arc<Semaphore>,
     request: &ExecutionRequest,
     cancel: CancellationToken,
 ) -> Outcome {
@@ -33,7 +38,7 @@ pub(crate) async fn answer(
 
 async fn carry_out(
     handlers: &Handlers,
-    permits: &Semaphore,
+    permits: &Arc<Semaphore>,
     request: &ExecutionRequest,
     cancel: CancellationToken,
     span: &Span,
@@ -42,10 +47,14 @@ async fn carry_out(
     if context.remaining() == Some(Duration::ZERO) {
         return timed_out(request, "Job deadline exceeded");
     }
-    let _permit = tokio::select! {
-        permit = permits.acquire() => permit,
+    let permit = tokio::select! {
+        permit = Arc::clone(permits).acquire_owned() => permit,
         () = deadline(context.remaining()) => return timed_out(request, "Job deadline exceeded"),
         () = cancel.cancelled() => return stopped(request),
+    };
+    // Nobody closes it.
+    let Ok(permit) = permit else {
+        return stopped(request);
     };
     let remaining = context.remaining();
     let Some(handler) = handlers.get(&request.function_name) else {
@@ -53,15 +62,20 @@ async fn carry_out(
         let message = format!("No handler registered for function '{name}'");
         return failed(request, ErrorInfo::of_type(HANDLER_NOT_FOUND, message));
     };
+    let over = CancellationToken::new();
+    let work = Work::new(permit, over.clone());
     // A task of its own, so that a panic is an answer and not the end of the runner.
-    let mut running = Running(tokio::spawn(span.within(handler(&request.params, context))));
+    let handling = handler(&request.params, context, work);
+    let mut running = Running(tokio::spawn(span.within(handling)));
     tokio::select! {
         done = &mut running.0 => outcome(request, done.unwrap_or_else(panicked)),
         () = deadline(remaining) => {
             cancel.cancel();
+            running.0.abort();
+            over.cancelled().await;
             timed_out(request, "Job execution timed out.")
         }
-        () = cancel.cancelled() => canceled(request, &mut running).await,
+        () = cancel.cancelled() => canceled(request, &mut running, &over).await,
     }
 }
 
@@ -82,11 +96,19 @@ async fn deadline(remaining: Option<Duration>) {
 }
 
 /// A function that was done all the same has done its work; any other end is that of the cancel.
-async fn canceled(request: &ExecutionRequest, running: &mut Running) -> Outcome {
+async fn canceled(
+    request: &ExecutionRequest,
+    running: &mut Running,
+    over: &CancellationToken,
+) -> Outcome {
     let last = tokio::time::timeout(CANCEL_GRACE, &mut running.0).await;
     match last {
         Ok(Ok(Ok(result))) => outcome(request, Ok(result)),
-        _ => stopped(request),
+        _ => {
+            running.0.abort();
+            over.cancelled().await;
+            stopped(request)
+        }
     }
 }
 
@@ -104,11 +126,15 @@ fn outcome(request: &ExecutionRequest, done: Done) -> Outcome {
             result: Some(result),
             ..of(request, Status::Success)
         },
-        Err(failure) => Outcome {
-            error: Some(failure.error),
-            retry_after_seconds: failure.after.map(|after| after.as_secs_f64()),
-            ..of(request, failure.status)
-        },
+        Err(failure) => {
+            // RQ-38: it means nothing beside any other status.
+            let after = failure.after.filter(|_| failure.status == Status::Retry);
+            Outcome {
+                error: Some(failure.error),
+                retry_after_seconds: after.map(|after| after.as_secs_f64()),
+                ..of(request, failure.status)
+            }
+        }
     }
 }
 
@@ -134,5 +160,28 @@ fn of(request: &ExecutionRequest, status: Status) -> Outcome {
         result: None,
         error: None,
         retry_after_seconds: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use delta_runner_protocol::Message;
+
+    use super::*;
+
+    // RQ-38
+    #[test]
+    fn a_delay_goes_with_a_retry_alone() {
+        let text = r#"{"type":"request","payload":{"protocol_version":"2","request_id":"r",
+            "job_id":"j","function_name":"f","params":{},"context":{"job_id":"j","attempt":1,
+            "enqueue_time":"2026-01-04T08:00:00Z","queue_name":"q"}}}"#;
+        let Ok(Message::Request(Ok(request))) = Message::read(text.as_bytes()) else {
+            panic!("a request");
+        };
+        let delay = Duration::from_secs(3);
+        let retry = outcome(&request, Err(Failure::retry("later").after(delay)));
+        assert_eq!(retry.retry_after_seconds, Some(3.0));
+        let error = outcome(&request, Err(Failure::error("boom").after(delay)));
+        assert_eq!(error.retry_after_seconds, None);
     }
 }

@@ -42,6 +42,7 @@ mod failure;
 mod handlers;
 mod life;
 mod runner;
+mod say;
 #[cfg_attr(not(feature = "otel"), path = "no_span.rs")]
 mod span;
 

@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::handlers::Handlers;
 use crate::life::{Life, Why};
+use crate::say::say;
 
 /// Functions at once, where nobody says otherwise: as many as a worker has in flight.
 const CONCURRENCY: usize = 64;
@@ -74,7 +75,8 @@ impl Runner {
     }
 
     /// Adds a function that does not wait, on a thread of its own. It cannot be ended from outside:
-    /// it looks at [`Context::is_cancelled`].
+    /// it looks at [`Context::is_cancelled`]. One that does not is never answered, and its caller
+    /// ends this process when its grace is over.
     #[must_use]
     pub fn handle_blocking<P, T, F>(mut self, name: &str, function: F) -> Runner
     where
@@ -100,30 +102,42 @@ impl Runner {
         self
     }
 
-    /// Runs as a program does: where the caller says, until it is asked to end.
+    /// Runs as a program does: where the caller says, until it is asked to end. Where a function
+    /// goes on that was told to end and had its time, the process ends here.
     pub async fn main(self) -> ExitCode {
         match self.run().await {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(End::Orderly) => ExitCode::SUCCESS,
+            Ok(End::LeftBehind) => {
+                say(format_args!("a function goes on and is left behind"));
+                // The runtime's own end would wait for its thread, which may never be over.
+                std::process::exit(0)
+            }
             Err(error) => {
-                eprintln!("delta-runner: {error}");
+                say(format_args!("{error}"));
                 ExitCode::from(2)
             }
         }
     }
 
-    async fn run(self) -> Result<(), RunnerError> {
+    async fn run(self) -> Result<End, RunnerError> {
         let socket = Socket::given()?;
-        self.serve(socket).await
+        self.listen(socket).await
     }
 
-    /// Listens there until it is asked to end, or its parent is gone.
+    /// Listens there until it is asked to end, or its parent is gone. A function on a thread that
+    /// heeds nothing may still go on then: a program that ends for good calls
+    /// [`std::process::exit`].
     pub async fn serve(self, socket: Socket) -> Result<(), RunnerError> {
+        self.listen(socket).await.map(|_| ())
+    }
+
+    async fn listen(self, socket: Socket) -> Result<End, RunnerError> {
         let mut life = Life::begin().map_err(RunnerError::Signals)?;
         let address = socket.address();
         let listener = TcpListener::bind(address).await;
         let listener = listener.map_err(|error| RunnerError::Listen(address, error))?;
         let names: Vec<&str> = self.handlers.names().collect();
-        eprintln!("delta-runner: {} on {address}", names.join(", "));
+        say(format_args!("{} on {address}", names.join(", ")));
         let shared = Arc::new(Shared::new(self.handlers, self.concurrency));
         let why = tokio::select! {
             () = accept(&listener, &shared) => Why::Asked,
@@ -142,8 +156,21 @@ impl Runner {
         }
         shared.ended.cancel();
         let _ = tokio::time::timeout(LAST_MOMENT, shared.connections.wait()).await;
-        Ok(())
+        shared.say_counts();
+        Ok(
+            match shared.permits.available_permits() == self.concurrency {
+                true => End::Orderly,
+                false => End::LeftBehind,
+            },
+        )
     }
+}
+
+/// How a runner ended.
+enum End {
+    Orderly,
+    /// A function goes on, on a thread that heeds nothing.
+    LeftBehind,
 }
 
 async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
@@ -154,7 +181,7 @@ async fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
                 shared.connections.spawn(serving);
             }
             Err(error) => {
-                eprintln!("delta-runner: no connection could be taken: {error}");
+                say(format_args!("no connection could be taken: {error}"));
                 tokio::time::sleep(PAUSE).await;
             }
         }

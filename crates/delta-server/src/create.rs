@@ -8,9 +8,9 @@ use delta_core::command::{NewJob, NewRun};
 use delta_core::policy::RetryOn;
 use delta_core::requirement::{Requirement, normalise};
 use delta_core::run::RunHeader;
-use delta_core::{Cause, Digest, Policy, RunId, Settings, Span, Text};
+use delta_core::{Cause, Concurrency, Digest, Policy, RunId, Settings, Span, Text};
 use delta_wire::Invalid;
-use delta_wire::api::{CreateJob, CreateRun, Trust};
+use delta_wire::api::{CreateJob, CreateRun, Group, Trust};
 use delta_wire::job_spec::WorkKind;
 
 use crate::writer::sha256;
@@ -42,6 +42,7 @@ pub fn new_run(
         rerun_of: None,
         priority: request.priority,
         fail_fast: request.fail_fast,
+        concurrency: None,
         needs_report: false,
         run_timeout: request
             .timeout_seconds
@@ -57,6 +58,8 @@ pub fn new_run(
         keep: None,
         trigger: None,
     };
+    let mut header = header;
+    header.concurrency = (request.concurrency.as_ref()).map(|it| group(it, Of::Runs, &header));
     let numbers: HashMap<&str, u32> = request
         .jobs
         .iter()
@@ -66,12 +69,14 @@ pub fn new_run(
     let mut jobs = Vec::with_capacity(request.jobs.len());
     let mut specs = Vec::with_capacity(request.jobs.len());
     for job in &request.jobs {
-        let policy = policy(job, request.priority, &numbers, settings)?;
+        let mut policy = policy(job, request.priority, &numbers, settings)?;
+        policy.concurrency = (job.concurrency.as_ref()).map(|it| group(it, Of::Jobs, &header));
         let spec: Arc<str> = job.job_spec.as_text().into();
         jobs.push(NewJob {
             name: job.name.as_str().into(),
             policy,
             spec: sha256(spec.as_bytes()),
+            kept: None,
         });
         specs.push(spec);
     }
@@ -81,6 +86,53 @@ pub fn new_run(
         jobs: Some(jobs),
     };
     Ok((new, specs))
+}
+
+/// Of what a group is.
+#[derive(Clone, Copy)]
+enum Of {
+    Runs,
+    Jobs,
+}
+
+/// A group with its key. Who is not meant to meet does not share one: runs and jobs, repositories,
+/// and whoever is not trusted, who meets nobody but runs of the same ref (T5).
+fn group(group: &Group, of: Of, header: &RunHeader) -> Concurrency {
+    let of = match of {
+        Of::Runs => "runs",
+        Of::Jobs => "jobs",
+    };
+    let stranger = match header.trusted {
+        true => None,
+        false => Some(header.git_ref.as_deref().unwrap_or_default()),
+    };
+    let parts = [
+        of,
+        &header.project,
+        header.repository.as_deref().unwrap_or_default(),
+        if header.trusted {
+            "trusted"
+        } else {
+            "untrusted"
+        },
+        stranger.unwrap_or_default(),
+        &group.group,
+    ];
+    Concurrency {
+        group: group.group.as_str().into(),
+        key: digest(&parts),
+        cancel_older: group.cancel_older,
+    }
+}
+
+/// Each part with its length before it, so that no two lists have the same.
+pub(crate) fn digest(parts: &[&str]) -> Digest {
+    let mut bytes = Vec::new();
+    for part in parts {
+        bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        bytes.extend_from_slice(part.as_bytes());
+    }
+    sha256(&bytes)
 }
 
 fn policy(
@@ -120,6 +172,8 @@ fn policy(
         environment: job.environment.as_deref().map(Text::from),
         not_before: None,
         backoff: None,
+        fail_fast_group: job.fail_fast_group.as_deref().map(Text::from),
+        concurrency: None,
     })
 }
 
@@ -166,6 +220,29 @@ mod tests {
         assert_eq!(jobs[1].policy.timeout, Span(1500));
         assert!(jobs[1].policy.retry_on.contains(&RetryOn::Timeout));
         assert!(!jobs[0].policy.retry_on.contains(&RetryOn::Timeout));
+    }
+
+    #[test]
+    fn groups_of_those_who_are_not_meant_to_meet_are_different() {
+        // T5: a stranger's file cannot end what is trusted, nor what is another stranger's.
+        let keys = |repository: &str, git_ref: &str, trust: &str| {
+            let run = made(&format!(
+                r#"{{"repository":"{repository}","ref":"{git_ref}","trust":"{trust}",
+                "concurrency":{{"group":"g","cancel_older":true}},
+                "jobs":[{{"name":"a","job_spec":{{"steps":["x"]}},"concurrency":{{"group":"g"}}}}]}}"#
+            ));
+            let own = run.header.concurrency.unwrap();
+            let job = run.jobs.unwrap()[0].policy.concurrency.clone().unwrap();
+            assert!(own.cancel_older && !job.cancel_older && &*own.group == "g");
+            assert_ne!(own.key, job.key);
+            own.key
+        };
+        let own = keys("r", "main", "trusted");
+        assert_eq!(own, keys("r", "other", "trusted"));
+        assert_ne!(own, keys("s", "main", "trusted"));
+        let stranger = keys("r", "main", "untrusted");
+        assert_ne!(own, stranger);
+        assert_ne!(stranger, keys("r", "other", "untrusted"));
     }
 
     #[test]

@@ -56,7 +56,14 @@ impl Sweep {
     pub async fn run(self, stop: CancellationToken) {
         let mut tick = ticks(Duration::from_millis(self.every.0.unsigned_abs()));
         let mut troubled = false;
-        while ticked(&mut tick, &stop).await {
+        let turns = &self.writer.shared().turns;
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                // Somebody of a group is over, or has come: nobody waits for the next tick.
+                () = turns.notified() => {}
+                () = stop.cancelled() => return,
+            }
             troubled = self.watch_clock(troubled);
             match self.run_once().await {
                 Ok(swept) if swept.changed > 0 => {
@@ -138,6 +145,7 @@ fn command(due: &Due) -> Command {
     match due {
         Due::Attempt(attempt) => Command::AttemptDue { attempt: *attempt },
         Due::Run(run) => Command::RunDue { run: *run },
+        Due::Turn(member) => Command::TakeTurn { member: *member },
     }
 }
 

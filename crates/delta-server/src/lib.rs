@@ -42,6 +42,7 @@ use delta_core::{Millis, Settings, Span};
 use delta_store::read::Reader;
 use delta_store::{Store, StoreError};
 use delta_trace::Tracer;
+use delta_wire::places::is_never_a_server;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -123,12 +124,16 @@ pub struct Tls {
 pub struct Limits {
     /// Requests of people that may wait for the writer before 429 is answered.
     pub waiting_requests: usize,
+    /// The shortest that the result of a function is kept, whatever its call says: whoever waits
+    /// for it must be able to ask once more.
+    pub shortest_keep: Span,
 }
 
 impl Limits {
     pub fn recommended() -> Limits {
         Limits {
             waiting_requests: writer::lanes::PEOPLE_LIMIT,
+            shortest_keep: functions::SHORTEST_KEEP,
         }
     }
 }
@@ -254,6 +259,8 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         pool_sandboxes: config.pool_sandboxes.clone(),
         cache_limits: config.caches,
         tracer: config.tracer.clone(),
+        shortest_keep: config.limits.shortest_keep,
+        public_url: config.public_url.clone(),
     };
     let app = App::new(writer.clone(), reader, identity, equipment, stop.clone());
     let queues = app.clone();
@@ -391,13 +398,14 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
         objects: app.objects.clone(),
     };
     started.push(tokio::spawn(retention.run(stop.clone())));
-    match delta_forge::Client::new(forges::reporter::REQUEST) {
+    match delta_forge::Client::new(forges::reporter::REQUEST, is_never_a_server) {
         Ok(client) => {
             let reporter = forges::reporter::Reporter {
                 app: app.clone(),
                 client,
                 public_url: config.public_url.clone(),
                 apart: forges::reporter::apart(),
+                places: forges::reporter::Places::default(),
             };
             started.push(tokio::spawn(reporter.run(stop.clone())));
         }

@@ -8,7 +8,7 @@ mod opening;
 mod tls;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -217,8 +217,8 @@ async fn accept_tcp(tcp: Tcp, serving: &Serving) {
             accepted = tcp.listener.accept() => accepted,
             () = serving.stop.cancelled() => return,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, address) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -227,9 +227,10 @@ async fn accept_tcp(tcp: Tcp, serving: &Serving) {
         };
         // Messages are small and answered at once: waiting to fill a packet only delays them.
         let _ = stream.set_nodelay(true);
-        let Some(connection) = serving.connection(None) else {
+        let Some(mut connection) = serving.connection(None) else {
             continue;
         };
+        connection.address = Some(PeerAddress(address.ip()));
         match tcp.tls.as_ref().map(|tls| tls.acceptor()) {
             Some(tls) => drop(tokio::spawn(connection.serve_tls(tls, stream))),
             None => drop(tokio::spawn(connection.serve(stream))),
@@ -259,12 +260,17 @@ async fn accept_admin(admin: &Admin, serving: &Serving) {
     }
 }
 
+/// Where a connection comes from: the machine at its other end, or a proxy before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerAddress(pub IpAddr);
+
 /// One connection to be served, and who is at its other end if the socket itself says so.
 struct Connection {
     router: Router,
     who: Option<Principal>,
     /// Whom a certificate names.
     peer: Option<Arc<Peer>>,
+    address: Option<PeerAddress>,
     watcher: Watcher,
     stop: CancellationToken,
     patience: Patience,
@@ -286,6 +292,7 @@ impl Serving {
             router: self.router.clone(),
             who,
             peer: None,
+            address: None,
             watcher: self.graceful.watcher(),
             stop: self.stop.clone(),
             patience: self.patience,
@@ -342,7 +349,7 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (router, who, peer) = (self.router, self.who, self.peer);
+        let (router, who, peer, address) = (self.router, self.who, self.peer, self.address);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             if let Some(who) = &who {
@@ -350,6 +357,9 @@ impl Connection {
             }
             if let Some(peer) = &peer {
                 request.extensions_mut().insert(peer.clone());
+            }
+            if let Some(address) = address {
+                request.extensions_mut().insert(address);
             }
             router.clone().call(request)
         });

@@ -73,6 +73,7 @@ impl Presence {
                     capabilities: seen.capabilities.clone(),
                     busy: seen.busy,
                 }],
+                down: Vec::new(),
             })
             .collect()
     }

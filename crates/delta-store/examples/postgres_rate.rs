@@ -216,10 +216,13 @@ fn create(id: RunId) -> Command {
         environment: None,
         not_before: None,
         backoff: None,
+        fail_fast_group: None,
+        concurrency: None,
     };
     let job = NewJob {
         name: "job".into(),
         spec: sha256(SPEC.as_bytes()),
+        kept: None,
         policy,
     };
     let header = RunHeader {
@@ -232,6 +235,7 @@ fn create(id: RunId) -> Command {
         rerun_of: None,
         priority: 0,
         fail_fast: false,
+        concurrency: None,
         needs_report: false,
         run_timeout: Span::hours(6),
         wait_timeout: Span::hours(24),

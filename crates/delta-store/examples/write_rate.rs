@@ -182,6 +182,7 @@ fn new_run(id: RunId, key: &str) -> NewRun {
             rerun_of: None,
             priority: 0,
             fail_fast: false,
+            concurrency: None,
             needs_report: false,
             run_timeout: Span::hours(6),
             wait_timeout: Span::hours(24),
@@ -196,6 +197,7 @@ fn new_run(id: RunId, key: &str) -> NewRun {
         jobs: Some(vec![NewJob {
             name: "job".into(),
             spec: sha256(SPEC.as_bytes()),
+            kept: None,
             policy: Policy {
                 required: true,
                 needs: Vec::new(),
@@ -209,6 +211,8 @@ fn new_run(id: RunId, key: &str) -> NewRun {
                 environment: None,
                 not_before: None,
                 backoff: None,
+                fail_fast_group: None,
+                concurrency: None,
             },
         }]),
     }

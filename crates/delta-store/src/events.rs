@@ -23,7 +23,7 @@ pub const VERSION: u32 = 1;
 pub const GENESIS: Digest = [0; 32];
 
 /// Every command that ever made a record, so that a record names its command without a copy.
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "create_run",
     "plan",
     "fail_plan",
@@ -35,6 +35,7 @@ const COMMANDS: [&str; 17] = [
     "decline",
     "cancel_run",
     "cancel_job",
+    "take_turn",
     "revoke",
     "attempt_due",
     "run_due",

@@ -47,8 +47,10 @@ pub const STAGE_QUEUED: u32 = 1;
 pub const STAGE_RUNNING: u32 = 2;
 /// The forge has the outcome.
 pub const STAGE_FINAL: u32 = 3;
+/// Whoever else wanted to know has been told of the outcome, and the forge has not taken it yet.
+pub const STAGE_NOTIFIED: u32 = 4;
 /// The run is REPORTED and whoever else wanted to know has been told.
-pub const STAGE_DONE: u32 = 4;
+pub const STAGE_DONE: u32 = 5;
 
 /// What is to be told about a run as it is now. The outcome is told when nothing of it is live.
 pub fn stage_of(run: &Run) -> u32 {
@@ -64,7 +66,7 @@ pub fn stage_of(run: &Run) -> u32 {
 /// [`stage_of`] in SQL, over the columns of a run that is called `r`.
 pub(crate) const STAGE_SQL: &str = "CASE \
      WHEN r.state IN ('CREATED', 'PLANNING', 'PLAN_FAILED', 'QUEUED') THEN 1 \
-     WHEN r.state IN ('RUNNING', 'CANCEL_REQUESTED') OR r.live_jobs > 0 THEN 2 ELSE 4 END";
+     WHEN r.state IN ('RUNNING', 'CANCEL_REQUESTED') OR r.live_jobs > 0 THEN 2 ELSE 5 END";
 
 /// Somebody let a run go on that waited for it.
 #[derive(Clone, Debug, PartialEq, Eq)]

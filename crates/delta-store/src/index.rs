@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
 use delta_core::bound::attempt_due_at;
-use delta_core::{Attempt, AttemptId, AttemptState, Millis, Run, RunId, Text};
+use delta_core::group::{self, Members};
+use delta_core::{
+    Attempt, AttemptId, AttemptState, Digest, Job, JobId, Member, Millis, Run, RunId, Text,
+};
 
 use crate::hash::IdMap;
 use crate::read::QueueDepth;
@@ -21,6 +24,20 @@ pub(crate) struct Index {
     runs_due: Timers<RunId>,
     leased: BTreeMap<AttemptId, (Text, Text)>,
     holders: HashMap<(Text, Text), AttemptId>,
+    groups: BTreeMap<Digest, Members>,
+}
+
+/// Members of groups about which something is to be done. They come first, being few, and leave
+/// room for the rest however many they are.
+pub(crate) fn turns_due<'m>(
+    groups: impl Iterator<Item = &'m Members>,
+    limit: usize,
+) -> Vec<(Millis, Due)> {
+    let room = limit.div_ceil(2);
+    let due = groups.flat_map(|members| group::due(members, room));
+    due.take(room)
+        .map(|id| (Millis::ZERO, Due::Turn(id)))
+        .collect()
 }
 
 #[derive(Debug)]
@@ -83,6 +100,30 @@ impl<K: Copy + Ord + Hash> Timers<K> {
 impl Index {
     pub fn put_run(&mut self, run: &Run) {
         self.runs_due.set(run.id, run.due_at());
+        if let Some(group) = &run.header.concurrency {
+            self.put_member(&group.key, run.id.job(0), run.member());
+        }
+    }
+
+    pub fn put_job(&mut self, job: &Job) {
+        if let Some(group) = &job.policy.concurrency {
+            self.put_member(&group.key, job.id, job.member());
+        }
+    }
+
+    fn put_member(&mut self, key: &Digest, id: JobId, member: Option<Member>) {
+        if let Some(member) = member {
+            self.groups.entry(*key).or_default().insert(id, member);
+        } else if let Some(members) = self.groups.get_mut(key) {
+            members.remove(&id);
+            if members.is_empty() {
+                self.groups.remove(key);
+            }
+        }
+    }
+
+    pub fn group(&self, key: &Digest) -> Members {
+        self.groups.get(key).cloned().unwrap_or_default()
     }
 
     /// What putting this row would do to the queue.
@@ -199,6 +240,7 @@ impl Index {
             .map(|(at, id)| (at, Due::Attempt(id)))
             .chain(runs.map(|(at, id)| (at, Due::Run(id))))
             .collect();
+        found.extend(turns_due(self.groups.values(), limit));
         found.sort_unstable();
         found.truncate(limit);
         found.into_iter().map(|(_, due)| due).collect()

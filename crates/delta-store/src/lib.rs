@@ -212,6 +212,8 @@ impl Writes {
 pub enum Due {
     Run(RunId),
     Attempt(AttemptId),
+    /// A member of a concurrency group; number 0 of a run is the run itself.
+    Turn(JobId),
 }
 
 /// A store that cannot answer. Nothing was changed.

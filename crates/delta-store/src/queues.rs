@@ -15,17 +15,15 @@ pub struct QueueRow {
     pub runner: Option<Text>,
 }
 
-impl QueueRow {
-    pub fn is_plain(&self) -> bool {
-        self.paused.is_none() && self.runner.is_none()
-    }
-}
-
-/// Reads and writes them. Every write is on disk when it returns.
+/// Reads and writes them. Every write is on disk when it returns, and leaves what others set at the
+/// same moment as they set it; a queue about which nothing is set is forgotten.
 pub trait Queues {
     /// All of them, by name: as many as people have set something about.
     fn queues(&self) -> Result<Vec<QueueRow>, StoreError>;
 
-    /// Writes one; a plain one is forgotten.
-    fn put_queue(&self, queue: &QueueRow) -> Result<(), StoreError>;
+    /// Pauses one, since when and by whose word, unless it is paused; or resumes it.
+    fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError>;
+
+    /// Says which runner serves its functions that name none.
+    fn route_queue(&self, name: &Text, runner: Option<&Text>) -> Result<(), StoreError>;
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use delta_core::group::Members;
 use delta_core::{
     Attempt, AttemptId, Digest, Job, JobId, Lease, Millis, Run, RunId, RunState, Text,
 };
@@ -28,6 +29,8 @@ pub trait Reader: Agents + Forges + Queues + Results + Secrets + Send + Sync {
     fn queue(&self) -> Result<Vec<QueueDepth>, StoreError>;
     /// Queued attempts with the same match key that come before this order key.
     fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError>;
+    /// The members of a concurrency group, the oldest first.
+    fn group(&self, key: &Digest) -> Result<Members, StoreError>;
     /// Runs in id order after `after`, ended or not: for the doctor.
     fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError>;
     /// Those of these runs that retention deleted. A run the store never had is not among them.
@@ -82,6 +85,8 @@ pub struct RunFilter {
     pub kind: RunKind,
     /// Functions of this queue.
     pub queue: Option<Text>,
+    /// Those that ran this one again.
+    pub rerun_of: Option<RunId>,
 }
 
 /// Which runs are meant.
@@ -109,6 +114,7 @@ impl RunFilter {
             && same(&self.repository, &run.header.repository)
             && same(&self.git_ref, &run.header.git_ref)
             && same(&self.commit, &run.header.commit)
+            && (self.rerun_of.is_none() || self.rerun_of == run.header.rerun_of)
             && (self.queue.is_none() || self.queue == run.header.queue)
             && match self.kind {
                 RunKind::Any => true,

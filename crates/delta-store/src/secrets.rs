@@ -7,12 +7,21 @@ use delta_core::{Millis, Text};
 
 use crate::StoreError;
 
-/// What a secret is good for. An empty text means any: rows are found by all three.
+/// What a secret is good for. An empty text means any: rows are found by all four.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretId {
     pub name: Text,
     pub repository: Text,
+    pub branch: Text,
     pub environment: Text,
+}
+
+/// Where a secret is wanted. An empty text is nothing that a secret could be narrowed to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SecretPlace<'a> {
+    pub repository: &'a str,
+    pub branch: &'a str,
+    pub environment: &'a str,
 }
 
 /// A secret without its value.
@@ -56,13 +65,11 @@ pub trait Secrets {
 
     fn secret(&self, id: &SecretId) -> Result<Option<SecretRow>, StoreError>;
 
-    /// Every secret of these names that is good for this repository and this environment: up to
-    /// four of each name.
+    /// Every secret of these names that is good there: up to eight of each name.
     fn secrets_for(
         &self,
         names: &[Text],
-        repository: &str,
-        environment: &str,
+        place: SecretPlace<'_>,
     ) -> Result<Vec<SecretRow>, StoreError>;
 
     /// Writes a secret in place of the version that is there, or of none; false when there is

@@ -35,7 +35,14 @@ pub struct Docker {
 impl Docker {
     /// Starts a daemon and makes its image.
     pub fn start() -> Result<Docker> {
-        let folder = tempfile::Builder::new().prefix("delta-docker-").tempdir()?;
+        Docker::start_in(&std::env::temp_dir())
+    }
+
+    /// The same with all that is its own below this folder.
+    pub fn start_in(place: &Path) -> Result<Docker> {
+        let folder = tempfile::Builder::new()
+            .prefix("delta-docker-")
+            .tempdir_in(place)?;
         let docker = Docker {
             folder,
             daemon: Mutex::new(None),

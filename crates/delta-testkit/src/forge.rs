@@ -377,9 +377,12 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// Signed as the forge signs.
+    /// Written and signed as the forge does it.
     pub fn new(speaks: Speaks, event: &str, id: &str, body: &Value, secret: &str) -> Delivery {
-        let body = body.to_string();
+        let body = match speaks {
+            Speaks::GitHub => body.to_string(),
+            Speaks::Gitea => as_gitea(body.clone()).to_string(),
+        };
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         let tag = hmac::sign(&key, body.as_bytes());
         let hex: String = tag.as_ref().iter().map(|it| format!("{it:02x}")).collect();
@@ -397,7 +400,32 @@ impl Delivery {
     }
 }
 
-/// The body of a push, as both forges write it.
+/// What GitHub says, in Gitea's words: people have their name twice, and a request whose head moved
+/// is `synchronized`.
+fn as_gitea(mut body: Value) -> Value {
+    for who in ["sender", "pusher"] {
+        let Some(person) = body.get(who) else {
+            continue;
+        };
+        let name = person["login"].as_str().or(person["name"].as_str());
+        let name = name.unwrap_or_default().to_owned();
+        body[who] = json!({
+            "id": 5, "login": name, "login_name": "", "source_id": 0, "full_name": "",
+            "email": format!("{name}@noreply.example"), "avatar_url": "", "html_url": "",
+            "language": "", "is_admin": false, "last_login": "0001-01-01T00:00:00Z",
+            "created": "2026-01-01T00:00:00Z", "restricted": false, "active": false,
+            "prohibit_login": false, "location": "", "website": "", "description": "",
+            "visibility": "public", "followers_count": 0, "following_count": 0,
+            "starred_repos_count": 0, "username": name,
+        });
+    }
+    if body["action"] == "synchronize" {
+        body["action"] = "synchronized".into();
+    }
+    body
+}
+
+/// The body of a push, as GitHub writes it.
 pub fn push_body(project: &str, git_ref: &str, before: &str, after: &str) -> Value {
     json!({
         "ref": git_ref, "before": before, "after": after, "forced": false,

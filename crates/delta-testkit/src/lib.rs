@@ -1,10 +1,11 @@
 //! For tests only: real PostgreSQL, real dockerd, real Redis and RRQ, packages of Python, git over
-//! HTTP and SSH, a recording forge, a fault proxy, process helpers.
+//! HTTP and SSH, a recording forge, a small disk, a fault proxy, process helpers.
 //!
 //! What a test starts here ends with the test: on drop, when the test process exits, and when it
 //! is killed. Nothing here knows another crate of the workspace, and nothing is skipped: a part
 //! that is missing on the machine is an error that says how to install it.
 
+pub mod disk;
 pub mod docker;
 pub mod forge;
 pub mod git;

@@ -16,6 +16,7 @@ pub mod fields;
 pub mod invalid;
 pub mod job_spec;
 pub mod nearest;
+pub mod places;
 pub mod planning;
 pub mod runner;
 pub mod seconds;

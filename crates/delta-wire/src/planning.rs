@@ -10,14 +10,15 @@ use crate::api::Trigger;
 pub const FETCH_WORKER: &str = "fetch-worker";
 pub const PLAN_WORKER: &str = "plan-worker";
 
-/// Bring a commit into a repository that is kept.
+/// Bring a commit into a repository that is kept, or say which commit a ref is.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct FetchOrder {
     /// The folder of the repository, made when it is not there.
     pub mirror: String,
     pub url: String,
     pub git_ref: Option<String>,
-    pub commit: String,
+    /// None where nothing is to be brought, and only the ref looked at.
+    pub commit: Option<String>,
     /// The branch that a request wants to go to.
     pub base: Option<String>,
     /// As the text of a secret has it.
@@ -37,6 +38,7 @@ impl std::fmt::Debug for FetchOrder {
 #[serde(rename_all = "snake_case")]
 pub enum FetchAnswer {
     Fetched {
+        commit: String,
         /// Where the ref stands now; none when it is gone.
         head: Option<String>,
         /// Where the branch stands that a request wants to go to.
@@ -53,6 +55,9 @@ pub struct PlanOrder {
     pub git_ref: Option<String>,
     /// What the commit is compared with, to see what changed.
     pub base: Option<String>,
+    /// Why there is nothing to compare it with, where there is not.
+    #[serde(default)]
+    pub no_base: Option<String>,
     pub trigger: Trigger,
     pub trusted: bool,
     /// Seconds of processor time, and bytes of memory.

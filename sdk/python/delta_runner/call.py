@@ -2,14 +2,16 @@
 
 Owns the race between the handler's end, its deadline, a cancel and the end of the connection: the
 first decides, and there is one outcome. Refuses to let a handler's exception of any kind, an exit
-included, reach the loop.
+included, reach the loop, and to answer while anything of the work goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import enum
 import time
+from collections import OrderedDict
 from typing import Any, Callable, Optional, Set
 
 from . import answers, tracing
@@ -19,11 +21,6 @@ from .handlers import Handler
 from .outcome import CANCELLED, TIMEOUT, Outcome
 from .request import ExecutionRequest
 from .threads import Threads
-
-#: How long an answer waits for a handler to notice that it was stopped. Most end at once, and then
-#: the answer means that nothing of the work goes on; one that does not notice must not keep the
-#: answer from whoever waits for it.
-SETTLE_SECONDS = 0.25
 
 
 class Stop(enum.Enum):
@@ -40,17 +37,33 @@ class Slots:
     """How many calls run at a time. A call keeps its slot until its work is really over."""
 
     def __init__(self, limit: int) -> None:
-        self._free = asyncio.Semaphore(limit)
-        self.busy = 0
+        self._limit = limit
+        #: Kept here, since the loop alone would forget their tasks.
+        self._running: Set[Call] = set()
+        #: In the order they came.
+        self._waiting: OrderedDict[Call, None] = OrderedDict()
         self.threads = Threads()
 
-    async def take(self) -> None:
-        await self._free.acquire()
-        self.busy += 1
+    @property
+    def busy(self) -> int:
+        return len(self._running)
 
-    def give_back(self) -> None:
-        self.busy -= 1
-        self._free.release()
+    def take(self, call: Call) -> None:
+        """Starts it, at once or when its turn comes."""
+        if len(self._running) < self._limit:
+            self._running.add(call)
+            call.start()
+        else:
+            self._waiting[call] = None
+
+    def withdraw(self, call: Call) -> None:
+        """It waits no longer."""
+        self._waiting.pop(call, None)
+
+    def give_back(self, call: Call) -> None:
+        self._running.discard(call)
+        if self._waiting:
+            self.take(self._waiting.popitem(last=False)[0])
 
 
 class Call:
@@ -58,46 +71,55 @@ class Call:
         self, request: ExecutionRequest, handler: Handler, slots: Slots, tracebacks: bool
     ) -> None:
         self.request = request
+        #: Until its deadline, when it came; nothing where it has none.
+        self.seconds_left = _seconds_left(request)
         #: Whether its handler was called.
         self.begun = False
         self._handler = handler
         self._slots = slots
         self._tracebacks = tracebacks
-        self._context = Context(request)
-        self._stopped: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
+        self._context = Context(request) if handler.takes_context else None
+        #: Without what its handler sets.
+        self._outside = contextvars.copy_context()
+        self._why: Optional[Stop] = None
+        self._timer: Optional[asyncio.TimerHandle] = None
+        self._task: Optional[asyncio.Task[None]] = None
+
+    def begin(self, ended: Callable[[Call, Optional[Outcome]], None]) -> None:
+        """Sends it on its way. `ended` is told its one outcome, or nothing where nobody waits for
+        it any more; never before this has returned."""
+        self._ended = ended
+        if self.seconds_left is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self.seconds_left, self.stop, Stop.TIMEOUT)
+        self._slots.take(self)
+
+    def start(self) -> None:
+        """It has its slot."""
+        self._task = asyncio.get_running_loop().create_task(self._work())
 
     def stop(self, why: Stop) -> None:
         """Ends it; only the first reason counts."""
-        if not self._stopped.done():
+        if self._why is not None:
+            return
+        self._why = why
+        if self._context is not None:
             self._context.cancel_event.set()
-            self._stopped.set_result(why)
+        if self._task is None:
+            self._slots.withdraw(self)
+            asyncio.get_running_loop().call_soon(self._end, self._stopped_outcome(why))
+        elif self.begun:
+            # The answer says that nothing of it goes on, and whoever hears it may try again. One
+            # that notices nothing is never answered: its caller ends this process when its grace
+            # is over, which alone frees the thread.
+            self._task.cancel()
 
-    async def outcome(self) -> Optional[Outcome]:
-        """Nothing where nobody waits for it any more."""
-        left = self._seconds_left()
-        if left is not None and left <= 0:
-            return answers.timed_out(self.request, "Job deadline exceeded")
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(left, self.stop, Stop.TIMEOUT) if left is not None else None
-        work = loop.create_task(self._work())
-        first: Set[asyncio.Future[Any]] = {work, self._stopped}
-        try:
-            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-            if work.done() and not work.cancelled():
-                return work.result()
-            work.cancel()
-            await asyncio.wait({work}, timeout=SETTLE_SECONDS)
-            return self._stopped_outcome()
-        finally:
-            if timer is not None:
-                timer.cancel()
+    def _end(self, outcome: Optional[Outcome]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ended(self, outcome)
 
-    def _seconds_left(self) -> Optional[float]:
-        deadline = self.request.context.deadline
-        return None if deadline is None else (deadline.nanoseconds - time.time_ns()) / 1e9
-
-    def _stopped_outcome(self) -> Optional[Outcome]:
-        why = self._stopped.result()
+    def _stopped_outcome(self, why: Stop) -> Optional[Outcome]:
         if why is Stop.ABANDONED:
             return None
         if why is Stop.TIMEOUT:
@@ -108,20 +130,30 @@ class Call:
             return answers.cancelled(self.request, "The runner is shutting down")
         return answers.shutting_down(self.request)
 
-    async def _work(self) -> Outcome:
-        await self._slots.take()
-        if self._stopped.done():
-            # Stopped in the very moment its turn came: its handler is not called any more.
-            self._slots.give_back()
-            raise asyncio.CancelledError
+    async def _work(self) -> None:
+        outcome = None
+        try:
+            # Stopped in the very moment its turn came, its handler is not called any more.
+            if self._why is None:
+                outcome = await self._handled()
+        finally:
+            # What begins now must not inherit what the handler set in its context.
+            self._outside.run(self._over, outcome)
+
+    def _over(self, outcome: Optional[Outcome]) -> None:
+        self._slots.give_back(self)
+        self._end(outcome if self._why is None else self._stopped_outcome(self._why))
+
+    async def _handled(self) -> Optional[Outcome]:
+        """Nothing where it was cancelled."""
         self.begun = True
         run = self._run_async if self._handler.is_async else self._run_plain
         with tracing.span(self.request) as ended:
             try:
                 outcome = await run()
             except asyncio.CancelledError:
-                ended(TIMEOUT if self._stopped.result() is Stop.TIMEOUT else CANCELLED)
-                raise
+                ended(TIMEOUT if self._why is Stop.TIMEOUT else CANCELLED)
+                return None
             ended(outcome.status)
             return outcome
 
@@ -129,14 +161,12 @@ class Call:
         try:
             return answers.succeeded(self.request, await self._call())
         except asyncio.CancelledError:
-            if self._stopped.done():
+            if self._why is not None:
                 raise
             wrong = Failure("The handler was cancelled, but not by a cancel of its job")
             return answers.raised(self.request, wrong, self._tracebacks)
         except BaseException as error:  # An exit of a handler is no exit of the runner.
             return answers.raised(self.request, error, self._tracebacks)
-        finally:
-            self._slots.give_back()
 
     async def _run_plain(self) -> Outcome:
         def work() -> Outcome:
@@ -145,7 +175,7 @@ class Call:
             except BaseException as error:
                 return answers.raised(self.request, error, self._tracebacks)
 
-        over = self._slots.threads.run(work, self._slots.give_back)
+        over = self._slots.threads.run(work)
         try:
             return await asyncio.shield(over)
         except asyncio.CancelledError:
@@ -156,3 +186,8 @@ class Call:
     def _call(self) -> Any:
         function: Callable[..., Any] = self._handler.function
         return function(**self._handler.arguments(self.request.params, self._context))
+
+
+def _seconds_left(request: ExecutionRequest) -> Optional[float]:
+    deadline = request.context.deadline
+    return None if deadline is None else (deadline.nanoseconds - time.time_ns()) / 1e9

@@ -7,6 +7,7 @@ what the server refuses is raised with the server's words.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
@@ -24,6 +25,8 @@ TRIES = 6
 PAUSE = 0.2
 #: How long one question for the end waits at the server; longer waits are several questions.
 EACH_WAIT = 20.0
+#: The longest that a server's `Retry-After` is waited for, each time.
+LONGEST_PAUSE = 30.0
 #: Longer than any answer takes.
 TIMEOUT = 40.0
 
@@ -42,7 +45,7 @@ class FunctionFailed(Exception):
 
     def __init__(self, call: "Call") -> None:
         error = call.error or {}
-        super().__init__(error.get("message") or call.cause or call.state)
+        super().__init__(error.get("message") or call.summary or call.cause or call.state)
         self.call = call
         #: As the handler or its runner gave them.
         self.type: Optional[str] = error.get("type")
@@ -60,6 +63,8 @@ class Call:
     state: str
     attempts: int
     cause: Optional[str]
+    #: What the agent or the server says of its end.
+    summary: Optional[str]
     result: Any
     error: Optional[Dict[str, Any]]
     dead_letter: bool
@@ -76,12 +81,20 @@ class Call:
             state=view["state"],
             attempts=view["attempts"],
             cause=view.get("cause"),
+            summary=view.get("summary"),
             result=view.get("result"),
             error=view.get("error"),
             dead_letter=bool(view.get("dead_letter")),
             existing=bool(view.get("existing")),
             ended="ended_at" in view,
         )
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like any other: the token is for the server that was named."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
 
 
 class Client:
@@ -97,6 +110,7 @@ class Client:
             raise ValueError("which server? give one, or set DELTA_SERVER")
         self._base = server.rstrip("/")
         self._token = token or _token_of_environment()
+        self._opener = urllib.request.build_opener(_NoRedirects)
 
     def enqueue(
         self,
@@ -164,16 +178,19 @@ class Client:
         for attempt in range(TRIES):
             request = urllib.request.Request(self._base + path, data, headers, method=method)
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-                    return json.load(answer)
+                with self._opener.open(request, timeout=TIMEOUT) as answer:
+                    said = answer.read()
+                return _understood(said)
             except urllib.error.HTTPError as error:
-                refused = _refused(error)
+                refused, wish = _refused(error), _wished(error)
                 if error.code not in (429, 502, 503, 504):
                     raise refused from None
-            except (urllib.error.URLError, ConnectionError, TimeoutError) as error:
-                refused = ServerError(f"the server cannot be reached: {error}")
+            except (OSError, http.client.HTTPException) as error:
+                # Not there, gone in mid answer, or too slow; the same key makes no second call.
+                refused = ServerError(f"the server cannot be reached: {error!r}")
+                wish = 0.0
             if attempt + 1 < TRIES:
-                time.sleep(PAUSE * 2**attempt)
+                time.sleep(max(PAUSE * 2**attempt, wish))
         raise refused
 
 
@@ -187,12 +204,29 @@ def _body(
     return body
 
 
-def _refused(error: urllib.error.HTTPError) -> ServerError:
+def _understood(said: bytes) -> Any:
     try:
-        said = json.load(error)
+        return json.loads(said)
+    except ValueError:
+        raise ServerError("the answer is no JSON; is this address a server's?") from None
+
+
+def _refused(error: urllib.error.HTTPError) -> ServerError:
+    if 300 <= error.code < 400:
+        place = error.headers.get("Location")
+        return ServerError(f"it answered {error.code}: the server is at {place!r}", error.code)
+    try:
+        said = json.loads(error.read())
         return ServerError(said["message"], error.code, said.get("code"))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         return ServerError(f"the server answered {error.code}", error.code)
+
+
+def _wished(error: urllib.error.HTTPError) -> float:
+    """Seconds that the server asks to wait, within bounds; a date, which servers of ours do not
+    say, is none."""
+    text = (error.headers.get("Retry-After") or "").strip()
+    return min(float(text), LONGEST_PAUSE) if text.isascii() and text.isdecimal() else 0.0
 
 
 def _quoted(id: str) -> str:

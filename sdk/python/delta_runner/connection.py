@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Dict, Optional, Set, cast
+from typing import TYPE_CHECKING, Dict, Optional, cast
 
 from . import answers
 from .call import Call, Stop
@@ -29,6 +29,8 @@ MAX_HELD = 1024
 MAX_HELD_BYTES = 64 * 1024 * 1024
 #: How long a connection that is closed may take to hand over what was answered.
 FLUSH_SECONDS = 5.0
+#: Answers that are ready in one turn of the loop go out together, up to about so many bytes.
+TOGETHER_BYTES = 64 * 1024
 
 
 class Connection(asyncio.Protocol):
@@ -37,9 +39,12 @@ class Connection(asyncio.Protocol):
         self._frames = Frames()
         #: Each call with the size of its request.
         self._calls: Dict[Call, int] = {}
-        self._tasks: Set[asyncio.Task[None]] = set()
         self._held_bytes = 0
         self._unwritten = False
+        #: Answers that the transport does not have yet.
+        self._unsent = bytearray()
+        #: Whether the connection is not read for now.
+        self._waits = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -110,30 +115,38 @@ class Connection(asyncio.Protocol):
     def _begin(self, call: Call, size: int) -> None:
         self._calls[call] = size
         self._held_bytes += size
-        task = asyncio.get_running_loop().create_task(self._answer(call))
-        # The loop alone would forget it.
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        call.begin(self._ended)
 
-    async def _answer(self, call: Call) -> None:
-        outcome = None
-        try:
-            outcome = await call.outcome()
-        finally:
-            # First of all: its id may be used again as soon as the answer is read.
-            self._runner.forget(call)
-            self._held_bytes -= self._calls.pop(call)
+    def _ended(self, call: Call, outcome: Optional[Outcome]) -> None:
+        # First of all: its id may be used again as soon as the answer is read.
+        self._runner.forget(call)
+        self._held_bytes -= self._calls.pop(call)
         if outcome is not None:
             self._write(outcome)
-        # There is room for what has come in the meantime.
-        self._take()
+        if self._waits:
+            # There is room for what has come in the meantime.
+            self._take()
 
     def _write(self, outcome: Outcome) -> None:
-        if not self._transport.is_closing():
-            self._runner.counts["answered"] += 1
-            self._transport.write(answers.frame_of_answer(outcome))
+        if self._transport.is_closing():
+            return
+        self._runner.counts["answered"] += 1
+        is_first = not self._unsent
+        self._unsent += answers.frame_of_answer(outcome)
+        if not self._calls or len(self._unsent) >= TOGETHER_BYTES:
+            self._flush()
+        elif is_first:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._unsent and not self._transport.is_closing():
+            self._transport.write(self._unsent)
+        # The transport may still have the other one.
+        self._unsent = bytearray()
 
     def _abandon(self) -> None:
+        # What was answered before is handed over.
+        self._flush()
         for call in self._calls:
             call.stop(Stop.ABANDONED)
             # A thread may go on for a while, but its request is nobody's any more.
@@ -146,7 +159,8 @@ class Connection(asyncio.Protocol):
     def _read_or_wait(self) -> None:
         if self._transport.is_closing():
             return
-        if self._is_full():
+        self._waits = self._is_full()
+        if self._waits:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()

@@ -18,7 +18,7 @@ class Context:
     """Handed to every handler that asks for it."""
 
     def __init__(self, request: ExecutionRequest) -> None:
-        wire = request.context
+        wire = self._wire = request.context
         self.request_id = request.request_id
         self.job_id = request.job_id
         self.function_name = request.function_name
@@ -28,14 +28,20 @@ class Context:
         #: refuses smaller ones, refuses late writers. Nothing where the caller has no leases.
         self.lease_epoch = wire.lease_epoch
         self.queue_name = wire.queue_name
-        self.enqueue_time: datetime = wire.enqueue_time.datetime
-        #: When the call is ended at the latest, in UTC.
-        self.deadline: Optional[datetime] = wire.deadline.datetime if wire.deadline else None
         #: The headers that continue the producer's trace, as in `traceparent`.
         self.trace_context: Dict[str, str] = dict(wire.trace_context or {})
         self.worker_id = wire.worker_id
         #: Set once the call is taken back, past its deadline, or its caller is gone.
         self.cancel_event = threading.Event()
+
+    @property
+    def enqueue_time(self) -> datetime:
+        return self._wire.enqueue_time.datetime
+
+    @property
+    def deadline(self) -> Optional[datetime]:
+        """When the call is ended at the latest, in UTC."""
+        return self._wire.deadline.datetime if self._wire.deadline else None
 
     @property
     def cancelled(self) -> bool:

@@ -72,7 +72,11 @@ class Handler:
         self._rest = False
         self._read_signature()
 
-    def arguments(self, params: Dict[str, Any], context: Context) -> Dict[str, Any]:
+    @property
+    def takes_context(self) -> bool:
+        return self._context is not None
+
+    def arguments(self, params: Dict[str, Any], context: Optional[Context]) -> Dict[str, Any]:
         """What the function is called with. Raises `InvalidParams`."""
         if self._record is not None:
             arguments = {self._record: self._readers[self._record](params, "params")}

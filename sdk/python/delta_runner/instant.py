@@ -12,10 +12,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Optional
 
 _RFC3339 = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d):(\d\d)(?:\.(\d{1,18}))?(?:[Zz]|([+-])(\d\d):(\d\d))",
+    r"(\d{4}-\d\d-\d\d)[Tt ]((?:[01]\d|2[0-3]):\d\d):(\d\d)(?:\.(\d{1,18}))?"
+    r"(?:[Zz]|([+-])([01]\d|2[0-3]):([0-5]\d))",
     re.ASCII,
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+#: The same for times that are in UTC and do not say so, which are quicker to reckon with.
+_BARE_EPOCH = datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, order=True)
@@ -35,21 +38,15 @@ class Instant:
         # A leap second is the end of the one before it, as most clocks show it.
         second = "59" if second == "60" else second
         try:
-            at = datetime.strptime(f"{day}T{minute}:{second}", "%Y-%m-%dT%H:%M:%S")
-        except ValueError:
+            at = datetime.fromisoformat(f"{day}T{minute}:{second}")
+            if sign:
+                offset = timedelta(hours=int(hours), minutes=int(minutes))
+                at = at + offset if sign == "-" else at - offset
+        except (ValueError, OverflowError):
+            # No such day; or before the year 1 or after 9999 once it is in UTC.
             return None
-        offset = timedelta()
-        if sign:
-            if int(hours) > 23 or int(minutes) > 59:
-                return None
-            offset = timedelta(hours=int(hours), minutes=int(minutes))
-            offset = -offset if sign == "-" else offset
-        try:
-            at = at.replace(tzinfo=timezone.utc) - offset
-        except OverflowError:
-            # Before the year 1 or after 9999 once it is in UTC.
-            return None
-        whole = (at - _EPOCH) // timedelta(seconds=1)
+        since = at - _BARE_EPOCH
+        whole = since.days * 86400 + since.seconds
         return Instant(whole * 10**9 + int((fraction or "")[:9].ljust(9, "0")))
 
     @property

@@ -45,9 +45,10 @@ def main(arguments: Optional[List[str]] = None) -> None:
 
 
 def run(app: App, tcp_socket: Optional[str] = None, *, limit: int = DEFAULT_LIMIT) -> None:
-    """Serves until SIGTERM or SIGINT, at this address or the one in the environment. Ends with its
-    parent, as the command does."""
-    address = _address(tcp_socket)
+    """Serves until SIGTERM or SIGINT, at this address, or that of `--tcp-socket` among the
+    program's own arguments, or that of the environment. Ends with its parent, as the command
+    does."""
+    address = _address(tcp_socket if tcp_socket is not None else _flag(sys.argv[1:]))
     die_with_parent(_PARENT)
     asyncio.run(_serve(Runner(app, limit=limit), address))
 
@@ -107,6 +108,14 @@ def _address(flag: Optional[str]) -> Address:
     if text is None:
         raise NoAddress(f"{SOCKET_FLAG} host:port or {SOCKET_VARIABLE} is needed")
     return Address.read(text)
+
+
+def _flag(arguments: List[str]) -> Optional[str]:
+    """What `--tcp-socket` says among the arguments of a program that has its own, too."""
+    found = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    found.add_argument(SOCKET_FLAG)
+    text: Optional[str] = found.parse_known_args(arguments)[0].tcp_socket
+    return text
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -44,6 +44,8 @@ def may_text(members: Members, name: str) -> Optional[str]:
 def is_text(value: Any) -> bool:
     if not isinstance(value, str):
         return False
+    if value.isascii():
+        return True
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -120,14 +120,7 @@ def frame(message: Sent) -> bytes:
     kind, payload = _written(message)
     try:
         # Whatever a result of an application does while it is written, there is an answer.
-        text = json.dumps(
-            {"type": kind, "payload": payload},
-            ensure_ascii=False,
-            allow_nan=False,
-            separators=(",", ":"),
-            default=_simple,
-        )
-        data = text.encode()
+        data = _encode({"type": kind, "payload": payload}).encode()
     except Exception as wrong:
         raise NotJson(str(wrong)) from wrong
     return frame_of(data)
@@ -144,7 +137,7 @@ def _parse(data: bytes) -> Tuple[Any, bool]:
     try:
         text = data.decode()
         try:
-            return json.loads(text, parse_constant=_no_number), True
+            return _decode(text), True
         except json.JSONDecodeError:
             raise
         except (RecursionError, ValueError):
@@ -178,9 +171,7 @@ def _written(message: Sent) -> Tuple[str, Dict[str, Any]]:
 
 def _given(message: Any) -> Dict[str, Any]:
     """The members of a message that are not null."""
-    names = (field.name for field in dataclasses.fields(message))
-    members = ((name, getattr(message, name)) for name in names)
-    return {name: value for name, value in members if value is not None}
+    return {name: value for name, value in vars(message).items() if value is not None}
 
 
 def _simple(value: Any) -> Any:
@@ -190,3 +181,10 @@ def _simple(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
+
+
+# Made once: `json.loads` and `json.dumps` make others for every text.
+_decode = json.JSONDecoder(parse_constant=_no_number).decode
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_simple
+).encode

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from typing import Callable, Dict, Iterable, Optional, Set, Union
+import time
+from collections import Counter, deque
+from typing import Callable, Deque, Dict, Iterable, Optional, Set, Tuple, Union
 
 from . import answers
 from .address import Address
-from .call import SETTLE_SECONDS, Call, Slots, Stop
+from .call import Call, Slots, Stop
 from .connection import Connection
 from .handlers import App
 from .outcome import Outcome
@@ -28,8 +29,13 @@ DEFAULT_LIMIT = 64
 DEFAULT_GRACE_SECONDS = 4.0
 #: Connections that wait to be accepted: more than callers open at once.
 _BACKLOG = 512
-#: Seconds for the last answers to be taken.
+#: Seconds for handlers that are cancelled at the end to notice it, and for the last answers to be
+#: taken.
+_LAST_MOMENT_SECONDS = 0.75
 _LAST_WORDS_SECONDS = 0.5
+#: How long, and how many, cancels are kept whose requests may be read after them.
+_EARLY_SECONDS = 0.5
+_MAX_EARLY = 256
 
 
 class Runner:
@@ -50,6 +56,8 @@ class Runner:
         self._tracebacks = tracebacks
         #: What is not answered yet, by request_id.
         self._calls: Dict[str, Call] = {}
+        #: Cancels that meant nobody, with when they came.
+        self._early: Deque[Tuple[float, CancelRequest]] = deque(maxlen=_MAX_EARLY)
         self._closing = False
         self.connections: Set[Connection] = set()
         #: answered, refused, unreadable, unknown: how often.
@@ -89,7 +97,12 @@ class Runner:
         if self._closing:
             return answers.shutting_down(request)
         call = Call(request, handler, self._slots, self._tracebacks)
+        if call.seconds_left is not None and call.seconds_left <= 0:
+            return answers.timed_out(request, "Job deadline exceeded")
         self._calls[request.request_id] = call
+        if self._was_cancelled(call):
+            # Once it is begun: a call ends by the same ways whenever its cancel is read.
+            asyncio.get_running_loop().call_soon(call.stop, Stop.CANCELLED)
         return call
 
     def forget(self, call: Call) -> None:
@@ -101,8 +114,11 @@ class Runner:
 
     def cancel(self, request: CancelRequest) -> None:
         """RQ-40, RQ-41: one call, or all of a job; nothing where there is none (RQ-44)."""
-        for call in list(self._meant(request)):
+        meant = list(self._meant(request))
+        for call in meant:
             call.stop(Stop.CANCELLED)
+        if not meant:
+            self._early.append((time.monotonic(), request))
 
     def connection_ended(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -115,12 +131,24 @@ class Runner:
             return [] if call is None else [call]
         return [call for call in self._calls.values() if call.request.job_id == cancel.job_id]
 
+    def _was_cancelled(self, call: Call) -> bool:
+        """Whether its cancel, which has a connection of its own, was read before it."""
+        since = time.monotonic() - _EARLY_SECONDS
+        while self._early and self._early[0][0] < since:
+            self._early.popleft()
+        for early in self._early:
+            if call in self._meant(early[1]):
+                # Once: the next request of the job is another one.
+                self._early.remove(early)
+                return True
+        return False
+
     async def _finish(self, hurry: asyncio.Event) -> None:
         """What waits is given back at once, what runs may end, and is cancelled after the grace."""
         self._stop_all(lambda call: not call.begun)
         await self._until(lambda: not self._calls, self._grace, hurry)
         self._stop_all(lambda call: True)
-        await self._until(lambda: not self._calls, SETTLE_SECONDS + _LAST_WORDS_SECONDS)
+        await self._until(lambda: not self._calls, _LAST_MOMENT_SECONDS)
         for connection in list(self.connections):
             connection.close()
         await self._until(lambda: not self.connections, _LAST_WORDS_SECONDS)

@@ -1,8 +1,7 @@
 """Threads for plain functions, kept for the next one.
 
 Owns the threads: there are as many as plain functions ever ran at once, which the slots of the
-runner bound. Refuses to wait for any of them: a function that never ends keeps neither its caller
-nor the end of the process.
+runner bound. Refuses to wait for any of them at the end of the process.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ class Threads:
         #: What each thread that has nothing to do takes its next work from.
         self._idle: List[SimpleQueue[Work]] = []
 
-    def run(self, work: Callable[[], Any], ended: Callable[[], None]) -> asyncio.Future[Any]:
-        """Runs a function, which must not raise, and gives its result. `ended` is called in the
-        loop when it is really over, also where nobody waits for the result any more."""
+    def run(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Runs a function, which must not raise, and gives its result when it is really over."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
@@ -33,7 +31,6 @@ class Threads:
 
         def over(result: Any) -> None:
             self._idle.append(inbox)
-            ended()
             if not future.done():
                 future.set_result(result)
 

@@ -8,8 +8,8 @@ without a provider, a span is nothing, and one that fails is left out.
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack, contextmanager
-from typing import Any, Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any, Callable, ContextManager, Iterator
 
 from .request import ExecutionRequest
 
@@ -24,12 +24,20 @@ log = logging.getLogger("delta_runner")
 Ended = Callable[[str], None]
 
 
-@contextmanager
-def span(request: ExecutionRequest) -> Iterator[Ended]:
+def span(request: ExecutionRequest) -> ContextManager[Ended]:
     """A span around the handler, current while it runs, so that spans of its own are below it."""
-    if trace is None:
-        yield lambda status: None
-        return
+    return _NO_SPAN if trace is None else _span(request)
+
+
+def _ignore(status: str) -> None:
+    pass
+
+
+_NO_SPAN = nullcontext(_ignore)
+
+
+@contextmanager
+def _span(request: ExecutionRequest) -> Iterator[Ended]:
     spans = ExitStack()
     current = _quietly(lambda: spans.enter_context(_started(request)))
     try:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -142,6 +143,17 @@ def deaf(mark: str, go: str) -> None:
 
 
 @app.handler
+async def stubborn(mark: str, go: str) -> None:
+    """Takes note of its cancel, and goes on."""
+    leave_mark(mark, "begun")
+    while not Path(go).exists():
+        try:
+            await asyncio.sleep(0.01)
+        except asyncio.CancelledError:
+            leave_mark(mark, "cancelled")
+
+
+@app.handler
 async def wait_for_file(path: str) -> str:
     """Ends when the test says so."""
     running["now"] += 1
@@ -150,6 +162,17 @@ async def wait_for_file(path: str) -> str:
         await asyncio.sleep(0.01)
     running["now"] -= 1
     return "found"
+
+
+left: ContextVar[str] = ContextVar("left", default="nothing")
+
+
+@app.handler
+async def leave_behind() -> str:
+    """What another call has left in the context of this one."""
+    found = left.get()
+    left.set("something")
+    return found
 
 
 @app.handler

@@ -132,9 +132,9 @@ class Caller:
         except ConnectionResetError:
             return True
 
-    def is_silent(self) -> bool:
-        """Whether nothing has come that was not received."""
-        return not select.select([self.socket], [], [], 0)[0]
+    def is_silent(self, seconds: float = 0) -> bool:
+        """Whether nothing has come that was not received, nor comes within this time."""
+        return not select.select([self.socket], [], [], seconds)[0]
 
     def close(self) -> None:
         self.socket.close()

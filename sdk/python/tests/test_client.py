@@ -3,6 +3,7 @@
 import json
 import threading
 import unittest
+import unittest.mock
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from delta_runner import Client, FunctionFailed, ServerError
@@ -31,10 +32,13 @@ class Told:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length) or b"null")
                 told.asked.append((self.command, self.path, dict(self.headers), body))
-                status, said = told.answers[0] if len(told.answers) == 1 else told.answers.pop(0)
+                answer = told.answers[0] if len(told.answers) == 1 else told.answers.pop(0)
+                status, said, *headers = answer
                 text = json.dumps(said).encode()
+                headers = {"Content-Length": str(len(text)), **dict(*headers)}
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(text)))
+                for name, value in headers.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(text)
 
@@ -74,6 +78,44 @@ class ClientTest(unittest.TestCase):
         keys = {asked[2]["Idempotency-Key"] for asked in told.asked}
         self.assertEqual((len(told.asked), len(keys)), (3, 1))
 
+    def test_an_answer_that_is_cut_midway_is_asked_for_again_and_else_a_server_error(self):
+        cut = (201, QUEUED, {"Content-Length": "4000"})
+        with Told(cut, (201, QUEUED)) as (told, client):
+            self.assertEqual(client.enqueue("f").id, "run_1")
+        keys = {asked[2]["Idempotency-Key"] for asked in told.asked}
+        self.assertEqual((len(told.asked), len(keys)), (2, 1))
+        with Told(cut) as (_, client), unittest.mock.patch("time.sleep"):
+            with self.assertRaises(ServerError):
+                client.enqueue("f")
+
+    def test_a_socket_that_is_silent_too_long_is_a_server_error(self):
+        # What Python 3.9 raises is an OSError, and no TimeoutError.
+        with Told((201, QUEUED)) as (_, client), unittest.mock.patch("time.sleep"):
+            client._opener.open = unittest.mock.Mock(side_effect=OSError("timed out"))
+            with self.assertRaises(ServerError):
+                client.enqueue("f")
+
+    def test_the_servers_wish_to_wait_is_heard_within_bounds(self):
+        busy = {"code": "OVERLOADED", "message": "later"}
+        for wish, waited in (("3", 3.0), ("86400", 30.0), ("soon", 0.2), ("-5", 0.2), ("²", 0.2)):
+            answers = (429, busy, {"Retry-After": wish}), (201, QUEUED)
+            with Told(*answers) as (_, client), unittest.mock.patch("time.sleep") as slept:
+                client.enqueue("f")
+            self.assertEqual(slept.call_args_list, [unittest.mock.call(waited)], wish)
+
+    def test_a_redirect_is_not_followed_and_takes_the_token_nowhere(self):
+        with Told((201, QUEUED)) as (other, _):
+            place = f"http://127.0.0.1:{other.server.server_port}/api/v1/functions"
+            for status in (301, 302, 303, 307, 308):
+                with Told((status, {}, {"Location": place})) as (told, client):
+                    for ask in (lambda: client.enqueue("f"), lambda: client.get("run_1")):
+                        with self.assertRaises(ServerError) as raised:
+                            ask()
+                        self.assertEqual(raised.exception.status, status)
+                        self.assertIn(place, str(raised.exception))
+                self.assertEqual(len(told.asked), 2, "asked once each")
+        self.assertEqual(other.asked, [])
+
     def test_a_refusal_has_the_servers_words_and_is_not_repeated(self):
         refused = (422, {"code": "INVALID", "message": "queue: must be letters"})
         with Told(refused) as (told, client):
@@ -95,6 +137,13 @@ class ClientTest(unittest.TestCase):
         failure = raised.exception
         self.assertEqual((str(failure), failure.type), ("boom", "ValueError"))
         self.assertEqual((failure.details, failure.call.dead_letter), ({"n": 1}, True))
+
+    def test_without_words_of_the_handler_the_agent_says_why(self):
+        lost = {**FAILED, "error": None, "summary": "the runner closed the connection"}
+        with Told((200, lost)) as (_, client):
+            with self.assertRaises(FunctionFailed) as raised:
+                client.result("run_1")
+        self.assertEqual(str(raised.exception), "the runner closed the connection")
 
     def test_waiting_ends_when_its_time_is_over(self):
         with Told((200, QUEUED)) as (_, client):

@@ -120,11 +120,34 @@ class Limits(RunnerCase):
         caller.send("request", request("deaf", self.deaf(), "deaf"))
         self.wait_for(self.mark(), "begun")
         caller.send("cancel", {"protocol_version": "2", "job_id": "job-1", "request_id": "deaf"})
-        self.assertEqual(caller.receive()["error"]["type"], "cancelled")
         caller.send("request", request("echo", {}, "late", deadline=deadline_in(0.2)))
-        self.assertEqual(caller.receive()["status"], "timeout")
+        late = caller.receive()
+        self.assertEqual((late["request_id"], late["status"]), ("late", "timeout"))
         self.mark("go").touch()
+        self.assertEqual(caller.receive()["error"]["type"], "cancelled")
         self.assertEqual(caller.ask("echo")["status"], "success")
+
+    def test_one_that_waits_and_is_abandoned_takes_no_turn(self) -> None:
+        runner = self.start("--limit=1")
+        busy, gone, next_one = (self.caller(runner) for _ in range(3))
+        busy.send("request", request("deaf", self.deaf(), "deaf"))
+        self.wait_for(self.mark(), "begun")
+        late = self.mark("late")
+        gone.send("request", request("sleep", {"seconds": 60, "mark": str(late)}, "gone"))
+        gone.send("request", request("nosuch", {}, "heard"))
+        self.assertEqual(gone.receive()["request_id"], "heard")
+        gone.socket.shutdown(socket.SHUT_WR)
+        self.assertTrue(gone.is_closed(), "an answer")
+        next_one.send("request", request("echo", {}, "next"))
+        self.mark("go").touch()
+        self.assertEqual(next_one.receive()["status"], "success")
+        self.assertFalse(late.exists(), "its handler was called")
+
+    def test_a_call_inherits_nothing_of_the_one_whose_slot_it_takes(self) -> None:
+        caller = self.caller(self.start("--limit=1"))
+        for number in range(5):
+            caller.send("request", request("leave_behind", {}, f"r{number}"))
+        self.assertEqual({caller.receive()["result"] for _ in range(5)}, {"nothing"})
 
     def test_more_than_is_held_of_a_connection_waits_in_it(self) -> None:
         caller, canceller, go = self.caller(), self.caller(), self.mark("go")

@@ -33,15 +33,27 @@ class Deadlines(RunnerCase):
             self.assertEqual(answer["error"]["type"], "timeout")
             self.wait_for(mark, "cancelled")
 
-    def test_a_function_that_heeds_nothing_does_not_keep_the_answer(self) -> None:
+    def test_a_function_that_heeds_nothing_is_not_answered_while_it_goes_on(self) -> None:
         caller = self.caller()
-        caller.send("request", request("deaf", self.deaf(), deadline=deadline_in(2)))
+        caller.send("request", request("deaf", self.deaf(), deadline=deadline_in(0.5)))
         self.wait_for(self.mark(), "begun")
-        self.assertEqual(caller.receive()["status"], "timeout")
+        # Far longer than its time: whoever heard an answer now would try it again beside it.
+        self.assertTrue(caller.is_silent(2.0), "an answer, and it goes on")
         self.mark("go").touch()
+        self.assertEqual(caller.receive()["status"], "timeout")
         self.wait_for(self.mark(), "over")
         self.assertEqual(self.caller().ask("echo")["status"], "success")
         self.assertTrue(caller.is_silent(), "a second answer")
+
+    def test_a_coroutine_that_swallows_its_cancel_is_not_answered_either(self) -> None:
+        caller = self.caller()
+        caller.send("request", request("stubborn", self.deaf()))
+        self.wait_for(self.mark(), "begun")
+        caller.send("cancel", {"protocol_version": "2", "job_id": "job-1"})
+        self.wait_for(self.mark(), "cancelled")
+        self.assertTrue(caller.is_silent(0.5), "an answer, and it goes on")
+        self.mark("go").touch()
+        self.assertEqual(caller.receive()["error"]["type"], "cancelled")
 
 
 class Cancels(RunnerCase):
@@ -59,7 +71,9 @@ class Cancels(RunnerCase):
         caller.close()
 
     def assert_cancelled(self, caller: Caller, job_id: str = "job-1") -> None:
+        begun = time.monotonic()
         answer = caller.receive()
+        self.assertLess(time.monotonic() - begun, 2.0, "a cancel that is heeded is quick")
         self.assertEqual((answer["status"], answer["job_id"]), ("error", job_id))
         self.assertEqual(answer["error"], {"message": "Job cancelled", "type": "cancelled"})
         self.assertTrue(caller.is_silent(), "a second answer")

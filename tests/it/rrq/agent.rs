@@ -2,6 +2,7 @@
 //! one that can be, which does one thing at a time.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use delta_testkit::process::Process;
 use delta_testkit::rrq::{NEW, OLD, Rrq};
@@ -60,6 +61,8 @@ struct Bench {
     person: Person,
     folder: PathBuf,
     heeds: bool,
+    /// Calls that the runner has under way at a time.
+    at_once: usize,
 }
 
 impl Bench {
@@ -181,7 +184,8 @@ fn seventy_at_once(bench: &Bench) {
         .http
         .post("/api/v1/functions", &json!({ "functions": all }));
     let made = answer.expect("an answer").expect(201).body;
-    held.until_begun(1);
+    // Full: what comes now waits, and nobody hears that it is busy.
+    held.until_begun(bench.at_once);
     held.let_go();
     for call in made["functions"].as_array().expect("calls") {
         let call = bench.ended(call["id"].as_str().expect("an id"));
@@ -234,6 +238,20 @@ fn stops(bench: &Bench) {
     }
 }
 
+/// On a machine that does nothing else: a cancel that is heeded is answered within a second, for
+/// which two are granted.
+fn a_cancel_is_quick(bench: &Bench) {
+    let held = bench.held("quick");
+    let id = bench.call("stops#hold", held.params(), json!({}));
+    held.until_begun(1);
+    let asked = Instant::now();
+    bench.cancel(&id);
+    let call = bench.ended(&id);
+    let took = asked.elapsed();
+    assert_eq!(call["state"], "CANCELED", "{call}");
+    assert!(took < Duration::from_secs(2), "answered after {took:?}");
+}
+
 fn kill_9_in_mid_job(bench: &Bench) {
     let held = bench.held("victim");
     let id = bench.call("victim#hold", held.params(), json!({"max_attempts": 3}));
@@ -270,12 +288,16 @@ fn put_the_table_to(peer: &Peer) {
         person: server.person(),
         folder: server.folder().to_owned(),
         heeds: peer.heeds,
+        at_once: if peer.heeds { peer.in_flight.into() } else { 1 },
     };
     std::thread::scope(|scope| {
         for case in TABLE {
             scope.spawn(|| case(&bench));
         }
     });
+    if bench.heeds {
+        a_cancel_is_quick(&bench);
+    }
     assert!(agent.is_running());
     server.check();
 }

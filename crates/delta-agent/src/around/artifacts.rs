@@ -6,7 +6,7 @@
 //! go in a message, many to an upload that is asked for.
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -54,6 +54,14 @@ pub(super) async fn keep(around: &Around<'_>) -> Stored {
     tell(around, &walked);
     let mut bytes = 0;
     for matched in &walked.files {
+        if is_secret(around, &matched.path) {
+            // The line itself is masked.
+            around.log.mark(&format!(
+                "warning: no artifact: a secret is in the name `{}`",
+                matched.path.escape_debug()
+            ));
+            continue;
+        }
         match one(around, &root, matched, bytes).await {
             Ok(length) => {
                 stored.count += 1;
@@ -64,6 +72,7 @@ pub(super) async fn keep(around: &Around<'_>) -> Stored {
                 stored.failed = Some(Failed {
                     cause: match trouble {
                         Trouble::DiskFull => Cause::DiskFull,
+                        Trouble::Mistake(_) => Cause::SpecError,
                         _ => Cause::Artifact,
                     },
                     summary: format!("the artifact `{path}` was not kept: {trouble}"),
@@ -83,16 +92,24 @@ pub(super) async fn keep(around: &Around<'_>) -> Stored {
     stored
 }
 
+/// Names are shown to whoever may see the run (I24).
+fn is_secret(around: &Around<'_>, path: &str) -> bool {
+    // Also as it would be written in a list or an address.
+    let escaped = path.escape_debug().to_string();
+    around.log.redact(path) != path || around.log.redact(&escaped) != escaped
+}
+
 async fn find(around: &Around<'_>) -> Result<(Arc<Root>, Walked), Failed> {
-    let failed = |words: String| Failed {
-        cause: Cause::Artifact,
+    let failed = |cause, words: String| Failed {
+        cause,
         summary: format!("artifacts were not kept: {words}"),
     };
     let mut patterns = Vec::new();
     for artifact in &around.spec.artifacts {
         let text = &artifact.path_glob;
         let glob = Glob::parse(text);
-        patterns.push(glob.ok_or_else(|| failed(format!("`{text}` stands for too much")))?);
+        let too_much = || failed(Cause::SpecError, format!("`{text}` stands for too much"));
+        patterns.push(glob.ok_or_else(too_much)?);
     }
     let (workspace, stopped) = (around.folder.workspace.clone(), around.stopped.clone());
     let found = tokio::task::spawn_blocking(move || {
@@ -101,8 +118,18 @@ async fn find(around: &Around<'_>) -> Result<(Arc<Root>, Walked), Failed> {
         Ok::<_, WalkError>((Arc::new(root), walked))
     });
     match found.await {
-        Ok(found) => found.map_err(|problem| failed(problem.to_string())),
-        Err(problem) => Err(failed(problem.to_string())),
+        Ok(found) => found.map_err(|problem| failed(cause_of(&problem), problem.to_string())),
+        Err(problem) => Err(failed(Cause::Artifact, problem.to_string())),
+    }
+}
+
+/// What is too much for a walk is too much the next time, too.
+fn cause_of(problem: &WalkError) -> Cause {
+    match problem {
+        WalkError::TooMany(_) | WalkError::TooLarge | WalkError::TooWide | WalkError::TooDeep => {
+            Cause::SpecError
+        }
+        WalkError::Stopped | WalkError::Io(_) => Cause::Artifact,
     }
 }
 
@@ -143,7 +170,7 @@ async fn one(
     let name = &matched.path;
     if !upload_name(name) {
         let words = "its name is longer than 255 characters, or has `\\`, `:` or a line end";
-        return Err(Trouble::Refused(words.to_owned()));
+        return Err(Trouble::Mistake(words.to_owned()));
     }
     let kind = around.spec.artifacts.get(matched.pattern);
     let kind = kind.map_or_else(String::new, |it| it.kind.clone());
@@ -230,7 +257,7 @@ fn hashed(
     stopped: &CancellationToken,
 ) -> Result<Ready, Trouble> {
     if size > MAX_ARTIFACT_BYTES.saturating_sub(kept) {
-        return Err(Trouble::Refused(too_large(size, kept)));
+        return Err(Trouble::Mistake(too_large(size, kept)));
     }
     let mut hash = Context::new(&SHA256);
     let mut small = (size <= INLINE_BYTES).then(Vec::new);
@@ -252,7 +279,6 @@ fn hashed(
     if seen != size {
         return Err(Trouble::Refused("it changes while it is read".to_owned()));
     }
-    file.rewind()?;
     Ok(Ready {
         file,
         size,
@@ -273,12 +299,16 @@ fn too_large(bytes: u64, kept: u64) -> String {
 fn trouble(error: FileError) -> Trouble {
     match error {
         FileError::Io(error) => error.into(),
+        FileError::Foreign => Trouble::Mistake(format!("it {}", FileError::Foreign)),
+        // It was a file a moment ago.
         other => Trouble::Refused(format!("it {other}")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Seek;
+
     use super::*;
 
     fn sparse(bytes: u64) -> (tempfile::TempDir, File, u64) {
@@ -309,12 +339,32 @@ mod tests {
             assert_eq!(size, bytes);
             let mut twin = file.try_clone().expect("a descriptor");
             let refused = hashed(file, size, kept, &stopped).map(|it| it.sha256);
-            let said = refused.expect_err("too large").to_string();
+            let refused = refused.expect_err("too large");
+            assert!(matches!(refused, Trouble::Mistake(_)), "{refused:?}");
+            let said = refused.to_string();
             assert!(said.starts_with(words), "{said}");
             assert_eq!(twin.stream_position().expect("a position"), 0, "not read");
         }
         let (_place, file, size) = sparse(2_000_000);
         let ready = hashed(file, size, MAX_ARTIFACT_BYTES - 2_000_000, &stopped);
         assert_eq!(ready.map(|it| it.size), Ok(2_000_000));
+    }
+
+    // D10: what will be the same next time is not tried again.
+    #[test]
+    fn what_the_agent_itself_refuses_is_the_jobs_mistake() {
+        for problem in [
+            WalkError::TooMany(1000),
+            WalkError::TooLarge,
+            WalkError::TooWide,
+            WalkError::TooDeep,
+        ] {
+            assert_eq!(cause_of(&problem), Cause::SpecError, "{problem}");
+        }
+        let broken = WalkError::Io(io::ErrorKind::Other.into());
+        assert_eq!(cause_of(&broken), Cause::Artifact);
+        assert!(matches!(trouble(FileError::Foreign), Trouble::Mistake(_)));
+        let changed = trouble(FileError::NotRegular("a folder"));
+        assert!(matches!(changed, Trouble::Refused(_)));
     }
 }

@@ -5,8 +5,7 @@
 //! As in a shell, a wildcard matches no name that begins with a dot: `**` neither takes `.git`
 //! along nor `.env`. A pattern that names a folder means everything in it, whatever it is called.
 
-/// Texts that the braces of one pattern may stand for: each is matched on its own.
-const MAX_ALTERNATIVES: usize = 64;
+use delta_wire::job_spec::alternatives;
 
 /// One pattern, its braces resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +59,7 @@ impl Place {
 impl Glob {
     /// Nothing when the braces stand for too much.
     pub fn parse(text: &str) -> Option<Glob> {
-        let mut texts = Vec::new();
-        expand(text.as_bytes(), &mut texts)?;
+        let texts = alternatives(text)?;
         let alternatives = texts.iter().map(|text| parts(text)).collect();
         Some(Glob { alternatives })
     }
@@ -121,42 +119,6 @@ impl Glob {
         }
         met.matched
     }
-}
-
-/// Resolves the first braces, and those in what they stand for.
-fn expand(text: &[u8], into: &mut Vec<Vec<u8>>) -> Option<()> {
-    let Some((from, to, commas)) = braces(text) else {
-        if into.len() >= MAX_ALTERNATIVES {
-            return None;
-        }
-        into.push(text.to_vec());
-        return Some(());
-    };
-    let mut start = from + 1;
-    for end in commas.into_iter().chain([to]) {
-        let words = [&text[..from], &text[start..end], &text[to + 1..]];
-        expand(&words.concat(), into)?;
-        start = end + 1;
-    }
-    Some(())
-}
-
-/// The first pair of braces with a comma in it.
-fn braces(text: &[u8]) -> Option<(usize, usize, Vec<usize>)> {
-    for from in (0..text.len()).filter(|at| text[*at] == b'{') {
-        let (mut depth, mut commas) = (0_usize, Vec::new());
-        for (at, byte) in text.iter().enumerate().skip(from) {
-            match byte {
-                b'{' => depth += 1,
-                b',' if depth == 1 => commas.push(at),
-                b'}' if depth == 1 && !commas.is_empty() => return Some((from, at, commas)),
-                b'}' if depth == 1 => break,
-                b'}' => depth -= 1,
-                _ => {}
-            }
-        }
-    }
-    None
 }
 
 fn parts(text: &[u8]) -> Vec<Part> {

@@ -12,6 +12,7 @@ mod files;
 mod glob;
 mod inputs;
 mod log;
+mod pieces;
 pub(crate) mod results;
 pub(crate) mod secrets;
 mod transfer;
@@ -87,11 +88,19 @@ pub(crate) struct Carried {
 /// What came of the parts after the work.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    pub summary: Option<RunSummary>,
+    pub summary: Option<Tested>,
     /// Artifacts that the server has.
     pub artifacts: u32,
     /// What could not be kept: it ends an attempt that succeeded otherwise.
     pub failed: Option<Failed>,
+}
+
+/// What tests came to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tested {
+    pub summary: RunSummary,
+    /// Each step that failed has reported a failed test itself.
+    pub failed_it: bool,
 }
 
 /// Why a part could not be done.

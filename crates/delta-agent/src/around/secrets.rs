@@ -204,6 +204,7 @@ async fn ask(around: &Around<'_>, names: &[&str]) -> Result<Vec<SecretValue>, Tr
 /// The server's own words name the secret that is missing or may not be had.
 fn refused(status: StatusCode, body: &[u8]) -> Trouble {
     let said: Option<ErrorBody> = serde_json::from_slice(body).ok();
+    let ours = said.is_some();
     let message = said.map_or_else(|| format!("the server says {status}"), |it| it.message);
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
         return Trouble::Passing(message);
@@ -212,6 +213,8 @@ fn refused(status: StatusCode, body: &[u8]) -> Trouble {
         // A lease that is over: the session hears of it too, and nobody waits for this.
         StatusCode::CONFLICT => failed(Cause::StartUp, format!("no secrets: {message}")),
         StatusCode::UNAUTHORIZED => failed(Cause::StartUp, format!("no secrets: {message}")),
+        // Something on the way there answered, and not the server.
+        _ if !ours => failed(Cause::StartUp, format!("no secrets: {message}")),
         _ => failed(Cause::SpecError, message),
     })
 }
@@ -225,4 +228,33 @@ fn entropy() -> u64 {
     // Without randomness all wait alike, which is no harm among the slots of one machine.
     let _ = getrandom::fill(&mut bytes);
     u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use delta_wire::ErrorCode;
+
+    use super::*;
+
+    // D10
+    #[test]
+    fn only_the_servers_own_word_makes_it_the_jobs_mistake() {
+        let cause = |status, body: &str| match refused(status, body.as_bytes()) {
+            Trouble::Passing(_) => None,
+            Trouble::Final(failed) => Some(failed.cause),
+        };
+        let own = serde_json::to_string(&ErrorBody::new(ErrorCode::NotFound, "no such secret"));
+        let own = own.expect("a body");
+        let page = "<html>403 Forbidden</html>";
+        for (status, body, wanted) in [
+            (StatusCode::NOT_FOUND, own.as_str(), Some(Cause::SpecError)),
+            (StatusCode::FORBIDDEN, &own, Some(Cause::SpecError)),
+            (StatusCode::FORBIDDEN, page, Some(Cause::StartUp)),
+            (StatusCode::NOT_FOUND, "", Some(Cause::StartUp)),
+            (StatusCode::CONFLICT, &own, Some(Cause::StartUp)),
+            (StatusCode::BAD_GATEWAY, page, None),
+        ] {
+            assert_eq!(cause(status, body), wanted, "{status} {body}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 //! (F45). The lease bounds how long: when it is over, whatever waits here is dropped.
 
 use std::fs::File;
-use std::io::{self, Seek};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::io::{InspectReader, ReaderStream};
 
 use super::Around;
+use super::pieces::Pieces;
 use crate::backoff::{Backoff, entropy};
 use crate::link::CallError;
 
@@ -50,6 +51,9 @@ pub(super) enum Trouble {
     NotFound,
     #[error("{0}")]
     Refused(String),
+    /// The job asks for what cannot be: it will be the same next time.
+    #[error("{0}")]
+    Mistake(String),
 }
 
 impl From<CallError> for Trouble {
@@ -116,7 +120,8 @@ impl Patience {
         match trouble {
             Trouble::Again(_) => now < self.give_up,
             Trouble::ServerFull => self.full < FULL_TRIES,
-            Trouble::DiskFull | Trouble::NotFound | Trouble::Refused(_) => false,
+            Trouble::DiskFull | Trouble::NotFound => false,
+            Trouble::Refused(_) | Trouble::Mistake(_) => false,
         }
     }
 }
@@ -166,12 +171,10 @@ pub(super) struct Sending<'a> {
 impl Sending<'_> {
     /// One try, from the first byte on.
     pub async fn send(&self) -> Result<Response, Trouble> {
-        let mut file = self.file.try_clone()?;
-        file.rewind()?;
+        let file = Pieces::new(self.file.try_clone()?, PIECE_BYTES);
         let sent = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&sent);
-        let reader = tokio::fs::File::from_std(file).take(self.size);
-        let reader = InspectReader::new(reader, move |bytes: &[u8]| {
+        let reader = InspectReader::new(file.take(self.size), move |bytes: &[u8]| {
             counted.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         });
         let body = Body::wrap_stream(ReaderStream::with_capacity(reader, PIECE_BYTES));

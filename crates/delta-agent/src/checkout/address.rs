@@ -4,17 +4,15 @@
 //! taken for an option or for another transport, and it carries no password. Refs follow git's own
 //! rules for names, commits are whole hashes.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
+use delta_wire::places::is_never_a_host;
 use reqwest::Url;
 
 /// Longer than any clone URL, shorter than an argument may be.
 const MAX_URL: usize = 2048;
 /// Longer than any ref that a file system could hold.
 const MAX_REF: usize = 1024;
-/// Alibaba Cloud's, and that of AWS over IPv6.
-const METADATA_V4: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
-const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254);
 
 /// What may be cloned from besides https and ssh.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -121,7 +119,7 @@ pub(crate) fn check_away(url: &Url, away: Away) -> Result<(), Refused> {
     }
     let host = url.host_str().ok_or(Refused::Incomplete)?;
     let (name, _) = name_and_port(host)?;
-    if is_link_local(name) {
+    if is_never_a_host(name) {
         return Err(Refused::LinkLocal);
     }
     let here = is_this_machine(host);
@@ -212,7 +210,7 @@ fn host(place: &str, protocol: Protocol) -> Result<&str, Refused> {
         }
     }
     let (name, port) = name_and_port(host)?;
-    if protocol != Protocol::File && is_link_local(name) {
+    if protocol != Protocol::File && is_never_a_host(name) {
         return Err(Refused::LinkLocal);
     }
     match port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) {
@@ -246,37 +244,6 @@ pub(super) fn name_and_port(host: &str) -> Result<(&str, Option<&str>), Refused>
 fn ip(name: &str) -> Option<IpAddr> {
     let ip = name.parse::<IpAddr>().ok()?;
     Some(ip.to_canonical())
-}
-
-/// Where clouds keep the credentials of their machines: never a git server (T17). Most use a
-/// link-local address, some another.
-pub(super) fn is_never_a_server(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.is_link_local() || [Ipv4Addr::UNSPECIFIED, METADATA_V4].contains(&ip),
-        IpAddr::V6(ip) => {
-            ip.is_unicast_link_local() || [Ipv6Addr::UNSPECIFIED, METADATA_V6].contains(&ip)
-        }
-    }
-}
-
-fn is_link_local(name: &str) -> bool {
-    match ip(name) {
-        Some(ip) => is_never_a_server(ip),
-        // Old spellings of addresses, as `0xa9fea9fe` and `2852039166`: programs read them, too.
-        None => name
-            .rsplit('.')
-            .find(|part| !part.is_empty())
-            .is_some_and(is_number),
-    }
-}
-
-/// No name ends in one.
-fn is_number(part: &str) -> bool {
-    let hex = part.strip_prefix("0x").or_else(|| part.strip_prefix("0X"));
-    match hex {
-        Some(digits) => digits.bytes().all(|it| it.is_ascii_hexdigit()),
-        None => part.bytes().all(|it| it.is_ascii_digit()),
-    }
 }
 
 fn is_this_machine(host: &str) -> bool {

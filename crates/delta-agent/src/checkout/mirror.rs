@@ -3,8 +3,12 @@
 //!
 //! The same rules as for a checkout: checked as text first, git without anybody's configuration,
 //! the credential in memory and for one server.
+//!
+//! Whoever calls this is alone with the folder. What a git that was killed left in it is in
+//! nobody's use then, and goes; a folder that is of no use any more is made anew, once.
 
 use std::path::Path;
+use std::{fs, io};
 
 use delta_wire::planning::FetchOrder;
 
@@ -23,6 +27,8 @@ const BASE: &str = "refs/delta/base";
 /// What was brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mirrored {
+    /// The commit that was asked for, or that the ref is.
+    pub commit: String,
     /// Where the ref stands now; none when it is gone.
     pub head: Option<String>,
     /// Where the branch stands that it wants to go to.
@@ -34,7 +40,8 @@ pub struct Mirrored {
 #[error("{0}")]
 pub struct NotMirrored(String);
 
-/// Brings what the order names into its folder. `home` is private and empty.
+/// Brings what the order names into its folder; without a commit it only says where the ref stands.
+/// `home` is private and empty.
 pub async fn mirror(order: &FetchOrder, home: &Path) -> Result<Mirrored, NotMirrored> {
     let done = brought(order, home).await;
     done.map_err(|trouble| {
@@ -48,7 +55,7 @@ pub async fn mirror(order: &FetchOrder, home: &Path) -> Result<Mirrored, NotMirr
 
 async fn brought(order: &FetchOrder, home: &Path) -> Result<Mirrored, Trouble> {
     let address = Address::parse(&order.url, Protocols::default())?;
-    let commit = check_commit(&order.commit)?;
+    let commit = order.commit.as_deref().map(check_commit).transpose()?;
     let branch = order.base.as_ref().map(|it| format!("refs/heads/{it}"));
     for name in order.git_ref.iter().chain(&branch) {
         check_ref(name)?;
@@ -60,7 +67,7 @@ async fn brought(order: &FetchOrder, home: &Path) -> Result<Mirrored, Trouble> {
     let origin = Origin {
         repository: Some(order.url.clone()),
         git_ref: order.git_ref.clone(),
-        commit: Some(commit.clone()),
+        commit: commit.clone(),
     };
     let work = Work {
         git: Git {
@@ -72,22 +79,50 @@ async fn brought(order: &FetchOrder, home: &Path) -> Result<Mirrored, Trouble> {
         wanted: Wanted::new(address, &origin, 0)?,
         loan: loan.as_ref(),
     };
-    if !work.folder.join("HEAD").exists() {
-        make(&work.git, work.folder, &["--bare"], &work.wanted).await?;
+    let Some(commit) = commit else {
+        return work.look(order.git_ref.as_deref().unwrap_or("HEAD")).await;
+    };
+    let wants = Wants {
+        git_ref: order.git_ref.as_deref(),
+        branch: branch.as_deref(),
+        commit: &commit,
+    };
+    match work.bring(&wants).await {
+        Err(trouble) if trouble.may_be_damage() && work.folder.exists() => {
+            fs::remove_dir_all(work.folder).map_err(Trouble::io("a broken copy stays"))?;
+            work.bring(&wants).await
+        }
+        done => done,
     }
-    let head = work.named(order.git_ref.as_deref(), HEAD).await?;
-    let base = work.named(branch.as_deref(), BASE).await?;
-    if !work.has(&commit).await {
-        // The ref has moved on, or is gone.
-        work.fetch(&[&format!("+{commit}:refs/delta/commits/{commit}")])
-            .await?;
+}
+
+/// What is to be brought.
+struct Wants<'w> {
+    git_ref: Option<&'w str>,
+    branch: Option<&'w str>,
+    commit: &'w str,
+}
+
+/// Removes what a git that was killed left behind: locks, which every later one would wait for or
+/// stumble over, and packs that are not whole, which only take room.
+pub fn sweep(folder: &Path) -> io::Result<()> {
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                open.push(entry.path());
+                continue;
+            }
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let left = name.ends_with(".lock") || name.starts_with("tmp_");
+            if left {
+                fs::remove_file(entry.path())?;
+            }
+        }
     }
-    match work.has(&commit).await {
-        true => Ok(Mirrored { head, base }),
-        false => Err(Trouble::NotThere(format!(
-            "the repository has no commit {commit}"
-        ))),
-    }
+    Ok(())
 }
 
 fn loan(order: &FetchOrder, address: &Address, home: &Path) -> Result<Option<Loan>, Trouble> {
@@ -110,6 +145,51 @@ struct Work<'w> {
 }
 
 impl Work<'_> {
+    async fn bring(&self, wants: &Wants<'_>) -> Result<Mirrored, Trouble> {
+        if self.folder.join("HEAD").exists() {
+            sweep(self.folder).map_err(Trouble::io("a copy cannot be tidied"))?;
+        } else {
+            make(&self.git, self.folder, &["--bare"], &self.wanted).await?;
+        }
+        let head = self.named(wants.git_ref, HEAD).await?;
+        let base = self.named(wants.branch, BASE).await?;
+        let commit = wants.commit.to_owned();
+        if !self.has(&commit).await {
+            // The ref has moved on, or is gone.
+            self.fetch(&[&format!("+{commit}:refs/delta/commits/{commit}")])
+                .await?;
+        }
+        match self.has(&commit).await {
+            true => Ok(Mirrored { commit, head, base }),
+            false => Err(Trouble::NotThere(format!(
+                "the repository has no commit {commit}"
+            ))),
+        }
+    }
+
+    /// Where a ref stands, with nothing fetched.
+    async fn look(&self, name: &str) -> Result<Mirrored, Trouble> {
+        let address = &self.wanted.address;
+        // The commit of a tag that is an object of its own.
+        let inner = format!("{name}^{{}}");
+        let call = Call::in_folder(self.git.home, &["ls-remote", "--end-of-options"]);
+        let call = call.arg(&address.url).arg(name).arg(&inner);
+        let call = call.over(address.protocol.name(), self.loan);
+        let printed = self.git.call(call).await?;
+        let printed = String::from_utf8_lossy(&printed);
+        let lines = || printed.lines().filter_map(|line| line.split_once('\t'));
+        let of = |wanted: &str| lines().find(|(_, found)| *found == wanted);
+        let Some((commit, _)) = of(&inner).or_else(|| of(name)) else {
+            return Err(Trouble::NotThere(format!("the repository has no {name}")));
+        };
+        let commit = check_commit(commit)?;
+        Ok(Mirrored {
+            head: Some(commit.clone()),
+            commit,
+            base: None,
+        })
+    }
+
     async fn fetch(&self, specs: &[&str]) -> Result<(), GitError> {
         let address = &self.wanted.address;
         let call = fetching(self.folder, &[], &address.url, specs);

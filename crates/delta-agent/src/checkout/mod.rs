@@ -34,7 +34,7 @@ use self::credential::Loan;
 pub(crate) use self::credential::{Credential, NoUse};
 use self::fetch::Wanted;
 use self::git::{Call, Git};
-pub use self::mirror::{Mirrored, NotMirrored, mirror};
+pub use self::mirror::{Mirrored, NotMirrored, mirror, sweep};
 pub use self::repositories::CacheBounds;
 pub(crate) use self::repositories::Repositories;
 use self::repositories::{Borrowed, Key};

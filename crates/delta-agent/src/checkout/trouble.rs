@@ -80,7 +80,12 @@ impl Trouble {
             matches!(problem.kind(), StorageFull | QuotaExceeded)
         };
         match self {
-            Trouble::Io { source, .. } | Trouble::Git(GitError::Start(source)) => full(source),
+            Trouble::Io { source, .. }
+            | Trouble::Git(GitError::Start(source))
+            | Trouble::Credential {
+                problem: NoUse::Io(source),
+                ..
+            } => full(source),
             _ => self.says("No space left on device") || self.says("Disk quota exceeded"),
         }
     }
@@ -106,6 +111,11 @@ impl Trouble {
             return disk_full(workspace);
         }
         let (cause, sentence) = match &self {
+            // The credential is right, and this machine could not lay it out (D10).
+            Trouble::Credential {
+                problem: NoUse::Io(_),
+                ..
+            } => (Cause::Clone, self.to_string()),
             Trouble::Refused(_)
             | Trouble::NoKey
             | Trouble::Submodule { .. }
@@ -240,5 +250,27 @@ fn in_words(span: Duration) -> String {
     match span.as_secs() {
         seconds if seconds >= 60 && seconds.is_multiple_of(60) => format!("{} min", seconds / 60),
         seconds => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    // D10
+    #[test]
+    fn a_credential_that_this_machine_cannot_lay_out_is_not_the_jobs_mistake() {
+        let cause = |problem: NoUse| {
+            let name = "key".to_owned();
+            let trouble = Trouble::Credential { name, problem };
+            trouble.into_failed("host", true, Path::new("/")).cause
+        };
+        assert_eq!(cause(NoUse::KeyWanted), Cause::SpecError);
+        let broken = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert_eq!(cause(NoUse::Io(broken)), Cause::Clone);
+        let full = io::Error::from(io::ErrorKind::StorageFull);
+        assert_eq!(cause(NoUse::Io(full)), Cause::DiskFull);
     }
 }

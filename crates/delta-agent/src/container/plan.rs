@@ -21,6 +21,7 @@ use super::{
 };
 use crate::around::Failed;
 use crate::attempt::StateFolder;
+use crate::executor::path_cause;
 use crate::shim::Confinement;
 use crate::workspace::AttemptFolder;
 
@@ -161,7 +162,11 @@ fn mounts(asked: &[MountSpec], folder: &AttemptFolder) -> Result<Vec<Mount>, Fai
         if is_taken(&mount.target) {
             return Err(refused("that place is not the job's to fill"));
         }
-        let source = beneath(&folder.workspace, &mount.source).map_err(|why| refused(&why))?;
+        let source = beneath(&folder.workspace, &mount.source);
+        let source = source.map_err(|why| Failed {
+            cause: why.cause(),
+            ..refused(&why.to_string())
+        })?;
         mounts.push(Mount {
             source: source.into(),
             target: mount.target.clone(),
@@ -181,34 +186,64 @@ fn is_taken(target: &str) -> bool {
     top.is_none_or(|top| taken.into_iter().any(|it| &it[1..] == top))
 }
 
+/// Why there is nothing to mount.
+#[derive(Debug, thiserror::Error)]
+enum NoSource {
+    #[error("{0}")]
+    Refused(&'static str),
+    #[error("{0}")]
+    Workspace(io::Error),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl NoSource {
+    /// What this machine cannot do is not the job's mistake (D10).
+    fn cause(&self) -> Cause {
+        match self {
+            NoSource::Refused(_) => Cause::SpecError,
+            NoSource::Workspace(_) => Cause::StartUp,
+            NoSource::Io(problem) => path_cause(problem),
+        }
+    }
+}
+
+impl From<Errno> for NoSource {
+    fn from(problem: Errno) -> NoSource {
+        NoSource::Io(problem.into())
+    }
+}
+
 /// The path of something in the workspace, reached without a link. What is not there becomes a
 /// folder. No process of the job is there yet to change it afterwards.
-fn beneath(workspace: &Path, inner: &str) -> Result<std::path::PathBuf, String> {
+fn beneath(workspace: &Path, inner: &str) -> Result<std::path::PathBuf, NoSource> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |at: &OwnedFd, name: &Path| openat(at, name, flags, Mode::empty());
-    let root = workspace.canonicalize().map_err(|why| why.to_string())?;
-    let mut here = openat(CWD, &root, flags, Mode::empty()).map_err(|why| why.to_string())?;
+    let root = workspace.canonicalize().map_err(NoSource::Workspace)?;
+    let here = openat(CWD, &root, flags, Mode::empty());
+    let mut here = here.map_err(|why| NoSource::Workspace(why.into()))?;
     let mut path = root;
     for part in Path::new(inner).components() {
         let name = match part {
             Component::CurDir => continue,
             Component::Normal(name) => Path::new(name),
-            _ => return Err("it leaves the workspace".to_owned()),
+            _ => return Err(NoSource::Refused("it leaves the workspace")),
         };
         here = match open(&here, name) {
             Err(Errno::NOENT) => {
-                mkdirat(&here, name, Mode::from_raw_mode(0o700)).map_err(|why| why.to_string())?;
-                open(&here, name).map_err(|why| why.to_string())?
+                mkdirat(&here, name, Mode::from_raw_mode(0o700))?;
+                open(&here, name)?
             }
-            opened => opened.map_err(|why| why.to_string())?,
+            opened => opened?,
         };
         path.push(name);
-        let kind = fs::symlink_metadata(&path).map_err(|why: io::Error| why.to_string())?;
+        let kind = fs::symlink_metadata(&path)?;
         if kind.is_symlink() {
-            return Err("a link on the way may leave the workspace".to_owned());
+            let why = "a link on the way may leave the workspace";
+            return Err(NoSource::Refused(why));
         }
         if !kind.is_dir() && !kind.is_file() {
-            return Err("it is neither a folder nor a file".to_owned());
+            return Err(NoSource::Refused("it is neither a folder nor a file"));
         }
     }
     Ok(path)
@@ -322,6 +357,18 @@ mod tests {
             let mounts = format!(r#"{{"mounts":[{{"source":"inner","target":"{target}"}}]}}"#);
             assert!(case.refused(&mounts).contains("not the job's"), "{target}");
         }
+    }
+
+    // D10
+    #[test]
+    fn a_workspace_that_is_not_there_is_not_the_jobs_mistake() {
+        let case = case();
+        fs::remove_dir_all(case.folder.path().join("workspace")).expect("removed");
+        let failed = case.plan(r#"{"mounts":[{"source":"inner","target":"/data"}]}"#);
+        assert_eq!(failed.expect_err("no workspace").cause, Cause::StartUp);
+        assert_eq!(NoSource::from(Errno::NOSPC).cause(), Cause::DiskFull);
+        assert_eq!(NoSource::from(Errno::IO).cause(), Cause::StartUp);
+        assert_eq!(NoSource::from(Errno::LOOP).cause(), Cause::SpecError);
     }
 
     // EP-20, T28

@@ -22,7 +22,9 @@ pub use environment::{BaseEnvironment, Identity};
 pub(crate) use environment::{base, environment, unusable};
 pub use log::LogSize;
 pub(crate) use log::Spool;
-pub(crate) use verdict::{NEARLY_FULL_BELOW, exited, out_of_memory, spawn_cause, stopped_at};
+pub(crate) use verdict::{
+    NEARLY_FULL_BELOW, exited, out_of_memory, path_cause, spawn_cause, stopped_at,
+};
 
 use crate::container::ContainerOrder;
 use crate::shim::Confinement;

@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 
 use delta_core::Cause;
 use delta_wire::Evidence;
+use rustix::io::Errno;
 
 use super::{Outcome, StopReason};
 
@@ -181,6 +182,22 @@ pub(crate) fn spawn_cause(problem: &io::Error) -> Cause {
     }
 }
 
+/// Whose fault it is that something in the workspace cannot be reached or made: what is not there,
+/// in the way or not allowed is the job's; a disk that is full or broken is not.
+pub(crate) fn path_cause(problem: &io::Error) -> Cause {
+    match problem.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Cause::DiskFull,
+        io::ErrorKind::NotFound
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::InvalidInput
+        | io::ErrorKind::InvalidFilename
+        | io::ErrorKind::AlreadyExists => Cause::SpecError,
+        _ if problem.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => Cause::SpecError,
+        _ => Cause::StartUp,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,6 +263,24 @@ mod tests {
             let (judged, summary) = judged(raw, evidence.clone());
             assert_eq!(judged, cause, "{raw} {evidence:?}");
             assert!(summary.contains(words), "{summary}");
+        }
+    }
+
+    // D10
+    #[test]
+    fn a_broken_disk_is_not_the_jobs_mistake() {
+        for (errno, cause) in [
+            (Errno::NOENT, Cause::SpecError),
+            (Errno::NOTDIR, Cause::SpecError),
+            (Errno::NAMETOOLONG, Cause::SpecError),
+            (Errno::LOOP, Cause::SpecError),
+            (Errno::NOSPC, Cause::DiskFull),
+            (Errno::DQUOT, Cause::DiskFull),
+            (Errno::IO, Cause::StartUp),
+            (Errno::MFILE, Cause::StartUp),
+            (Errno::ROFS, Cause::StartUp),
+        ] {
+            assert_eq!(path_cause(&errno.into()), cause, "{errno}");
         }
     }
 }

@@ -48,8 +48,8 @@ pub struct Call {
     /// A72
     pub lease_epoch: u64,
     pub function: FunctionSpec,
-    /// How long the job may still take.
-    pub time_left: Duration,
+    /// When the job's time is up.
+    pub finish_by: Instant,
     /// Who asks, for people.
     pub worker_id: String,
 }
@@ -100,9 +100,8 @@ pub(super) async fn carry_out(
     pool: &PoolSettings,
     stop: &mut Stop,
 ) -> Result<CallEnd, NotSent> {
-    let limit = pool.response_timeout.unwrap_or(call.time_left);
     let silent_at = pool.response_timeout.map(|limit| Instant::now() + limit);
-    let ends_at = Instant::now() + limit.min(call.time_left);
+    let ends_at = silent_at.map_or(call.finish_by, |silent| silent.min(call.finish_by));
     let mut pause = FIRST_BUSY_PAUSE;
     loop {
         // Another request each time: a second answer to the one before is nobody's (RQ-20).
@@ -148,6 +147,9 @@ async fn follow(
                 }
                 if stopping.is_none() && answer.as_ref().is_ok_and(Outcome::is_busy) {
                     return Ok(None);
+                }
+                if stopping.is_none() && answer.as_ref().is_ok_and(Outcome::is_shutting_down) {
+                    return Err(NotSent("the runner is about to end".to_owned()));
                 }
                 return judge(answer, stopping, live).map(Some);
             }

@@ -8,7 +8,8 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use delta_runner_protocol::{Frames, Message, Outcome, Response};
@@ -41,8 +42,28 @@ pub(super) struct Ids {
 }
 
 /// The connections of one runner.
-#[derive(Default)]
-pub(super) struct Lines(Mutex<Kept>);
+pub(super) struct Lines {
+    kept: Mutex<Kept>,
+    unknown: Unknown,
+}
+
+/// How often a pool's runners have sent something of a type that nobody knows (RQ-12).
+#[derive(Clone, Default)]
+pub(super) struct Unknown(Arc<AtomicU64>);
+
+impl Unknown {
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Of a later version, perhaps: counted each time, and said once.
+    pub fn note(&self, kind: &str) {
+        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            let kind: String = kind.chars().take(40).collect();
+            tracing::warn!(kind, "a runner sent a message of an unknown type");
+        }
+    }
+}
 
 #[derive(Default)]
 struct Kept {
@@ -81,8 +102,15 @@ struct Used<'a> {
 }
 
 impl Lines {
+    pub fn new(unknown: &Unknown) -> Lines {
+        Lines {
+            kept: Mutex::default(),
+            unknown: unknown.clone(),
+        }
+    }
+
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a request and waits for its answer.
@@ -97,7 +125,7 @@ impl Lines {
             return Err(Trouble::NotSent("there is no connection".to_owned()));
         };
         line.stream.write_all(frame).await.map_err(broken)?;
-        let outcome = line.answer(ids).await?;
+        let outcome = line.answer(ids, &self.unknown).await?;
         line.answered = Some(ids.request.clone());
         self.prove(&mut used.counted);
         if self.kept().stays_open.is_none() {
@@ -179,7 +207,7 @@ impl Line {
         silent && self.frames.is_between_frames()
     }
 
-    async fn answer(&mut self, ids: &Ids) -> Result<Outcome, Trouble> {
+    async fn answer(&mut self, ids: &Ids, unknown: &Unknown) -> Result<Outcome, Trouble> {
         let mut piece = vec![0; PIECE];
         loop {
             while let Some(json) = next_frame(&mut self.frames)? {
@@ -188,7 +216,7 @@ impl Line {
                         tracing::warn!("a runner answered twice; the second is dropped");
                     }
                     Message::Response(response) => return judge(response, ids),
-                    Message::Unknown(kind) => unknown(&kind),
+                    Message::Unknown(kind) => unknown.note(&kind),
                     Message::Request(_) | Message::Cancel(_) => {
                         return Err(garbage("a runner asks for nothing"));
                     }
@@ -223,12 +251,6 @@ pub(super) fn judge(response: Response, ids: &Ids) -> Result<Outcome, Trouble> {
         Ok(outcome) => Ok(outcome),
         Err(why) => wrong(&format!("cannot be read: {why}")),
     }
-}
-
-/// RQ-12: of a later version, perhaps.
-pub(super) fn unknown(kind: &str) {
-    let kind: String = kind.chars().take(40).collect();
-    tracing::warn!(kind, "a runner sent a message of an unknown type");
 }
 
 pub(super) fn garbage(problem: impl std::fmt::Display) -> Trouble {

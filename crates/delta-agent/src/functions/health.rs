@@ -13,6 +13,8 @@ pub struct PoolHealth {
     pub room: u32,
     /// Calls that wait for room.
     pub waiting: usize,
+    /// Messages of types that nobody knows (RQ-12).
+    pub unknown: u64,
 }
 
 /// Characters of an error that are said: a line on a terminal, and a half.

@@ -17,8 +17,21 @@ use crate::backoff::{Backoff, entropy};
 /// Waits between starts: a crash may be one of a kind, a wrong command is not.
 const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_CAP: Duration = Duration::from_secs(30);
-/// A process that lived this long was a good one: the next wait is short again.
+/// A process that took calls for this long was a good one: the next wait is short again.
 const STABLE: Duration = Duration::from_secs(10);
+
+/// Why a process is not there, and how long it took calls before.
+struct Over {
+    why: String,
+    lived: Duration,
+}
+
+impl Over {
+    fn unborn(why: String) -> Over {
+        let lived = Duration::ZERO;
+        Over { why, lived }
+    }
+}
 
 /// Works until `stop`.
 pub(super) async fn keep(
@@ -29,14 +42,15 @@ pub(super) async fn keep(
 ) {
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
     loop {
-        let began = Instant::now();
         pool.starting(lane);
-        let why = match pool.settings.source {
+        let over = match pool.settings.source {
             RunnerSource::Command { .. } => own(&pool, lane, &launch, &stop).await,
             RunnerSource::Address(address) => foreign(&pool, lane, address, &stop).await,
         };
-        let Some(why) = why else { return };
-        if began.elapsed() >= STABLE {
+        let Some(Over { why, lived }) = over else {
+            return;
+        };
+        if lived >= STABLE {
             backoff.reset();
         }
         let pause = backoff.next(None, entropy());
@@ -48,41 +62,49 @@ pub(super) async fn keep(
     }
 }
 
-/// The life of a process of ours. Why it is over; nothing when it was to be.
+/// The life of a process of ours; nothing when it was to be over.
 async fn own(
     pool: &Arc<Pool>,
     lane: usize,
     launch: &Arc<Launch>,
     stop: &CancellationToken,
-) -> Option<String> {
+) -> Option<Over> {
     let started = tokio::select! {
-        started = Process::start(launch, &pool.settings) => started,
+        started = Process::start(launch, &pool.settings, lane) => started,
         () = stop.cancelled() => return None,
     };
     let mut process = match started {
         Ok(process) => process,
-        Err(problem) => return Some(problem.to_string()),
+        Err(problem) => return Some(Over::unborn(problem.to_string())),
     };
     let live = pool.ready(lane, process.address, process.pid);
     // Whoever waits for its end hears of it, also when this is dropped.
     let _gone = live.gone.clone().drop_guard();
-    tokio::select! {
+    let ready = Instant::now();
+    let why = tokio::select! {
         how = process.ended() => {
             pool.retire(lane);
-            Some(format!("it ended {how}"))
+            format!("it ended {how}")
         }
         () = live.condemned.cancelled() => {
             pool.retire(lane);
             let confirmed = process.kill().await;
             let rest = if confirmed { "" } else { ", and something of it may be left" };
-            Some(format!("it was ended: a call did not heed its cancel{rest}"))
+            format!("it was ended: a call did not heed its cancel{rest}")
+        }
+        () = live.emptied.cancelled() => {
+            pool.retire(lane);
+            process.end(pool.settings.grace).await;
+            "it was ended: it took no more calls".to_owned()
         }
         () = stop.cancelled() => {
             pool.retire(lane);
             process.end(pool.settings.grace).await;
-            None
+            return None;
         }
-    }
+    };
+    let lived = ready.elapsed();
+    Some(Over { why, lived })
 }
 
 /// The same for one that somebody else keeps alive.
@@ -91,15 +113,18 @@ async fn foreign(
     lane: usize,
     address: SocketAddr,
     stop: &CancellationToken,
-) -> Option<String> {
+) -> Option<Over> {
     if let Err(Trouble::NotSent(why) | Trouble::Broken(why)) = connection::dial(address).await {
-        return Some(format!("{address}: {why}"));
+        return Some(Over::unborn(format!("{address}: {why}")));
     }
     let live = pool.ready(lane, address, 0);
+    let ready = Instant::now();
     tokio::select! {
         () = live.condemned.cancelled() => {
             pool.retire(lane);
-            Some(format!("{address} did not heed a cancel, or lets nobody in"))
+            let why = format!("{address} did not heed a cancel, or lets nobody in");
+            let lived = ready.elapsed();
+            Some(Over { why, lived })
         }
         () = stop.cancelled() => None,
     }

@@ -11,7 +11,7 @@
 //!
 //! Reading order: [`settings`], here, `pool` (who takes a call), `call` (its life), `end` (what it
 //! came to), `connection` and `pipeline` (the wire), `keeper`, `process`, `guard`, `listener`;
-//! `share` (how many slots each pool has), `health`.
+//! `printed` (what runners print), `share` (how many slots each pool has), `health`.
 
 mod call;
 mod connection;
@@ -22,6 +22,7 @@ mod keeper;
 mod listener;
 mod pipeline;
 mod pool;
+pub mod printed;
 mod process;
 pub mod settings;
 mod share;
@@ -136,9 +137,7 @@ impl Functions {
                 Err(NotSent(why)) if tries >= TRIES => return end::broken(why),
                 Err(NotSent(why)) => {
                     tracing::warn!(runner = pool.settings.name, why, "a call was not sent");
-                    if !live.ours {
-                        live.condemned.cancel();
-                    }
+                    pool.shun(&live);
                     let _ = timeout(TRY_PAUSE, live.gone.cancelled()).await;
                 }
             }
@@ -147,7 +146,11 @@ impl Functions {
 
     /// Whose call it is: the runner it names, or the one of its queue (RQ-45).
     fn route(&self, function: &FunctionSpec) -> Result<&Arc<Pool>, String> {
-        let named = |name: &str| self.pools.iter().find(|it| it.settings.name == name);
+        // As the server matches them: `PY#echo` and `py#echo` are the same.
+        let named = |name: &str| {
+            let mut pools = self.pools.iter();
+            pools.find(|it| it.settings.name.eq_ignore_ascii_case(name))
+        };
         if let Some(runner) = function.parts().0 {
             return named(runner).ok_or_else(|| format!("no runner `{runner}` here"));
         }

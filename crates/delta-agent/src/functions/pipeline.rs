@@ -14,12 +14,14 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::{self, Ids, PIECE, Trouble};
+use super::connection::{self, Ids, PIECE, Trouble, Unknown};
 use super::settings::MAX_IN_FLIGHT;
 
 /// The connection of one runner, made when it is first needed, and again after it broke.
-#[derive(Default)]
-pub(super) struct Pipeline(tokio::sync::Mutex<Option<Arc<Pipe>>>);
+pub(super) struct Pipeline {
+    pipe: tokio::sync::Mutex<Option<Arc<Pipe>>>,
+    unknown: Unknown,
+}
 
 struct Pipe {
     to_write: mpsc::Sender<(String, Vec<u8>)>,
@@ -28,7 +30,10 @@ struct Pipe {
 }
 
 #[derive(Default)]
-struct Waiting(Mutex<State>);
+struct Waiting {
+    state: Mutex<State>,
+    unknown: Unknown,
+}
 
 #[derive(Default)]
 struct State {
@@ -56,6 +61,13 @@ impl Drop for Registered<'_> {
 }
 
 impl Pipeline {
+    pub fn new(unknown: &Unknown) -> Pipeline {
+        Pipeline {
+            pipe: tokio::sync::Mutex::default(),
+            unknown: unknown.clone(),
+        }
+    }
+
     /// Sends a request and waits for its answer.
     pub async fn exchange(
         &self,
@@ -76,13 +88,16 @@ impl Pipeline {
     }
 
     async fn pipe(&self, address: SocketAddr) -> Result<Arc<Pipe>, Trouble> {
-        let mut pipe = self.0.lock().await;
+        let mut pipe = self.pipe.lock().await;
         if let Some(open) = pipe.as_ref().filter(|it| it.waiting.state().over.is_none()) {
             return Ok(Arc::clone(open));
         }
         let (reader, writer) = connection::dial(address).await?.into_split();
         let (to_write, frames) = mpsc::channel(MAX_IN_FLIGHT as usize);
-        let waiting = Arc::new(Waiting::default());
+        let waiting = Arc::new(Waiting {
+            unknown: self.unknown.clone(),
+            ..Waiting::default()
+        });
         let tasks = tokio::spawn(serve(reader, writer, frames, Arc::clone(&waiting)));
         let made = Arc::new(Pipe {
             to_write,
@@ -96,7 +111,7 @@ impl Pipeline {
 
 impl Waiting {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn register<'a>(
@@ -232,7 +247,7 @@ async fn read(mut reader: OwnedReadHalf, waiting: &Waiting) -> Trouble {
 fn hear(json: &[u8], waiting: &Waiting) {
     match Message::read(json) {
         Ok(Message::Response(response)) => waiting.answered(response),
-        Ok(Message::Unknown(kind)) => connection::unknown(&kind),
+        Ok(Message::Unknown(kind)) => waiting.unknown.note(&kind),
         Ok(Message::Request(_) | Message::Cancel(_)) => {
             waiting.garbled(connection::garbage("a runner asks for nothing"));
         }

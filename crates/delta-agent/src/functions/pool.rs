@@ -10,7 +10,7 @@ use delta_runner_protocol::Outcome;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::{Ids, Lines, Trouble};
+use super::connection::{Ids, Lines, Trouble, Unknown};
 use super::health::{PoolHealth, ProcessHealth, ProcessState};
 use super::pipeline::Pipeline;
 use super::settings::{PoolSettings, RunnerSource};
@@ -26,6 +26,8 @@ pub(super) struct Live {
     pipeline: Option<Pipeline>,
     /// It must be ended: a call of it does not heed its cancel, or it lets nobody in.
     pub condemned: CancellationToken,
+    /// It takes no more calls, and the last of them is over: it is to end.
+    pub emptied: CancellationToken,
     /// Nothing of it is left.
     pub gone: CancellationToken,
     /// A process of ours, which can be ended.
@@ -44,6 +46,7 @@ impl Live {
 pub(super) struct Pool {
     pub settings: PoolSettings,
     state: Mutex<State>,
+    unknown: Unknown,
     /// Between two looks at a pool of which nothing is there.
     patience: Duration,
 }
@@ -57,6 +60,8 @@ struct State {
 struct Lane {
     live: Option<Arc<Live>>,
     in_use: u32,
+    /// It takes no more calls.
+    leaving: bool,
     health: ProcessHealth,
 }
 
@@ -73,6 +78,7 @@ impl Drop for Place {
         let lane = &mut state.lanes[self.lane];
         if lane.is(&self.live) {
             lane.in_use -= 1;
+            lane.end_if_left();
         }
         let left_over = self.pool.hand_out(&mut state);
         drop(state);
@@ -84,27 +90,34 @@ impl Lane {
     fn is(&self, live: &Arc<Live>) -> bool {
         self.live.as_ref().is_some_and(|it| Arc::ptr_eq(it, live))
     }
+
+    fn end_if_left(&self) {
+        if let Some(live) = self.live.as_ref().filter(|_| self.leaving)
+            && self.in_use == 0
+        {
+            live.emptied.cancel();
+        }
+    }
 }
 
 impl Pool {
     pub fn new(settings: PoolSettings) -> Arc<Pool> {
-        let size = match settings.source {
-            RunnerSource::Command { size, .. } => size,
-            RunnerSource::Address(_) => 1,
-        };
         let lane = |_| Lane {
             live: None,
             in_use: 0,
+            leaving: false,
             health: ProcessHealth::default(),
         };
         let patience = DOWN_PATIENCE.min(settings.start_timeout);
+        let state = State {
+            lanes: (0..settings.size()).map(lane).collect(),
+            waiting: VecDeque::new(),
+        };
         Arc::new(Pool {
             settings,
             patience,
-            state: Mutex::new(State {
-                lanes: (0..size).map(lane).collect(),
-                waiting: VecDeque::new(),
-            }),
+            unknown: Unknown::default(),
+            state: Mutex::new(state),
         })
     }
 
@@ -121,6 +134,8 @@ impl Pool {
         let (give, mut given) = oneshot::channel();
         let left_over = {
             let mut state = self.state();
+            // Those that were told to stop meanwhile would stay until room came for them.
+            state.waiting.retain(|it| !it.is_closed());
             state.waiting.push_back(give);
             self.hand_out(&mut state)
         };
@@ -173,7 +188,7 @@ impl Pool {
         let most = self.settings.in_flight;
         let lanes = state.lanes.iter_mut().enumerate();
         let (index, lane) = lanes
-            .filter(|(_, lane)| lane.live.is_some() && lane.in_use < most)
+            .filter(|(_, lane)| lane.live.is_some() && !lane.leaving && lane.in_use < most)
             .min_by_key(|(_, lane)| lane.in_use)?;
         let live = Arc::clone(lane.live.as_ref()?);
         lane.in_use += 1;
@@ -186,18 +201,20 @@ impl Pool {
 
     /// A process of this lane takes calls from now on.
     pub fn ready(self: &Arc<Self>, lane: usize, address: SocketAddr, pid: u32) -> Arc<Live> {
+        let unknown = &self.unknown;
         let live = Arc::new(Live {
             address,
-            lines: Lines::default(),
-            pipeline: self.settings.pipeline.then(Pipeline::default),
+            lines: Lines::new(unknown),
+            pipeline: self.settings.pipeline.then(|| Pipeline::new(unknown)),
             condemned: CancellationToken::new(),
+            emptied: CancellationToken::new(),
             gone: CancellationToken::new(),
             ours: matches!(self.settings.source, RunnerSource::Command { .. }),
         });
         let left_over = {
             let mut state = self.state();
             let it = &mut state.lanes[lane];
-            (it.live, it.in_use) = (Some(Arc::clone(&live)), 0);
+            (it.live, it.in_use, it.leaving) = (Some(Arc::clone(&live)), 0, false);
             it.health.state = ProcessState::Ready;
             (it.health.pid, it.health.address) = ((pid > 0).then_some(pid), Some(address));
             self.hand_out(&mut state)
@@ -213,6 +230,22 @@ impl Pool {
         let it = &mut state.lanes[lane];
         (it.live, it.in_use) = (None, 0);
         it.health.state = ProcessState::Stopping;
+    }
+
+    /// It let a call down that it saw nothing of: it lets nobody in, or is about to end. Nobody
+    /// else is sent there, and what is under way in it has its time.
+    pub fn shun(&self, live: &Arc<Live>) {
+        let mut state = self.state();
+        let Some(lane) = state.lanes.iter_mut().find(|lane| lane.is(live)) else {
+            return;
+        };
+        lane.leaving = true;
+        lane.health.state = ProcessState::Stopping;
+        match live.ours {
+            true => lane.end_if_left(),
+            // Somebody else ends it; calls under way keep their connections.
+            false => live.condemned.cancel(),
+        }
     }
 
     pub fn starting(&self, lane: usize) {
@@ -241,6 +274,27 @@ impl Pool {
             room: self.settings.room(),
             processes: processes.collect(),
             waiting: state.waiting.iter().filter(|it| !it.is_closed()).count(),
+            unknown: self.unknown.count(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::settings::RunnerSettings;
+    use super::*;
+
+    #[tokio::test]
+    async fn who_gave_up_does_not_stay_among_those_that_wait() {
+        let file = "pools: {h: {address: '127.0.0.1:9'}}";
+        let mut settings = RunnerSettings::parse(file, Path::new("/")).expect("pools");
+        let pool = Pool::new(settings.pools.remove(0));
+        for _ in 0..20 {
+            let waiting = tokio::time::timeout(Duration::from_millis(1), pool.place());
+            assert!(waiting.await.is_err(), "nothing is there");
+        }
+        assert!(pool.state().waiting.len() <= 1);
     }
 }

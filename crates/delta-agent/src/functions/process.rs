@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use delta_runner_protocol::{SOCKET_FLAG, SOCKET_VARIABLE};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::guard::{self, KILL, TERMINATE};
 use super::listener::{self, Listener};
+use super::printed::{LastLine, Printed, Stream};
 use super::settings::{PoolSettings, RunnerSource};
-use crate::progress::Lines;
 use crate::shim::Confinement;
 
 /// Between two looks whether it listens: short at first, an interpreter takes longer.
@@ -29,10 +29,6 @@ const LAST_LOOK: Duration = Duration::from_millis(200);
 const PORT_TRIES: u32 = 64;
 /// How long a guard may take to end everything once it must.
 const KILL_TIME: Duration = Duration::from_secs(15);
-/// Bytes read at once of what a runner prints.
-const PIECE: usize = 8 * 1024;
-/// Characters of its last line that are shown with the reason of its end.
-const MAX_HINT: usize = 300;
 
 /// What all processes of an agent have in common.
 pub(super) struct Launch {
@@ -50,6 +46,8 @@ pub(super) struct Launch {
 pub(super) enum StartError {
     #[error("no port is free: {0}")]
     NoPort(io::Error),
+    #[error("another runner has its port {0}")]
+    Taken(u16),
     #[error("it cannot be started: {0}")]
     Spawn(io::Error),
     #[error("it ended before it listened, {0}")]
@@ -74,8 +72,6 @@ pub(super) struct Process {
     _port: Port,
 }
 
-type LastLine = Arc<Mutex<String>>;
-
 /// A port that is given out, until it is dropped.
 struct Port {
     launch: Arc<Launch>,
@@ -95,14 +91,22 @@ fn given(launch: &Launch) -> std::sync::MutexGuard<'_, BTreeSet<u16>> {
 
 impl Process {
     /// Starts one and waits until it listens. Dropped midway, it ends what it began.
-    pub async fn start(launch: &Arc<Launch>, pool: &PoolSettings) -> Result<Process, StartError> {
-        let port = free_port(launch).map_err(StartError::NoPort)?;
+    pub async fn start(
+        launch: &Arc<Launch>,
+        pool: &PoolSettings,
+        lane: usize,
+    ) -> Result<Process, StartError> {
+        let port = match pool.port(lane) {
+            Some(number) => taken(launch, number).ok_or(StartError::Taken(number))?,
+            None => free_port(launch).map_err(StartError::NoPort)?,
+        };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number));
         let begun = begin(launch, pool, address).await;
         let (mut guard, orders) = begun.map_err(StartError::Spawn)?;
-        let last_line = LastLine::default();
-        show(&pool.name, guard.stdout.take(), &last_line);
-        show(&pool.name, guard.stderr.take(), &last_line);
+        let printed = Printed::of(pool);
+        let last_line = Arc::clone(&printed.last);
+        printed.clone().pass_on(Stream::Out, guard.stdout.take());
+        printed.pass_on(Stream::Err, guard.stderr.take());
         let pid = guard.id().unwrap_or(0);
         let mut process = Process {
             address,
@@ -247,32 +251,16 @@ fn free_port(launch: &Arc<Launch>) -> io::Result<Port> {
         let number = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
-        if given(launch).insert(number) {
-            let launch = Arc::clone(launch);
-            return Ok(Port { launch, number });
+        if let Some(port) = taken(launch, number) {
+            return Ok(port);
         }
     }
     Err(io::ErrorKind::AddrInUse.into())
 }
 
-/// Passes on what a runner prints, line by line (RQ-17).
-fn show(pool: &str, output: Option<impl AsyncRead + Unpin + Send + 'static>, last: &LastLine) {
-    let Some(mut output) = output else { return };
-    let (pool, last) = (pool.to_owned(), Arc::clone(last));
-    tokio::spawn(async move {
-        let (mut lines, mut piece) = (Lines::default(), vec![0; PIECE]);
-        let line = |line: &[u8]| {
-            let text = String::from_utf8_lossy(line);
-            let text: String = text.chars().filter(|c| !c.is_control()).collect();
-            tracing::info!(runner = pool, "{text}");
-            if !text.trim().is_empty() {
-                let hint = text.chars().take(MAX_HINT).collect();
-                *last.lock().unwrap_or_else(PoisonError::into_inner) = hint;
-            }
-        };
-        while let Ok(length @ 1..) = output.read(&mut piece).await {
-            lines.push(&piece[..length], line);
-        }
-        lines.finish(line);
-    });
+/// That port, unless it is given to somebody.
+fn taken(launch: &Arc<Launch>, number: u16) -> Option<Port> {
+    let launch = Arc::clone(launch);
+    let free = given(&launch).insert(number);
+    free.then(|| Port { launch, number })
 }

@@ -73,6 +73,9 @@ pub enum RunnerSource {
         folder: PathBuf,
         /// Processes.
         size: u32,
+        /// Where the first of them listens, the next one behind it, and so on; where nobody says,
+        /// on ports that are free.
+        port: Option<u16>,
     },
     /// Somebody else's, on the loopback.
     Address(SocketAddr),
@@ -117,6 +120,22 @@ impl RunnerSettings {
 }
 
 impl PoolSettings {
+    /// Processes, or the one that somebody else has started.
+    pub fn size(&self) -> usize {
+        match self.source {
+            RunnerSource::Command { size, .. } => size as usize,
+            RunnerSource::Address(_) => 1,
+        }
+    }
+
+    /// Where the process of this lane is to listen, if that was said.
+    pub fn port(&self, lane: usize) -> Option<u16> {
+        let RunnerSource::Command { port, .. } = self.source else {
+            return None;
+        };
+        port?.checked_add(u16::try_from(lane).ok()?)
+    }
+
     /// Calls that it takes at a time.
     pub fn room(&self) -> u32 {
         match self.source {
@@ -142,11 +161,16 @@ fn file(node: Node<'_>, folder: &Path) -> Result<RunnerSettings, Invalid> {
     let default = f.may("default", |it| it.text(MAX_WORD))?;
     let pools = f.must("pools", |it| pools(it, folder))?;
     refuse_unknown(f)?;
-    let known = |name: &String| pools.iter().any(|pool| pool.name == *name);
-    if let Some(name) = default.as_ref().filter(|name| !known(name)) {
-        let words = format!("`{name}` is no pool; write the name of one below `pools`");
-        return Err(Invalid::field("default", words));
-    }
+    // By its own spelling from here on.
+    let own = |name: String| {
+        let mut pools = pools.iter();
+        let pool = pools.find(|pool| pool.name.eq_ignore_ascii_case(&name));
+        pool.map(|pool| pool.name.clone()).ok_or_else(|| {
+            let words = format!("`{name}` is no pool; write the name of one below `pools`");
+            Invalid::field("default", words)
+        })
+    };
+    let default = default.map(own).transpose()?;
     let mut served = BTreeSet::new();
     for pool in &pools {
         if let Some(twice) = pool.queues.iter().find(|queue| !served.insert(*queue)) {
@@ -154,7 +178,24 @@ fn file(node: Node<'_>, folder: &Path) -> Result<RunnerSettings, Invalid> {
             return Err(Invalid::field(format!("pools.{}.queues", pool.name), words));
         }
     }
+    ports_apart(&pools)?;
     Ok(RunnerSettings { pools, default })
+}
+
+/// RQ-9: each process has a port of its own.
+fn ports_apart(pools: &[PoolSettings]) -> Result<(), Invalid> {
+    let mut taken = BTreeSet::new();
+    for pool in pools {
+        let lanes = 0..pool.size();
+        if let Some(twice) = lanes
+            .filter_map(|lane| pool.port(lane))
+            .find(|port| !taken.insert(*port))
+        {
+            let words = format!("{twice} is a port of another pool already; leave room for `size`");
+            return Err(Invalid::field(format!("pools.{}.port", pool.name), words));
+        }
+    }
+    Ok(())
 }
 
 fn pools(node: Node<'_>, folder: &Path) -> Result<Vec<PoolSettings>, Invalid> {
@@ -163,11 +204,20 @@ fn pools(node: Node<'_>, folder: &Path) -> Result<Vec<PoolSettings>, Invalid> {
         let words = format!("must name 1 to {MAX_POOLS} pools, as in `python: {{command: …}}`");
         return Err(Invalid::here(words));
     }
-    let mut all = Vec::new();
+    let mut all: Vec<PoolSettings> = Vec::new();
     for (name, node) in f.entries() {
         if !is_name(name) {
             let words = "is no name of a pool; write letters, digits and . _ -";
             return Err(Invalid::field(name.escape_debug().to_string(), words));
+        }
+        // Runners are called by their names in any letters.
+        let same = |it: &&PoolSettings| it.name.eq_ignore_ascii_case(name);
+        if let Some(other) = all.iter().find(same) {
+            let words = format!(
+                "is `{}` in other letters; give them different names",
+                other.name
+            );
+            return Err(Invalid::field(name, words));
         }
         all.push(pool(name, node, folder).map_err(|problem| problem.within(name))?);
     }
@@ -181,16 +231,19 @@ fn pool(name: &str, node: Node<'_>, folder: &Path) -> Result<PoolSettings, Inval
     let env = f.may("env", variables)?;
     let place = f.may("working_folder", |it| it.text(MAX_WORD))?;
     let size = f.may("size", |it| number(it, MAX_SIZE))?;
-    let foreign = env.is_some() || place.is_some() || size.is_some();
+    let last = u32::from(u16::MAX) + 1 - size.unwrap_or(1);
+    let port = f.may("port", |it| number(it, last))?;
+    let foreign = env.is_some() || place.is_some() || size.is_some() || port.is_some();
     let source = match (command, address) {
         (Some(words), None) => RunnerSource::Command {
             words,
             env: env.unwrap_or_default(),
             folder: place.map_or(folder.to_owned(), |place| folder.join(place)),
             size: size.unwrap_or(1),
+            port: port.and_then(|port| u16::try_from(port).ok()),
         },
         (None, Some(_)) if foreign => {
-            let words = "belongs to whoever starts it; leave out env, working_folder and size";
+            let words = "belongs to whoever starts it; leave out env, working_folder, size, port";
             return Err(Invalid::field("address", words));
         }
         (None, Some(address)) => RunnerSource::Address(address),
@@ -321,6 +374,8 @@ mod tests {
         )
         .unwrap();
         assert_eq!(settings.default.as_deref(), Some("rust"));
+        let other = read("default: RUST\npools: {rust: {command: [x]}}").unwrap();
+        assert_eq!(other.default.as_deref(), Some("rust"), "in any letters");
         assert_eq!(settings.room(), 12 + 8);
         let python = &settings.pools[0];
         let RunnerSource::Command {
@@ -368,6 +423,14 @@ mod tests {
                 "pools.a.address: is not on the loopback",
             ),
             (
+                "pools: {a: {command: [x], size: 2, port: 65535}}",
+                "pools.a.port: must be a whole number from 1 to 65534",
+            ),
+            (
+                "pools: {a: {command: [x], size: 3, port: 9000}, b: {command: [x], port: 9002}}",
+                "pools.b.port: 9002 is a port of another pool",
+            ),
+            (
                 "pools: {a: {address: 'x'}}",
                 "pools.a.address: must be host:port",
             ),
@@ -394,6 +457,10 @@ mod tests {
             (
                 "pools: {'a#b': {command: [x]}}",
                 "pools.a#b: is no name of a pool",
+            ),
+            (
+                "pools: {py: {command: [x]}, PY: {command: [x]}}",
+                "pools.py: is `PY` in other letters",
             ),
             ("a: [", "is not YAML"),
             ("pools: 3", "pools: must be an object"),

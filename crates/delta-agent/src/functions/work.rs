@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use delta_core::Cause;
 use delta_wire::job_spec::FunctionSpec;
+use tokio::time::Instant;
 
 use super::{Call, CallEnd, Functions};
 use crate::clock;
@@ -11,6 +12,9 @@ use crate::executor::Ended;
 use crate::traced::Traced;
 use crate::unbegun::not_begun;
 use crate::work::{Assignment, WorkEnd};
+
+/// Longer than any job may take, and no clock ends before it.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 /// Carries out the call under a lease. Orders to stop, also those at the lease's local end, come
 /// from its session: it lives in this process, as the call does.
@@ -27,6 +31,7 @@ pub(crate) async fn perform(
     }
     let started_at = clock::wall_time();
     let left = assignment.must_finish_by.since(clock::now());
+    let left = Duration::from_millis(u64::try_from(left.0).unwrap_or(0)).min(LONGEST);
     let identity = &assignment.identity;
     let mut traced = Traced::call(context, identity, &mut function);
     traced.runner(functions.runner(&function));
@@ -35,7 +40,7 @@ pub(crate) async fn perform(
         attempt: identity.attempt,
         lease_epoch: identity.lease_epoch,
         function,
-        time_left: Duration::from_millis(u64::try_from(left.0).unwrap_or(0)),
+        finish_by: Instant::now() + left,
         worker_id: format!("{}/{}", context.settings.name, context.slot),
     };
     let CallEnd { ended, answer } = functions.call(&call, assignment.stop.clone()).await;

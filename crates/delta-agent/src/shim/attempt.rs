@@ -35,7 +35,7 @@ use super::timer::Timer;
 use super::tree;
 use crate::around::results::aside;
 use crate::clock;
-use crate::executor::{Outcome, Spool, StopReason, exited, out_of_memory, stopped_at};
+use crate::executor::{Outcome, Spool, StopReason, exited, out_of_memory, path_cause, stopped_at};
 use crate::mask::Patterns;
 use crate::secret::{Handed, Secret};
 
@@ -102,11 +102,11 @@ pub(super) async fn run(
     fs::write(&reserve, vec![0; RESERVE])?;
     let mut control = Control::new(socket, order.key.clone())?;
     let (mut record, control, group) = match working_directory(&order) {
-        Err(summary) => {
+        Err((cause, summary)) => {
             spool.mark(&summary);
             let deadlines = order.deadlines;
             control.grew(spool.bytes());
-            let record = refused(summary, spool, deadlines);
+            let record = refused(cause, summary, spool, deadlines);
             (record, control, Joining::default())
         }
         Ok(directory) => {
@@ -114,7 +114,7 @@ pub(super) async fn run(
             shim.meet_the_agent().await;
             let verdict = match shim.begin_container().await {
                 Ok(()) => shim.steps().await,
-                Err(end) => Verdict::before_steps(end),
+                Err(end) => shim.before_steps(end),
             };
             let removed = shim.end_container().await;
             let confirmed = shim.end_tree().await && removed;
@@ -375,7 +375,8 @@ impl Shim {
         Some(clock::now() + Span(silence))
     }
 
-    fn evidence(&self) -> Evidence {
+    /// What can be seen of a failure, now.
+    pub fn evidence(&self) -> Evidence {
         let workspace = Path::new(&self.order.workspace);
         evidence::gather(workspace, &self.folder.join(SPOOL_FILE), &self.oom)
     }
@@ -385,13 +386,7 @@ impl Shim {
         self.release();
         let number = verdict.step.map_or(0, |index| index + 1);
         let mut stopped = None;
-        let mut evidence = match verdict.end {
-            StepEnd::AllDone
-            | StepEnd::Stopped(
-                StopReason::Canceled | StopReason::LeaseLost | StopReason::Shutdown,
-            ) => Evidence::default(),
-            _ => self.evidence(),
-        };
+        let mut evidence = verdict.evidence;
         let (outcome, cause, summary) = match verdict.end {
             StepEnd::AllDone => {
                 let summary = match self.order.steps.len() {
@@ -486,10 +481,10 @@ impl Workplace {
     }
 }
 
-fn refused(summary: String, spool: Spool, deadlines: Deadlines) -> Record {
+fn refused(cause: Cause, summary: String, spool: Spool, deadlines: Deadlines) -> Record {
     Record {
         outcome: Outcome::Failed { exit_code: None },
-        cause: Some(Cause::SpecError.name().to_owned()),
+        cause: Some(cause.name().to_owned()),
         summary,
         step: None,
         stopped: None,
@@ -504,24 +499,29 @@ fn refused(summary: String, spool: Spool, deadlines: Deadlines) -> Record {
 }
 
 /// The folder steps start in. It must exist and, links resolved, lie inside the workspace.
-fn working_directory(order: &Order) -> Result<PathBuf, String> {
+fn working_directory(order: &Order) -> Result<PathBuf, (Cause, String)> {
     folder_inside(order, &order.workdir)
 }
 
-/// A folder of the workspace.
-pub(super) fn folder_inside(order: &Order, workdir: &str) -> Result<PathBuf, String> {
+/// A folder of the workspace. That there is no such folder is the job's mistake; that there is no
+/// workspace, or that the disk cannot be read, is this machine's.
+pub(super) fn folder_inside(order: &Order, workdir: &str) -> Result<PathBuf, (Cause, String)> {
     let root = Path::new(&order.workspace)
         .canonicalize()
-        .map_err(|problem| format!("the workspace cannot be entered: {problem}"))?;
-    let directory = root
-        .join(workdir)
-        .canonicalize()
-        .map_err(|problem| format!("the workdir {workdir:?} cannot be entered: {problem}"))?;
+        .map_err(|problem| {
+            let summary = format!("the workspace cannot be entered: {problem}");
+            (Cause::StartUp, summary)
+        })?;
+    let directory = root.join(workdir).canonicalize().map_err(|problem| {
+        let summary = format!("the workdir {workdir:?} cannot be entered: {problem}");
+        (path_cause(&problem), summary)
+    })?;
+    let refused = |why: &str| Err((Cause::SpecError, format!("the workdir {workdir:?} {why}")));
     if !directory.starts_with(&root) {
-        return Err(format!("the workdir {workdir:?} leaves the workspace"));
+        return refused("leaves the workspace");
     }
     if !directory.is_dir() {
-        return Err(format!("the workdir {workdir:?} is not a folder"));
+        return refused("is not a folder");
     }
     Ok(directory)
 }

@@ -15,6 +15,9 @@ use crate::workspace::free_bytes;
 /// Bytes of the log's end that are looked at for its last lines.
 const TAIL_BYTES: u64 = 8 * 1024;
 
+/// Where the kernel counts for all of them.
+const MACHINE: &str = "/proc/vmstat";
+
 /// Counts the processes that the kernel ends for want of memory: in the group of this process where
 /// they are counted, otherwise on the whole machine. The group is the one it was in at first; what
 /// is counted in a group of its own counts there, too.
@@ -30,7 +33,7 @@ impl OomWatch {
         let counted = groups(&membership)
             .into_iter()
             .find(|file| count(file).is_some());
-        let file = counted.unwrap_or_else(|| "/proc/vmstat".into());
+        let file = counted.unwrap_or_else(|| MACHINE.into());
         let before = count(&file);
         OomWatch { file, before }
     }
@@ -67,6 +70,11 @@ fn count(file: &Path) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("oom_kill "))?;
     line.trim().parse().ok()
+}
+
+/// How many the kernel has ended on this machine since it began, where it says so.
+pub(super) fn kills_on_this_machine() -> Option<u64> {
+    count(Path::new(MACHINE))
 }
 
 /// The last lines of a log without our marks, as text.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use delta_core::Cause;
 use delta_core::time::{Millis, Span};
+use delta_wire::Evidence;
 use rustix::process::Pid;
 use tokio::sync::oneshot;
 
@@ -51,6 +52,8 @@ struct Found {
 pub(super) struct Verdict {
     pub step: Option<usize>,
     pub end: StepEnd,
+    /// What was seen when it ended so: steps behind it may print, and make room on the disk.
+    pub evidence: Evidence,
 }
 
 pub(super) enum StepEnd {
@@ -65,17 +68,6 @@ pub(super) enum StepEnd {
     },
     Stopped(StopReason),
     NotStarted(Cause, String),
-}
-
-impl Verdict {
-    /// Of an attempt whose first step was not begun.
-    pub fn before_steps(end: StepEnd) -> Verdict {
-        let stopped = matches!(end, StepEnd::Stopped(_));
-        Verdict {
-            step: stopped.then_some(0),
-            end,
-        }
-    }
 }
 
 impl Shim {
@@ -95,18 +87,41 @@ impl Shim {
                 StepEnd::Exited(status) if status.success() => {}
                 // Those behind it that wait for a failure have their turn now.
                 StepEnd::Exited(_) | StepEnd::OutOfMemory { .. } | StepEnd::NotStarted(..) => {
-                    if !self.order.steps[index].failure_allowed {
-                        first_failure.get_or_insert(Verdict { step, end });
+                    if first_failure.is_none() && !self.order.steps[index].failure_allowed {
+                        first_failure = Some(self.verdict(step, end));
                     }
                 }
                 // An order to stop is about all of them.
-                StepEnd::Stopped(_) => return Verdict { step, end },
+                StepEnd::Stopped(_) => return self.verdict(step, end),
             }
         }
-        first_failure.unwrap_or(Verdict {
-            step: None,
-            end: StepEnd::AllDone,
-        })
+        first_failure.unwrap_or_else(|| self.verdict(None, StepEnd::AllDone))
+    }
+
+    /// Of an attempt whose first step was not begun.
+    pub fn before_steps(&mut self, end: StepEnd) -> Verdict {
+        let stopped = matches!(end, StepEnd::Stopped(_));
+        self.verdict(stopped.then_some(0), end)
+    }
+
+    /// An end with what is seen of it now.
+    fn verdict(&mut self, step: Option<usize>, end: StepEnd) -> Verdict {
+        let evidence = match end {
+            StepEnd::AllDone
+            | StepEnd::Stopped(
+                StopReason::Canceled | StopReason::LeaseLost | StopReason::Shutdown,
+            ) => Evidence::default(),
+            _ => {
+                self.drain();
+                self.release();
+                self.evidence()
+            }
+        };
+        Verdict {
+            step,
+            end,
+            evidence,
+        }
     }
 
     async fn step(&mut self, index: usize) -> StepEnd {
@@ -230,7 +245,7 @@ impl Shim {
         let directory = directory.map(|workdir| folder_inside(&self.order, workdir));
         let directory = match directory.transpose() {
             Ok(directory) => directory,
-            Err(why) => return not_started(Cause::SpecError, why),
+            Err((cause, why)) => return not_started(cause, why),
         };
         let what = match step.argv {
             Some(_) => "the program could not be started",

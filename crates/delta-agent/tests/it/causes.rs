@@ -1,11 +1,12 @@
 //! Ends that are not just an exit code: each produced for real, and told for what it was (D10).
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use delta_agent::executor::{Outcome, StopReason};
 use delta_core::Cause;
+use delta_testkit::disk::Mounted;
+use delta_wire::step::StepWhen;
 
 use crate::bench::Bench;
 
@@ -118,24 +119,8 @@ async fn a_step_that_ran_out_of_memory_is_told_as_that() {
     );
 }
 
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn small(at: &Path) -> Mounted {
-        let mut mount = Command::new("mount");
-        mount
-            .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
-            .arg(at);
-        let status = mount.status().expect("mount");
-        assert!(status.success(), "no small disk could be mounted");
-        Mounted(at.to_owned())
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
-    }
+fn small(at: &Path) -> Mounted {
+    Mounted::of(at, "2m").expect("a small disk")
 }
 
 #[tokio::test]
@@ -146,7 +131,7 @@ async fn a_step_that_filled_the_disk_is_told_as_that() {
         return;
     }
     let bench = Bench::new(&["head -c 10m /dev/zero > big"]);
-    let disk = Mounted::small(&bench.work.workspace);
+    let disk = small(&bench.work.workspace);
     let ended = bench.run().await;
     assert_eq!(ended.cause, Some(Cause::DiskFull), "{}", ended.summary);
     assert!(
@@ -156,8 +141,55 @@ async fn a_step_that_filled_the_disk_is_told_as_that() {
     );
     // A program that removes what it had written is believed, where there is little room.
     let bench = Bench::new(&["head -c 10m /dev/zero > big || { rm big; exit 1; }"]);
-    let other = Mounted::small(&bench.work.workspace);
+    let other = small(&bench.work.workspace);
     let ended = bench.run().await;
     assert_eq!(ended.cause, Some(Cause::DiskFull), "{}", ended.summary);
     drop((disk, other));
+}
+
+/// A step that is carried out whatever happened before.
+fn always(bench: &mut Bench, index: usize) {
+    bench.work.steps[index].when = StepWhen::Always;
+}
+
+#[tokio::test]
+async fn evidence_is_that_of_the_step_that_failed_and_not_of_those_behind_it() {
+    let mut bench = Bench::new(&[
+        "echo the real error; exit 3",
+        "for i in $(seq 30); do echo cleanup $i; done; exit 4",
+    ]);
+    always(&mut bench, 1);
+    let ended = bench.run().await;
+    assert_eq!((ended.cause, ended.step), (Some(Cause::UserExit), Some(0)));
+    assert_eq!(ended.evidence.last_lines, ["the real error"]);
+    assert!(bench.log().contains("cleanup 30"), "{}", bench.log());
+}
+
+#[tokio::test]
+async fn a_disk_that_was_full_is_told_though_a_step_behind_it_made_room() {
+    // F43
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("a small disk takes root");
+        return;
+    }
+    let fills = "head -c 10m /dev/zero > big 2>/dev/null";
+    let mut bench = Bench::new(&[fills, "rm -f big; echo cleaned up"]);
+    always(&mut bench, 1);
+    let disk = small(&bench.work.workspace);
+    let ended = bench.run().await;
+    assert_eq!(ended.cause, Some(Cause::DiskFull), "{}", bench.log());
+    assert!(bench.log().contains("cleaned up"), "{}", bench.log());
+    drop(disk);
+}
+
+#[tokio::test]
+async fn a_workspace_that_is_gone_is_not_the_jobs_mistake() {
+    let bench = Bench::new(&["true"]);
+    std::fs::remove_dir(&bench.work.workspace).expect("removed");
+    let ended = bench.run().await;
+    assert_eq!(ended.cause, Some(Cause::StartUp), "{}", ended.summary);
+    let mut bench = Bench::new(&["true"]);
+    bench.work.workdir = "nowhere".into();
+    let ended = bench.run().await;
+    assert_eq!(ended.cause, Some(Cause::SpecError), "{}", ended.summary);
 }

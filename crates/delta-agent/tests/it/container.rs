@@ -19,9 +19,9 @@ use crate::lease::sha256;
 const GRACE: Duration = Duration::from_millis(1500);
 
 /// A bench whose steps run in a container.
-struct Case {
-    bench: Bench,
-    docker: Docker,
+pub struct Case {
+    pub bench: Bench,
+    pub docker: Docker,
 }
 
 impl Case {
@@ -29,7 +29,7 @@ impl Case {
         Case::on(Docker::start().expect("a daemon"), steps).await
     }
 
-    async fn on(docker: Docker, steps: &[&str]) -> Case {
+    pub async fn on(docker: Docker, steps: &[&str]) -> Case {
         let mut bench = Bench::new(steps);
         let settings = ContainerSettings {
             host: Some(docker.host()),
@@ -40,19 +40,19 @@ impl Case {
         Case { bench, docker }
     }
 
-    fn order(&mut self) -> &mut ContainerOrder {
+    pub fn order(&mut self) -> &mut ContainerOrder {
         self.bench.work.container.as_mut().expect("a container")
     }
 
     /// Runs it to its end; nothing may be left of it.
-    async fn run(&self) -> Ended {
+    pub async fn run(&self) -> Ended {
         let ended = self.bench.run().await;
         assert!(ended.confirmed, "{}", self.bench.log());
         assert_eq!(self.left(), [""; 0]);
         ended
     }
 
-    fn left(&self) -> Vec<String> {
+    pub fn left(&self) -> Vec<String> {
         self.docker.labelled().expect("a list")
     }
 
@@ -65,7 +65,7 @@ impl Case {
 }
 
 /// A container as an agent would order it, with nothing asked for.
-async fn container(bench: &Bench, settings: &ContainerSettings) -> ContainerOrder {
+pub async fn container(bench: &Bench, settings: &ContainerSettings) -> ContainerOrder {
     let runtime = detect(settings).await.expect("a runtime answers");
     let mount = |name: &str| Mount {
         source: bench.folder.path().join(name).into(),
@@ -509,7 +509,7 @@ async fn a_log_pipe_cannot_be_taken_away() {
 }
 
 /// Podman's storage and settings of a test's own, behind a program that says so.
-fn podman(folder: &Path) -> PathBuf {
+pub fn podman(folder: &Path) -> PathBuf {
     let conf = folder.join("containers.conf");
     let limits = "[containers]\ndefault_ulimits = [\"nofile=20000:20000\", \"nproc=4096:4096\"]\n\
                   [engine]\nruntime = \"runc\"\n";

@@ -6,6 +6,7 @@ mod bench;
 mod causes;
 mod connection;
 mod container;
+mod container_ends;
 mod fake_server;
 mod flow;
 mod functions;

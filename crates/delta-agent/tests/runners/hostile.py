@@ -13,6 +13,7 @@ lock = threading.Lock()
 in_flight = {}
 stats = {"connections": 0, "most_on_one": 0, "most": 0, "now": 0, "cancels": [], "left": 0}
 refused = {}
+leaving = threading.Event()
 
 
 def frame(payload):
@@ -90,9 +91,24 @@ class Connection:
             stats["most"] = max(stats["most"], stats["now"])
             stats["most_on_one"] = max(stats["most_on_one"], self.here)
         try:
+            if leaving.is_set():
+                error = {"message": "nothing of this was begun", "type": "shutting_down"}
+                return self.answer(request, status="retry", error=error)
             getattr(self, "do_" + request["function_name"], self.do_unknown)(request, event)
         finally:
             self.leave(request)
+
+    def do_deafen(self, request, _):
+        """Lets nobody in any more, and lives on. No answer: nothing is sent here meanwhile."""
+        # A close alone would not end the accept that is waited in.
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        self.conn.shutdown(socket.SHUT_RDWR)
+
+    def do_leave(self, request, _):
+        """Hands everything back from now on, as a runner that is about to end."""
+        leaving.set()
+        self.answer(request, status="success", result=None)
 
     def do_unknown(self, request, _):
         words = "No handler registered for function '%s'" % request["function_name"]
@@ -220,12 +236,16 @@ def main():
         with open(os.environ["HERE"], "w") as file:
             file.write(port)
         time.sleep(600)
+    global listener
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((host, int(port)))
     listener.listen(128)
     while True:
-        conn, _ = listener.accept()
+        try:
+            conn, _ = listener.accept()
+        except OSError:
+            time.sleep(600)
         conn.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with lock:
             stats["connections"] += 1

@@ -13,6 +13,7 @@ use super::Client;
 use crate::embed;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
+use crate::given;
 
 /// Where data is when nobody says, as `delta-ci up` makes it.
 pub const DEFAULT_DATA: &str = ".delta-ci";
@@ -263,8 +264,10 @@ fn token(target: &Target) -> Result<Option<String>, Failure> {
 /// A token from a file: one line, blanks around it do not count.
 pub fn read_token(file: &Path) -> Result<String, Failure> {
     let what = format!("cannot read the token file {}", file.display());
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::new(Exit::Usage, what.clone()).caused_by(&error))?;
+    let text = given::text_of(file).map_err(|failure| {
+        let why = failure.why.unwrap_or(failure.what);
+        Failure::new(Exit::Usage, what.clone()).because(why)
+    })?;
     let token = text.trim();
     if token.is_empty() || token.contains(char::is_whitespace) {
         return Err(Failure::new(Exit::Usage, what)

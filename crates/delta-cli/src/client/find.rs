@@ -1,7 +1,7 @@
 //! From what a person types to an id: the whole id, the beginning of one, `latest`, or `RUN/NAME`
 //! for a job.
 
-use delta_wire::api::{RunList, RunView};
+use delta_wire::api::{Cursor, FunctionList, RunList, RunView};
 
 use super::Client;
 use crate::exit::Exit;
@@ -88,9 +88,68 @@ async fn run_id(client: &Client, typed: &str) -> Result<String, Failure> {
     by_prefix(client, typed, digits).await
 }
 
+/// Finds a call of a function.
+pub async fn function(client: &Client, typed: &str) -> Result<String, Failure> {
+    let digits = typed.strip_prefix("run_").unwrap_or(typed);
+    if digits.is_empty() || digits.len() > 32 || !is_hex(digits) {
+        let what = format!("`{typed}` is no call of a function");
+        return Err(Failure::new(Exit::Usage, what).next(CALLS));
+    }
+    if digits.len() == 32 {
+        return Ok(format!("run_{digits}"));
+    }
+    let matches = calls(client, digits).await?;
+    one_of(matches, typed, "calls").unwrap_or_else(|| {
+        let what = format!("there is no call `{typed}`");
+        Err(Failure::new(Exit::NotFound, what)
+            .because("no call of a function begins like that")
+            .next(CALLS))
+    })
+}
+
+/// Where ids of calls are.
+const CALLS: &str = "its id or the beginning of it; delta-ci dead-letters lists those that failed, \
+                     enqueue prints the id of each";
+
+/// Calls whose ids begin with this: a few, newest first. There may be millions, so the list begins
+/// where they are: ids are in the order of time.
+async fn calls(client: &Client, digits: &str) -> Result<Vec<String>, Failure> {
+    let last = u128::from_str_radix(&format!("{digits:f<32}"), 16).unwrap_or(u128::MAX);
+    let after = Cursor {
+        created_at: delta_wire::Millis(0),
+        run: last.saturating_add(1).to_be_bytes(),
+    };
+    let path = format!("/api/v1/functions?limit=6&cursor={}", after.encode());
+    let list: FunctionList = client.get(&path).await?;
+    let wanted = format!("run_{digits}");
+    let ids = list.functions.into_iter().map(|it| it.id);
+    Ok(ids.filter(|id| id.starts_with(&wanted)).collect())
+}
+
+/// The only one; nothing when there is none.
+fn one_of(mut matches: Vec<String>, typed: &str, what: &str) -> Option<Result<String, Failure>> {
+    match matches.len() {
+        0 => None,
+        1 => Some(Ok(matches.remove(0))),
+        count => {
+            matches.truncate(5);
+            let many = if count > 5 {
+                "more than 5"
+            } else {
+                &count.to_string()
+            };
+            let words = format!("`{typed}` is the beginning of {many} {what}");
+            Some(Err(Failure::new(Exit::Usage, words)
+                .because(matches.join("\n"))
+                .next("type more of it")))
+        }
+    }
+}
+
 async fn by_prefix(client: &Client, typed: &str, digits: &str) -> Result<String, Failure> {
     let wanted = format!("run_{digits}");
-    let mut matches: Vec<String> = Vec::new();
+    // A call is a run, too, and no list of runs has it.
+    let mut matches: Vec<String> = calls(client, digits).await?;
     let mut path = "/api/v1/runs?limit=200".to_owned();
     for _ in 0..MAX_PAGES {
         let list: RunList = client.get(&path).await?;
@@ -101,17 +160,8 @@ async fn by_prefix(client: &Client, typed: &str, digits: &str) -> Result<String,
             None => break,
         }
     }
-    match matches.len() {
-        1 => Ok(matches.remove(0)),
-        0 => Err(not_found(typed, "no run begins like that")),
-        count => {
-            matches.truncate(5);
-            let what = format!("`{typed}` is the beginning of {count} runs");
-            Err(Failure::new(Exit::Usage, what)
-                .because(matches.join("\n"))
-                .next("type more of it"))
-        }
-    }
+    one_of(matches, typed, "runs")
+        .unwrap_or_else(|| Err(not_found(typed, "no run begins like that")))
 }
 
 async fn job_by_name(client: &Client, run: &str, name: &str) -> Result<String, Failure> {

@@ -49,6 +49,8 @@ fn where_to_look(path: &str) -> &'static str {
         "delta-ci agents list shows what there is"
     } else if path.contains("/api/v1/jobs") {
         "delta-ci show RUN lists the jobs of a run, and show JOB its attempts"
+    } else if path.contains("/api/v1/functions") || path.contains("/api/v1/dead-letters") {
+        "delta-ci dead-letters lists what failed; others are forgotten after their --result-ttl"
     } else if path.contains("/api/v1/runs") {
         "delta-ci runs lists what there is; old runs may have been deleted (--retention)"
     } else {
@@ -121,6 +123,9 @@ mod tests {
         let next = |path, body| explain(404, path, body, true).next.unwrap();
         assert!(next("/api/v1/tokens/tok_1", body).contains("token list"));
         assert!(next("/api/v1/jobs/job_1", body).contains("show RUN"));
+        let (call, again) = ("/api/v1/functions/run_1", "/api/v1/dead-letters/requeue");
+        assert!(next(call, body).contains("dead-letters"));
+        assert!(next(again, body).contains("dead-letters"));
         assert!(next("/api/v1/runs/run_1", body).contains("delta-ci runs"));
         assert!(next("/api/v1/runs/run_1", b"<html>").contains("is that the address"));
     }

@@ -6,7 +6,7 @@ use delta_wire::api::{
 };
 
 use crate::clean;
-use crate::client::{self, Client, Target};
+use crate::client::{self, Client, Target, find};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::moment;
@@ -118,7 +118,7 @@ async fn list(client: &Client, which: &Which, terminal: &Terminal) -> Done {
     ];
     let row = |it: &FunctionView| {
         let ended = it.ended_at.map(|at| moment::relative(at, now));
-        let error = it.error.as_ref().and_then(|it| it.message.lines().next());
+        let error = it.trouble().and_then(|it| it.lines().next());
         vec![
             Cell::from(it.id.clone()),
             Cell::from(clean::text(&it.function)),
@@ -133,6 +133,9 @@ async fn list(client: &Client, which: &Which, terminal: &Terminal) -> Done {
     for line in table::render(terminal, &header, &rows) {
         terminal.data(&line);
     }
+    if cursor.is_some() {
+        terminal.say("there are more: choose with --queue, --function or --cause");
+    }
     Ok(Exit::Ok)
 }
 
@@ -146,10 +149,9 @@ fn escaped(text: &str) -> String {
     each.collect()
 }
 
-async fn show(client: &Client, id: &str, terminal: &Terminal) -> Done {
-    let text = client
-        .get_text(&format!("/api/v1/functions/{}", escaped(id)))
-        .await?;
+async fn show(client: &Client, typed: &str, terminal: &Terminal) -> Done {
+    let id = find::function(client, typed).await?;
+    let text = client.get_text(&format!("/api/v1/functions/{id}")).await?;
     if terminal.json {
         terminal.data(&text);
         return Ok(Exit::Ok);
@@ -190,6 +192,9 @@ async fn show(client: &Client, id: &str, terminal: &Terminal) -> Done {
             if let Some(details) = &error.details {
                 terminal.data(&format!("  {}", clean::text(details.as_str())));
             }
+        } else if let Some(summary) = it.summary.as_ref().filter(|_| it.cause.is_some()) {
+            // No handler said anything: what its agent said.
+            terminal.data(&format!("  {}", clean::text(summary)));
         }
     }
     if !view.dead_letter {
@@ -206,15 +211,19 @@ pub async fn requeue(args: Requeue, terminal: &Terminal) -> Done {
         let failure = Failure::new(Exit::Usage, "which dead letters?");
         return Err(failure.next("name them by id, by --queue, --function, --cause, or say --all"));
     }
-    let request = ChooseDeadLetters {
-        ids: args.ids.clone(),
+    let mut request = ChooseDeadLetters {
+        ids: Vec::new(),
         queue: which.queue.clone(),
         function: which.function.clone(),
         cause: which.cause.clone(),
         all: args.all,
         dry_run: args.dry_run,
+        before: None,
     };
     client::with(&args.target, async |client| {
+        for typed in &args.ids {
+            request.ids.push(find::function(client, typed).await?);
+        }
         let verb = if args.purge { "purge" } else { "requeue" };
         let path = format!("/api/v1/dead-letters/{verb}");
         let mut sum = DeadLettersDone::default();
@@ -224,9 +233,13 @@ pub async fn requeue(args: Requeue, terminal: &Terminal) -> Done {
             sum.more = done.more;
             sum.chosen.extend(done.chosen);
             sum.requeued.extend(done.requeued);
-            if !done.more || done.dry_run {
+            // On from there: those called again may be dead letters again by now. Whoever does not
+            // say where is not asked for ever.
+            let goes_on = done.next_before.is_some() && done.next_before != request.before;
+            if !done.more || !goes_on {
                 break;
             }
+            request.before = done.next_before;
             terminal.say(&format!("{} so far", sum.chosen.len()));
         }
         tell(&sum, args.purge, terminal);

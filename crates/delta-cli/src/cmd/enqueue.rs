@@ -1,12 +1,14 @@
 //! `delta-ci enqueue`: calls a function in the background, and waits for its result on demand.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::time::{Duration, Instant};
 
 use delta_core::Span;
 use delta_wire::api::{CreateFunctions, FunctionDetail, FunctionView};
 use delta_wire::states::JobState;
-use serde_json::{Map, Value, json};
+use serde_json::json;
+use serde_json::value::{RawValue, to_raw_value};
 
 use crate::clean;
 use crate::client::sse::Events;
@@ -63,10 +65,13 @@ pub struct Args {
     /// First delay between attempts, doubled each time
     #[arg(long, value_name = "TIME", value_parser = timings::span)]
     backoff: Option<Span>,
+    /// The longest of these delays [default: 1m, or 16 times the first]
+    #[arg(long, value_name = "TIME", value_parser = timings::span)]
+    backoff_cap: Option<Span>,
     /// How long one attempt may take
     #[arg(long, value_name = "TIME", value_parser = timings::span)]
     timeout: Option<Span>,
-    /// How long the result is kept
+    /// How long the result is kept, at least a minute
     #[arg(long, value_name = "TIME", value_parser = timings::span)]
     result_ttl: Option<Span>,
     /// Wait for its end and print the result
@@ -80,8 +85,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut body = body(&args)?;
     let trace = traces::of_environment();
     if !trace.is_empty() {
-        let carrier = trace.into_iter().map(|(name, value)| (name, json!(value)));
-        body["trace_context"] = Value::Object(carrier.collect());
+        let carrier: BTreeMap<String, String> = trace.into_iter().collect();
+        body.insert("trace_context", raw(&carrier)?);
     }
     client::with(&args.target, async |client| {
         let text = client.post_text("/api/v1/functions", &body).await?;
@@ -123,9 +128,17 @@ fn stands(view: &FunctionView) -> String {
     }
 }
 
+/// The fields of a call. Its parameters are what was given, to the last digit.
+type Body = BTreeMap<&'static str, Box<RawValue>>;
+
+fn raw(value: &impl serde::Serialize) -> Result<Box<RawValue>, Failure> {
+    to_raw_value(value)
+        .map_err(|error| Failure::new(Exit::Internal, "the call cannot be written").because(error))
+}
+
 /// What is sent; looked at here first, so that a slip is found before anything is sent.
-fn body(args: &Args) -> Result<Value, Failure> {
-    let params: Value = serde_json::from_str(&params(&args.params)?).map_err(|error| {
+fn body(args: &Args) -> Result<Body, Failure> {
+    let params = RawValue::from_string(params(&args.params)?).map_err(|error| {
         Failure::new(Exit::Usage, "--params is no JSON")
             .because(error)
             .next("give an object, such as --params '{\"to\":\"x\"}'")
@@ -133,7 +146,6 @@ fn body(args: &Args) -> Result<Value, Failure> {
     let seconds = |span: Option<Span>| span.map(|it| json!(it.0 as f64 / 1000.0));
     let fields = [
         ("function", Some(json!(args.function))),
-        ("params", Some(params)),
         ("queue", Some(json!(args.queue))),
         ("priority", Some(json!(args.priority))),
         ("delay_seconds", seconds(args.delay)),
@@ -142,14 +154,17 @@ fn body(args: &Args) -> Result<Value, Failure> {
         ("unique_seconds", seconds(args.unique_for)),
         ("max_attempts", args.max_attempts.map(|it| json!(it))),
         ("backoff_seconds", seconds(args.backoff)),
+        ("backoff_cap_seconds", seconds(args.backoff_cap)),
         ("timeout_seconds", seconds(args.timeout)),
         ("result_ttl_seconds", seconds(args.result_ttl)),
     ];
-    let given = fields
-        .into_iter()
-        .filter_map(|(name, value)| Some((name.to_owned(), value?)));
-    let body = Value::Object(Map::from_iter(given));
-    match CreateFunctions::parse(body.to_string().as_bytes()) {
+    let mut body = Body::from([("params", params)]);
+    for (name, value) in fields {
+        if let Some(value) = value {
+            body.insert(name, raw(&value)?);
+        }
+    }
+    match CreateFunctions::parse(raw(&body)?.get().as_bytes()) {
         Ok(_) => Ok(body),
         Err(problems) => Err(Failure::new(Exit::Usage, problems.to_string())
             .next("delta-ci enqueue --help has examples")),
@@ -220,7 +235,7 @@ fn tell(view: &FunctionView, told: &mut (JobState, u32), terminal: &Terminal) {
         return;
     }
     *told = (view.state, view.attempts);
-    let error = view.error.as_ref().map(|it| clean::text(&it.message));
+    let error = view.trouble().map(clean::text);
     let error = error.map_or_else(String::new, |it| format!(": {it}"));
     let (state, attempt, of) = (view.state.as_str(), view.attempts, view.max_attempts);
     terminal.say(&format!("{state} attempt {attempt} of {of}{error}"));
@@ -240,8 +255,8 @@ fn ended(view: &FunctionView, text: &str, began: Instant, terminal: &Terminal) -
     } else {
         let cause = view.cause.as_deref().unwrap_or("unknown");
         terminal.say(&format!("{} after {took}: {cause}", view.state.as_str()));
-        if let Some(error) = &view.error {
-            terminal.say(&clean::text(&error.message));
+        if let Some(trouble) = view.trouble() {
+            terminal.say(&clean::text(trouble));
         }
         if view.dead_letter {
             let words = format!("it is a dead letter: delta-ci dead-letters {}", view.id);
@@ -267,14 +282,22 @@ mod tests {
             #[command(flatten)]
             args: Args,
         }
-        let words = "x python#f --params {\"a\":1} --queue mail --delay 90s --unique-key k \
-                     --unique-for 1h --max-attempts 5 --backoff 2s --timeout 1m --result-ttl 1d";
-        let line: Line = clap::Parser::parse_from(words.split_whitespace());
-        let body = body(&line.args).expect("a body").to_string();
+        const PARAMS: &str = r#"{"b":1.0,"a":123456789012345678901234567890,"a2":1e2}"#;
+        let words = "x python#f --queue mail --delay 90s --unique-key k \
+                     --unique-for 1h --max-attempts 5 --backoff 2s --backoff-cap 8s \
+                     --timeout 1m --result-ttl 1d";
+        let words = words.split_whitespace().chain(["--params", PARAMS]);
+        let line: Line = clap::Parser::parse_from(words);
+        let body = body(&line.args).expect("a body");
+        let body = serde_json::to_string(&body).expect("JSON");
         let Ok(CreateFunctions::One(call)) = CreateFunctions::parse(body.as_bytes()) else {
             panic!("{body}");
         };
+        // As it was given: 1.0 is not 1, and no digit is lost.
+        assert_eq!(call.params.as_str(), PARAMS);
         assert_eq!(call.max_attempts, 5);
+        let cap = call.backoff_cap_seconds.map(|it| it.as_millis());
+        assert_eq!(cap, Some(8000));
         assert_eq!(call.delay_seconds.map(|it| it.as_millis()), Some(90_000));
     }
 }

@@ -17,8 +17,8 @@ Examples:
   delta-ci init --print                shows it and writes nothing
   delta-ci init --force                over the one that is there
 
-The file says what `delta-ci plan --all` shows. With it, every job runs each time unless its `if`
-says otherwise; without it, discovery leaves out what did not change.";
+The file says what `delta-ci plan --all` shows. Where there are several packages, `if: changed(...)`
+leaves out jobs of those that a change does not concern, as discovery does without the file.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

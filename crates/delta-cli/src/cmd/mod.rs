@@ -16,6 +16,7 @@ pub mod help;
 pub mod init;
 pub mod logs;
 pub mod plan;
+pub mod planned;
 pub mod queues;
 pub mod repo;
 pub mod rerun;
@@ -27,6 +28,7 @@ pub mod show;
 pub mod sim;
 pub mod tests;
 pub mod token;
+pub mod trigger;
 pub mod up;
 pub mod why;
 
@@ -54,6 +56,7 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Cancel(args) => cancel::run(args, terminal).await,
         Command::Approve(args) => approve::run(args, terminal).await,
         Command::Repo(args) => repo::run(args, terminal).await,
+        Command::Trigger(args) => trigger::run(args, terminal).await,
         Command::Enqueue(args) => enqueue::run(*args, terminal).await,
         Command::Queues(args) => queues::run(args, terminal).await,
         Command::Pause(args) => queues::pause(args, terminal).await,

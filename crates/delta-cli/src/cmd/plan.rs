@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use delta_planner::{Event, Included, Plan};
+use delta_planner::{Included, Plan};
 use serde_json::json;
 
 use crate::clean;
 use crate::exit::Exit;
-use crate::failure::{Done, Failure};
+use crate::failure::Done;
 use crate::planning::{self, Asked, Planned};
 use crate::terminal::{Terminal, Tone};
 
@@ -19,7 +19,9 @@ Examples:
   delta-ci plan --all                  whatever changed
   delta-ci plan --base origin/main     what changed since the merge base with it
   delta-ci plan --event push --branch main
+  delta-ci plan --tag v1.2 --input level=production
   delta-ci plan --json path/to/checkout
+  delta-ci plan --schema > v1.schema.json
 
 Without .delta-ci.yaml the repository is looked at: Cargo, npm, pnpm, yarn, Python, Go, Make.
 Nothing of it is executed. What changed is everything since the merge base with the main branch,
@@ -36,27 +38,17 @@ pub struct Args {
     path: PathBuf,
     #[command(flatten)]
     asked: Asked,
-    /// Plan as if this had happened: push, pull_request, tag, manual
-    #[arg(long, value_name = "EVENT", value_parser = event)]
-    event: Option<Event>,
-    /// Plan as if this branch was checked out
-    #[arg(long, value_name = "NAME")]
-    branch: Option<String>,
-}
-
-fn event(text: &str) -> Result<Event, String> {
-    let all: Vec<&str> = Event::ALL.iter().map(|it| it.name()).collect();
-    Event::from_name(text).ok_or_else(|| format!("known: {}", all.join(", ")))
+    /// The JSON Schema of the pipeline file, for editors, and nothing else
+    #[arg(long)]
+    schema: bool,
 }
 
 pub fn run(args: Args, terminal: &Terminal) -> Done {
-    if !args.path.exists() {
-        let what = format!("there is no {}", args.path.display());
-        return Err(Failure::new(Exit::NotFound, what));
+    if args.schema {
+        terminal.value(&delta_planner::schema());
+        return Ok(Exit::Ok);
     }
-    let (tree, _) = planning::locate(&args.path);
-    let facts = planning::facts_of(&tree, args.event, args.branch);
-    let planned = planning::plan(&args.path, &args.asked, facts)?;
+    let planned = planning::plan(&args.path, &args.asked)?;
     match terminal.json {
         true => terminal.value(&as_json(&planned)),
         false => show(&planned, terminal),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use delta_wire::api::{CancelRequest, QueueList, QueueView, RouteQueue};
 
+use super::token::path_part;
 use crate::clean;
 use crate::client::{self, Target};
 use crate::exit::Exit;
@@ -60,7 +61,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
         if let Some((queue, runner)) = &args.route {
             let runner = Some(runner.clone()).filter(|it| !it.is_empty());
-            let path = format!("/api/v1/queues/{queue}");
+            let path = format!("/api/v1/queues/{}", path_part(queue));
             let text = client.put_text(&path, &RouteQueue { runner }).await?;
             return tell(&text, terminal);
         }
@@ -119,7 +120,7 @@ pub async fn pause(args: Pause, terminal: &Terminal) -> Done {
         let request = CancelRequest {
             reason: args.reason.clone(),
         };
-        let path = format!("/api/v1/queues/{}/pause", args.queue);
+        let path = format!("/api/v1/queues/{}/pause", path_part(&args.queue));
         tell(&client.post_text(&path, &request).await?, terminal)
     })
     .await
@@ -127,7 +128,7 @@ pub async fn pause(args: Pause, terminal: &Terminal) -> Done {
 
 pub async fn resume(args: Resume, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let path = format!("/api/v1/queues/{}/resume", args.queue);
+        let path = format!("/api/v1/queues/{}/resume", path_part(&args.queue));
         let text = client.post_text(&path, &CancelRequest::default()).await?;
         tell(&text, terminal)
     })

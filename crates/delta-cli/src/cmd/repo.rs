@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use clap::{Subcommand, ValueEnum};
 use delta_wire::api::{ForgeName, ForkPolicy, PutRepository, RepositoryView};
 
-use super::secret;
 use super::token::path_part;
 use crate::clean;
 use crate::client::connect::{self, NoStore};
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::Done;
+use crate::given;
 use crate::table::{self, Cell};
 use crate::terminal::Terminal;
 
@@ -28,7 +28,8 @@ Names of secrets: STATUS_TOKEN may write statuses, CLONE may clone. Set them fir
   delta-ci secret set STATUS_TOKEN --kind token --file token
 
 Then let the forge deliver pushes and pull requests, as JSON, with the same secret, to the address
-that is printed. Adding a repository again changes it; without a secret it keeps the one it has.";
+that is printed. Adding a repository again changes what is named, and keeps the rest. To take
+something away from it, remove it and add it anew.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -54,7 +55,7 @@ enum Action {
     #[command(after_help = LIST_EXAMPLES)]
     List(List),
     /// Remove a repository
-    #[command(after_help = RM_EXAMPLES)]
+    #[command(after_help = RM_EXAMPLES, visible_alias = "rm")]
     Remove(Remove),
 }
 
@@ -83,11 +84,15 @@ struct Add {
     #[arg(long, value_name = "FILE")]
     webhook_secret_file: Option<PathBuf>,
     /// What becomes of pull requests from other repositories; they never get secrets
-    #[arg(long, value_name = "POLICY", default_value = "approve")]
-    forks: Forks,
+    /// [default: approve]
+    #[arg(long, value_name = "POLICY")]
+    forks: Option<Forks>,
     /// Let older runs of a pull request go on when it has a newer head
     #[arg(long)]
     no_supersede: bool,
+    /// End them, where a repository was added with --no-supersede
+    #[arg(long, conflicts_with = "no_supersede")]
+    supersede: bool,
     /// Who is told about the end of each run, by a webhook signed with --notify-secret
     #[arg(long, value_name = "URL", requires = "notify_secret")]
     notify_url: Option<String>,
@@ -155,8 +160,11 @@ async fn add(args: Add, terminal: &Terminal) -> Done {
     let file = args.webhook_secret_file.as_deref();
     let webhook_secret = match file {
         None => None,
-        Some(path) if path.as_os_str() == "-" => Some(secret::line(None, terminal)?),
-        Some(path) => Some(secret::line(Some(path), terminal)?),
+        Some(path) => {
+            let file = Some(path).filter(|path| path.as_os_str() != "-");
+            let again = "write the secret into the file of --webhook-secret-file";
+            Some(given::value(file, again, terminal)?)
+        }
     };
     let request = PutRepository {
         name: args.name,
@@ -171,12 +179,15 @@ async fn add(args: Add, terminal: &Terminal) -> Done {
         token: args.token,
         credential: args.credential,
         webhook_secret,
-        forks: match args.forks {
+        forks: args.forks.map(|it| match it {
             Forks::Approve => ForkPolicy::Approve,
             Forks::Run => ForkPolicy::Run,
             Forks::Ignore => ForkPolicy::Ignore,
+        }),
+        supersede: match (args.supersede, args.no_supersede) {
+            (false, false) => None,
+            (supersede, _) => Some(supersede),
         },
-        supersede: !args.no_supersede,
         notify_url: args.notify_url,
         notify_secret: args.notify_secret,
     };
@@ -188,10 +199,17 @@ async fn add(args: Add, terminal: &Terminal) -> Done {
             true => terminal.value(&view),
             false => {
                 let name = clean::text(&view.name);
+                let address = match view.webhook_url {
+                    Some(url) => url,
+                    None => format!("SERVER{}", view.webhook_path),
+                };
                 terminal.say(&format!(
-                    "{name} is registered; its forge delivers to SERVER{}",
-                    clean::text(&view.webhook_path)
+                    "{name} is registered; its forge delivers to {}",
+                    clean::text(&address)
                 ));
+                for warning in &view.warnings {
+                    terminal.say(&format!("warning: {}", clean::text(warning)));
+                }
             }
         }
         Ok(Exit::Ok)

@@ -7,12 +7,15 @@ use crate::client::{self, Target, find};
 use crate::exit::Exit;
 use crate::failure::Done;
 use crate::terminal::Terminal;
+use crate::words;
 
 const EXAMPLES: &str = "\
 Examples:
   delta-ci rerun latest                everything again
   delta-ci rerun latest --failed       only what did not succeed, and what needs it
-  delta-ci rerun latest --job unit     one job, and what needs it";
+  delta-ci rerun latest --job unit     one job, and what needs it
+
+Jobs that are not run again are kept: the new run has their results and artifacts.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -44,8 +47,13 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         } else {
             let view: RunView = client::read(&text)?;
             terminal.data(&clean::text(&view.summary.run_id));
+            let kept = view.jobs.iter().filter(|job| job.kept_from.is_some());
+            let kept = match kept.count() {
+                0 => String::new(),
+                number => format!(", {} kept", words::count(number as u64, "job")),
+            };
             terminal.say(&format!(
-                "run attempt {} of what {run} was; delta-ci show {} tells how it goes",
+                "run attempt {} of what {run} was{kept}; delta-ci show {} tells how it goes",
                 view.summary.run_attempt,
                 clean::text(&view.summary.run_id)
             ));

@@ -1,6 +1,9 @@
 //! `delta-ci run`: the jobs of a pipeline file, executed here, shown live. A whole server and a
 //! whole agent start inside this process for it, so that what works here works there.
 
+mod choose;
+mod secrets;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,23 +21,22 @@ use delta_core::requirement::{Capabilities, Requirement};
 use delta_core::{Settings, Span};
 use delta_planner::{Pipeline, PlannedJob};
 use delta_server::{Role, Server};
-use delta_wire::api::{CancelRequest, RunView};
+use delta_wire::api::{CancelRequest, RunView, SetSecret};
 use delta_wire::job_spec::IMAGE_REQUIREMENT;
-use delta_wire::states::RunOutcome;
 
-use super::{server, show};
+use super::server;
 use crate::clean;
 use crate::client::{self, Client, connect};
 use crate::embed::{self, Duties};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
 use crate::live::screen::Screen;
-use crate::live::watch;
+use crate::live::{summary, watch};
 use crate::planning::{self, Asked};
 use crate::signals::Stop;
-use crate::terminal::{Terminal, Tone};
+use crate::terminal::Terminal;
+use crate::words;
 use crate::worker::{self, Worker};
-use crate::{moment, words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,12 +44,16 @@ Examples:
   delta-ci run --all                   whatever changed
   delta-ci run examples/first          those of another folder
   delta-ci run --job unit              one job, and what it needs
-  delta-ci run --from unit             that job, and what waits for it
+  delta-ci run --from unit             that job and what waits for it; what it needs is not run
+  delta-ci run --event push --branch main    as if main had been pushed
   delta-ci run --in-place              on the tree itself, not on a copy
   delta-ci run --data ./.delta-ci      keep the history: delta-ci show latest
 
-Steps see the variables of your shell. Each job works on a copy of the tree, without what git
-ignores. The exit code is the run's outcome. Ctrl-C cancels, a second one forces.";
+Steps see the variables of your shell, and secrets are variables of it, too, unless --data names a
+folder that has them. Each job works on a copy of the tree as it is now, committed
+or not, without what git ignores. Conditions and triggers mean what they mean on a server; a job
+that is named runs whatever changed. The exit code is the run's outcome. Ctrl-C cancels, a second
+one forces.";
 
 /// How long a canceled job may take to stop, here where somebody waits for it.
 const CANCEL_DEADLINE: Span = Span::secs(10);
@@ -78,6 +84,9 @@ pub struct Args {
     from: Option<String>,
     #[command(flatten)]
     asked: Asked,
+    /// Print all that jobs print, on a terminal too; anywhere else that is always done
+    #[arg(long)]
+    logs: bool,
     /// Jobs at a time [default: as many as there are processors]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: Option<u32>,
@@ -97,6 +106,11 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         return Ok(Exit::Ok);
     }
     check_fit(&pipeline, &args.label).await?;
+    // A store that stays has secrets of its own, and must not come by others in passing.
+    let secrets = match &args.data {
+        Some(_) => Vec::new(),
+        None => secrets::from_shell(&pipeline, |name| std::env::var(name).ok())?,
+    };
     let temporary = tempfile::Builder::new()
         .prefix("delta-ci-")
         .tempdir()
@@ -107,7 +121,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         .unwrap_or_else(|| temporary.path().join("data"));
     let server = start_server(&data).await?;
     let names = pipeline.jobs.iter().map(|job| job.name.as_str());
-    let screen = Arc::new(Screen::new(terminal, names));
+    let screen = Arc::new(Screen::new(terminal, names, args.logs));
     let folders = Folders {
         tree,
         work: temporary.path().join("work"),
@@ -116,7 +130,12 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let started = start_agent(&args, &server, folders, Arc::clone(&screen)).await;
     let ended = match started {
         Ok(mut worker) => {
-            let ended = execute(&data, &pipeline, &mut worker, &screen, &mut stop, terminal).await;
+            let work = Work {
+                data: &data,
+                pipeline: &pipeline,
+                secrets: &secrets,
+            };
+            let ended = execute(work, &mut worker, &screen, &mut stop, terminal).await;
             worker.stop(Duration::ZERO);
             let _ = tokio::time::timeout(FORCED_PATIENCE, worker.ended()).await;
             ended
@@ -126,35 +145,44 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     screen.finish();
     server.shutdown().await;
     let view = ended?;
-    show_end(&view, terminal);
+    summary::show(&view, &screen, terminal);
     Ok(view.summary.outcome.map_or(Exit::Canceled, Exit::of))
 }
 
-/// The jobs that are to run. What is left out is said, with its reason.
+/// The jobs that are to run. What was assumed or found for it is said.
 fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
-    let (tree, _) = planning::locate(&args.path);
     let mut asked = args.asked.clone();
     // Whoever names a job wants it, whatever changed.
     let named = !args.job.is_empty() || args.from.is_some();
     asked.all |= named && asked.base.is_none();
-    let planned = planning::plan(&args.path, &asked, planning::facts_of(&tree, None, None))?;
-    let pipeline = planned.plan.to_pipeline();
+    let planned = planning::plan(&args.path, &asked)?;
     if planned.file.is_none() {
-        let count = pipeline.jobs.len();
-        terminal.say(&format!(
-            "found {count} jobs; {}; delta-ci plan says why",
-            clean::text(&planned.changed)
-        ));
+        let count = words::count(planned.plan.jobs.len() as u64, "job");
+        let changed = clean::text(&planned.changed);
+        terminal.say(&format!("found {count}; {changed}; delta-ci plan says why"));
     }
-    if pipeline.jobs.is_empty() {
+    let chosen = match &args.from {
+        Some(name) => choose::from(&planned.plan, name)?,
+        None => choose::jobs(&planned.plan, &args.job)?,
+    };
+    if chosen.pipeline.jobs.is_empty() {
         say_nothing(&planned, terminal);
-        return Ok(pipeline);
+    } else if !named && !planned.plan.omitted.is_empty() {
+        let count = words::count(planned.plan.omitted.len() as u64, "job");
+        terminal.say(&format!("{count} left out; delta-ci plan says why"));
     }
-    let pipeline = select(pipeline, &args.job)?;
-    match &args.from {
-        Some(name) => from(pipeline, name),
-        None => Ok(pipeline),
+    if !chosen.taken_as_passed.is_empty() {
+        let names = clean::text(&chosen.taken_as_passed.join(", "));
+        terminal.say(&format!("taken as passed, not executed: {names}"));
     }
+    for (job, of) in &chosen.without {
+        let (job, of) = (clean::text(job), clean::text(of));
+        let next = "with --in-place it finds what an earlier run left";
+        terminal.say(&format!("{job} goes without the artifacts of {of}; {next}"));
+    }
+    let mut pipeline = chosen.pipeline;
+    pipeline.tell(&planned.words);
+    Ok(pipeline)
 }
 
 /// All jobs are left out: that is a success, with its reasons (A14).
@@ -173,56 +201,6 @@ fn say_nothing(planned: &planning::Planned, terminal: &Terminal) {
         terminal.say(&format!("- {name}  {reason}"));
     }
     terminal.data("nothing to run; --all runs everything");
-}
-
-/// A job and everything that waits for it. What comes before is taken as done.
-fn from(mut pipeline: Pipeline, name: &str) -> Result<Pipeline, Failure> {
-    find(&pipeline, name)?;
-    let mut wanted = vec![name.to_owned()];
-    loop {
-        let waits = |job: &&PlannedJob| job.needs.iter().any(|need| wanted.contains(need));
-        let more = pipeline
-            .jobs
-            .iter()
-            .filter(|job| !wanted.contains(&job.name));
-        let more: Vec<String> = more.filter(waits).map(|job| job.name.clone()).collect();
-        if more.is_empty() {
-            break;
-        }
-        wanted.extend(more);
-    }
-    pipeline.jobs.retain(|job| wanted.contains(&job.name));
-    for job in &mut pipeline.jobs {
-        job.needs.retain(|need| wanted.contains(need));
-    }
-    Ok(pipeline)
-}
-
-fn find<'p>(pipeline: &'p Pipeline, name: &str) -> Result<&'p PlannedJob, Failure> {
-    pipeline.job(name).ok_or_else(|| {
-        let all: Vec<&str> = pipeline.jobs.iter().map(|job| job.name.as_str()).collect();
-        Failure::new(Exit::NotFound, format!("there is no job `{name}`"))
-            .because(format!("there is {}", all.join(", ")))
-    })
-}
-
-/// Only the named jobs and everything they need, in file order.
-fn select(pipeline: Pipeline, names: &[String]) -> Result<Pipeline, Failure> {
-    if names.is_empty() {
-        return Ok(pipeline);
-    }
-    let mut wanted: Vec<String> = Vec::new();
-    let mut open: Vec<String> = names.to_vec();
-    while let Some(name) = open.pop() {
-        let job = find(&pipeline, &name)?;
-        if !wanted.contains(&name) {
-            open.extend(job.needs.iter().cloned());
-            wanted.push(name);
-        }
-    }
-    let mut pipeline = pipeline;
-    pipeline.jobs.retain(|job| wanted.contains(&job.name));
-    Ok(pipeline)
 }
 
 /// Your own machine: what you may, your containers may.
@@ -359,20 +337,29 @@ async fn start_agent(
     Worker::start(wanted, screen)
 }
 
+/// What is to be executed, and where its server is.
+struct Work<'a> {
+    data: &'a Path,
+    pipeline: &'a Pipeline,
+    secrets: &'a [SetSecret],
+}
+
 /// Submits the run and stays with it to its end, or until it is told twice to stop.
 async fn execute(
-    data: &Path,
-    pipeline: &Pipeline,
+    work: Work<'_>,
     worker: &mut Worker,
     screen: &Screen,
     stop: &mut Stop,
     terminal: &Terminal,
 ) -> Result<RunView, Failure> {
-    let client = connect::beside(data)
+    let client = connect::beside(work.data)
         .await?
         .ok_or_else(|| Failure::new(Exit::Internal, "our own server does not answer"))?;
+    for secret in work.secrets {
+        client.post_text("/api/v1/secrets", secret).await?;
+    }
     let text = client
-        .post_text("/api/v1/runs", &pipeline.to_request())
+        .post_text("/api/v1/runs", &work.pipeline.to_request())
         .await?;
     let created: RunView = client::read(&text)?;
     let run = created.summary.run_id;
@@ -412,43 +399,9 @@ fn agent_gone(ended: Result<(), Failure>) -> Failure {
         .unwrap_or_else(|| Failure::new(Exit::Internal, "the agent ended before the run"))
 }
 
-fn show_end(view: &RunView, terminal: &Terminal) {
-    if terminal.json {
-        return terminal.value(view);
-    }
-    terminal.data("");
-    for line in show::jobs_table(view, terminal) {
-        terminal.data(&line);
-    }
-    let (word, tone) = match view.summary.outcome {
-        Some(outcome) => (outcome.as_str(), words::outcome_tone(outcome)),
-        None => (RunOutcome::Canceled.as_str(), Tone::Warn),
-    };
-    let took = moment::taken(
-        view.summary.started_at,
-        view.summary.ended_at,
-        moment::now(),
-    );
-    let id = clean::text(&view.summary.run_id);
-    let word = terminal.paint_out(tone, word);
-    terminal.data(&format!("{id}: {word} in {took}"));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn pipeline() -> Pipeline {
-        let text = b"jobs:\n  a: {steps: [x]}\n  b: {needs: [a], steps: [x]}\n  c: {steps: [x]}\n";
-        delta_planner::parse("f", text).unwrap()
-    }
-
-    #[test]
-    fn a_job_brings_what_it_needs() {
-        let selected = select(pipeline(), &["b".into()]).unwrap();
-        let names: Vec<&str> = selected.jobs.iter().map(|job| job.name.as_str()).collect();
-        assert_eq!(names, ["a", "b"]);
-    }
 
     #[tokio::test]
     async fn a_job_that_asks_for_more_than_this_machine_has_is_refused() {
@@ -458,23 +411,5 @@ mod tests {
         assert!(text.contains("job `a`"), "{text}");
         assert!(text.contains("the job requires gpu; here are"), "{text}");
         assert!(check_fit(&pipeline, &["gpu".into()]).await.is_ok());
-    }
-
-    #[test]
-    fn a_run_from_a_job_takes_what_waits_for_it() {
-        let text = b"jobs:\n  a: {steps: [x]}\n  b: {needs: [a], steps: [x]}\n  \
-                     c: {needs: [b], steps: [x]}\n  d: {steps: [x]}\n";
-        let rest = from(delta_planner::parse("f", text).unwrap(), "b").unwrap();
-        let names: Vec<&str> = rest.jobs.iter().map(|job| job.name.as_str()).collect();
-        assert_eq!(names, ["b", "c"]);
-        assert!(rest.jobs[0].needs.is_empty());
-        assert_eq!(rest.jobs[1].needs, ["b"]);
-    }
-
-    #[test]
-    fn a_job_that_is_not_there_is_named() {
-        let failure = select(pipeline(), &["d".into()]).unwrap_err();
-        assert_eq!(failure.exit, Exit::NotFound);
-        assert!(failure.text().contains("there is a, b, c"));
     }
 }

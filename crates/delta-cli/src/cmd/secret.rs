@@ -1,7 +1,6 @@
 //! `delta-ci secret`: set, list, remove and rotate secrets. A value comes from standard input or a
 //! file, never from an argument, and is never shown again.
 
-use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
@@ -13,12 +12,13 @@ use crate::client::connect::{self, NoStore};
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::given;
 use crate::moment;
 use crate::table::{self, Cell};
 use crate::terminal::Terminal;
 
-/// Bytes that are read: more than a value may have, so that the server can say so.
-const MAX_READ_BYTES: u64 = 256 * 1024;
+/// What to type when the value is empty.
+const SET_AGAIN: &str = "printf %s \"$VALUE\" | delta-ci secret set NAME, or --file FILE";
 
 const SET_EXAMPLES: &str = "\
 Examples:
@@ -35,8 +35,8 @@ A job gets it by naming it, in .delta-ci.yaml:
   checkout: { credential: CLONE }        for the checkout alone
   environment: production                which of several of one name
 
-Of several with one name the narrowest counts: one for the repository and the environment, then one
-for the repository, then one for the environment, then one for all. Untrusted runs get none.";
+Of several with one name the narrowest counts: one for the repository before one for the branch
+before one for the environment before one for all. Untrusted runs get none.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -69,7 +69,7 @@ enum Action {
     #[command(after_help = LIST_EXAMPLES)]
     List(List),
     /// Remove a secret
-    #[command(after_help = RM_EXAMPLES)]
+    #[command(after_help = RM_EXAMPLES, visible_alias = "remove")]
     Rm(Rm),
     /// Seal every secret anew with the server's first key
     #[command(after_help = ROTATE_EXAMPLES)]
@@ -82,6 +82,9 @@ struct Scope {
     /// Only for runs of this repository, as runs name it [default: all]
     #[arg(long, value_name = "URL")]
     repository: Option<String>,
+    /// Only for runs of this branch, never of a pull request [default: all]
+    #[arg(long, value_name = "NAME")]
+    branch: Option<String>,
     /// Only for jobs of this environment [default: all]
     #[arg(long, value_name = "NAME")]
     environment: Option<String>,
@@ -170,11 +173,16 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 
 async fn set(args: Set, terminal: &Terminal) -> Done {
     let kind = args.kind.kind();
-    let known_hosts = args.known_hosts.as_deref().map(read_file).transpose()?;
+    let known_hosts = args
+        .known_hosts
+        .as_deref()
+        .map(given::text_of)
+        .transpose()?;
     let request = SetSecret {
         name: args.name,
         value: value(args.file.as_deref(), kind, terminal)?,
         repository: args.scope.repository,
+        branch: args.scope.branch,
         environment: args.scope.environment,
         kind,
         username: args.username,
@@ -193,54 +201,13 @@ async fn set(args: Set, terminal: &Terminal) -> Done {
     .await
 }
 
-/// One line of a file or of standard input, that must not be empty.
-pub fn line(file: Option<&Path>, terminal: &Terminal) -> Result<String, Failure> {
-    value(file, SecretKind::Plain, terminal)
-}
-
-/// The value without the newline that editors and `echo` put behind a line. A key ends with one.
+/// The value as it is stored: a key ends with a newline.
 fn value(file: Option<&Path>, kind: SecretKind, terminal: &Terminal) -> Result<String, Failure> {
-    let mut text = match file {
-        Some(path) => read_file(path)?,
-        None => {
-            let mut input = std::io::stdin().lock();
-            if input.is_terminal() {
-                terminal.say("reading the value from this terminal; end it with Ctrl-D");
-            }
-            let mut text = String::new();
-            let read = input
-                .by_ref()
-                .take(MAX_READ_BYTES)
-                .read_to_string(&mut text);
-            read.map_err(|error| unreadable("standard input", &error))?;
-            text
-        }
-    };
-    let length = text.strip_suffix('\n').unwrap_or(&text).len();
-    text.truncate(length);
-    let length = text.strip_suffix('\r').unwrap_or(&text).len();
-    text.truncate(length);
+    let mut text = given::value(file, SET_AGAIN, terminal)?;
     if kind == SecretKind::SshKey {
         text.push('\n');
     }
-    match text.trim().is_empty() {
-        true => Err(Failure::new(Exit::Usage, "the value is empty")
-            .next("printf %s \"$VALUE\" | delta-ci secret set NAME, or --file FILE")),
-        false => Ok(text),
-    }
-}
-
-fn read_file(path: &Path) -> Result<String, Failure> {
-    let bad = |error: std::io::Error| unreadable(&path.display().to_string(), &error);
-    let file = std::fs::File::open(path).map_err(bad)?;
-    let mut text = String::new();
-    let read = file.take(MAX_READ_BYTES).read_to_string(&mut text);
-    read.map_err(bad)?;
     Ok(text)
-}
-
-fn unreadable(what: &str, error: &std::io::Error) -> Failure {
-    Failure::new(Exit::Usage, format!("{what} cannot be read as text")).because(error)
 }
 
 async fn list(client: &Client, terminal: &Terminal) -> Done {
@@ -263,13 +230,22 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
                 Cell::from(clean::text(&secret.name)),
                 Cell::from(secret.kind.as_str()),
                 Cell::from(all(&secret.repository)),
+                Cell::from(all(&secret.branch)),
                 Cell::from(all(&secret.environment)),
                 Cell::from(moment::relative(secret.updated_at, now)),
                 Cell::from(clean::text(&secret.updated_by)),
             ]
         })
         .collect();
-    let header = ["SECRET", "KIND", "REPOSITORY", "ENVIRONMENT", "SET", "BY"];
+    let header = [
+        "SECRET",
+        "KIND",
+        "REPOSITORY",
+        "BRANCH",
+        "ENVIRONMENT",
+        "SET",
+        "BY",
+    ];
     for line in table::render(terminal, &header, &rows) {
         terminal.data(&line);
     }
@@ -280,6 +256,7 @@ async fn remove(client: &Client, args: &Rm, terminal: &Terminal) -> Done {
     let mut path = format!("/api/v1/secrets/{}", path_part(&args.name));
     let scope = [
         ("repository", &args.scope.repository),
+        ("branch", &args.scope.branch),
         ("environment", &args.scope.environment),
     ];
     let mut sign = '?';

@@ -1,7 +1,8 @@
 //! `delta-ci show`: a run with its jobs, or a job with its attempts and leases.
 
-use delta_wire::api::{AttemptView, JobView, RunView};
+use delta_wire::api::{AttemptView, JobSummary, JobView, RunView};
 
+use super::planned;
 use crate::clean;
 use crate::client::find::{self, Found};
 use crate::client::{self, Target};
@@ -40,7 +41,14 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             terminal.value(&client::read::<serde_json::Value>(&text)?);
         } else {
             match &found {
-                Found::Run(_) => show_run(&client::read(&text)?, terminal),
+                Found::Run(id) => {
+                    show_run(&client::read(&text)?, terminal);
+                    let said = planned::of(client, id).await?;
+                    for (name, lines) in [("plan", said.faults()), ("left out", said.left_out())] {
+                        let facts: Vec<_> = lines.into_iter().map(|line| (name, line)).collect();
+                        show_facts(&facts, terminal);
+                    }
+                }
                 Found::Job(_) => show_job(&client::read(&text)?, terminal),
             }
             super::tests::in_short(client, &found, terminal).await?;
@@ -77,6 +85,11 @@ pub fn show_run(run: &RunView, terminal: &Terminal) {
     for (name, text) in texts {
         facts.extend(text.as_ref().map(|text| (name, clean::text(text))));
     }
+    let group = run.summary.concurrency.as_ref();
+    facts.extend(group.map(|it| ("group", words::group(it))));
+    for rerun in &run.reruns {
+        facts.push(("run again as", clean::text(rerun)));
+    }
     facts.extend(
         run.summary
             .cancel
@@ -95,28 +108,48 @@ pub fn show_run(run: &RunView, terminal: &Terminal) {
             .as_ref()
             .map(|why| ("why", clean::text(&why.message))),
     );
+    let untold = run.untold.as_deref();
+    facts.extend(untold.map(|why| ("not told", clean::text(why))));
     show_facts(&facts, terminal);
+    if run.jobs.is_empty() {
+        return;
+    }
     terminal.data("");
-    for line in jobs_table(run, terminal) {
+    let jobs: Vec<&JobSummary> = run.jobs.iter().collect();
+    for line in table_of(&jobs, Columns::All, terminal) {
         terminal.data(&line);
     }
 }
 
+/// How wide a table of jobs may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    All,
+    /// Without ids, which alone are half a line.
+    Narrow,
+}
+
 /// One line per job.
-pub fn jobs_table(run: &RunView, terminal: &Terminal) -> Vec<String> {
+pub fn table_of(jobs: &[&JobSummary], columns: Columns, terminal: &Terminal) -> Vec<String> {
     let now = moment::now();
-    let row = |job: &delta_wire::api::JobSummary| {
-        vec![
+    let mut header = vec!["JOB", "STATE", "ATTEMPTS", "TOOK", "NOTE"];
+    let row = |job: &&JobSummary| {
+        let mut row = vec![
             Cell::from(clean::text(&job.name)),
             words::job(job.state, job.required),
             Cell::from(job.attempts.to_string()),
             Cell::from(moment::taken(job.started_at, job.ended_at, now)),
             Cell::from(words::note(job)),
-            Cell::toned(clean::text(&job.job_id), Tone::Quiet),
-        ]
+        ];
+        if columns == Columns::All {
+            row.push(Cell::toned(clean::text(&job.job_id), Tone::Quiet));
+        }
+        row
     };
-    let rows: Vec<Vec<Cell>> = run.jobs.iter().map(row).collect();
-    let header = ["JOB", "STATE", "ATTEMPTS", "TOOK", "NOTE", "ID"];
+    let rows: Vec<Vec<Cell>> = jobs.iter().map(row).collect();
+    if columns == Columns::All {
+        header.push("ID");
+    }
     table::render(terminal, &header, &rows)
 }
 
@@ -140,6 +173,13 @@ fn show_job(job: &JobView, terminal: &Terminal) {
             facts.push((name, clean::text(&words.join(", "))));
         }
     }
+    let group = job.concurrency.as_ref();
+    facts.extend(group.map(|it| ("group", words::group(it))));
+    facts.extend(
+        job.kept_from
+            .as_ref()
+            .map(|id| ("kept from", clean::text(id))),
+    );
     facts.extend(
         job.cause
             .as_ref()

@@ -1,10 +1,12 @@
-//! `delta-ci why`: why a job waits, why it ran again, when it must end. The server's own matcher
-//! and policy give the answers; this only prints them.
+//! `delta-ci why`: why a job waits, why it ran again, when it must end; of a run without jobs, why
+//! it has none. The server's own matcher and policy give the answers; this only prints them.
 
-use delta_wire::api::{AttemptView, JobView};
+use delta_wire::api::{AttemptView, JobView, RunView};
 
+use super::planned;
 use crate::clean;
-use crate::client::{self, Target, find};
+use crate::client::find::{self, Found};
+use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::Done;
 use crate::terminal::{Terminal, Tone};
@@ -14,12 +16,13 @@ const EXAMPLES: &str = "\
 Examples:
   delta-ci why latest/unit
   delta-ci why job_0197f3c4_2
+  delta-ci why run_0197f3c4            a run that waits for its plan, or has none
   delta-ci why latest/unit --json | jq .why.code";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A job: its id or the beginning of it, RUN/NAME, or a run with one job
+    /// A job: its id or the beginning of it, RUN/NAME, or a run with one job or none
     job: String,
     #[command(flatten)]
     target: Target,
@@ -27,6 +30,12 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
+        if let Found::Run(id) = find::any(client, &args.job).await? {
+            let view: RunView = client.get(&format!("/api/v1/runs/{id}")).await?;
+            if view.jobs.is_empty() {
+                return of_run(client, &view, terminal).await;
+            }
+        }
         let id = find::job(client, &args.job).await?;
         let text = client.get_text(&format!("/api/v1/jobs/{id}")).await?;
         let job: JobView = client::read(&text)?;
@@ -46,6 +55,34 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         Ok(Exit::Ok)
     })
     .await
+}
+
+/// Why a run has no jobs: it waits for somebody or for its plan, or the plan came to nothing.
+async fn of_run(client: &Client, run: &RunView, terminal: &Terminal) -> Done {
+    let it = &run.summary;
+    let said = planned::of(client, &it.run_id).await?;
+    if terminal.json {
+        terminal.value(&serde_json::json!({
+            "run_id": it.run_id,
+            "state": it.state,
+            "cause": it.cause,
+            "why": it.why,
+            "plan_error": said.error,
+            "must_end_by": it.must_end_by,
+        }));
+        return Ok(Exit::Ok);
+    }
+    let state = words::run(it.state, it.outcome);
+    let tone = state.tone.unwrap_or(Tone::Quiet);
+    let state = terminal.paint_out(tone, &state.text);
+    terminal.data(&format!("{} is {state}", clean::text(&it.run_id)));
+    let why = it.why.as_ref().map(|why| clean::text(&why.message));
+    let cause = it.cause.as_deref().map(sentence);
+    let lines = why.into_iter().chain(cause).chain(said.faults());
+    for line in lines.chain(said.left_out()) {
+        terminal.data(&format!("  {line}"));
+    }
+    Ok(Exit::Ok)
 }
 
 fn show(job: &JobView, terminal: &Terminal) {

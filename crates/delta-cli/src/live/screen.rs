@@ -1,9 +1,11 @@
-//! Lines about attempts as the agent in this process reports them, and a status line on a terminal.
+//! The screen of `delta-ci run`. On a terminal a board of all jobs that is drawn again and again,
+//! never higher than the terminal; anywhere else plain lines, each with its job in front.
 //!
 //! What jobs print goes to stdout, everything else to stderr.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use delta_agent::executor::{Ended, Identity, Outcome};
@@ -11,6 +13,7 @@ use delta_agent::progress::{Observer, Progress};
 use delta_wire::api::JobSummary;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use super::board::{Board, Size, ended};
 use crate::clean::{self, Colours};
 use crate::terminal::{self, Terminal, Tone};
 use crate::{moment, words};
@@ -18,69 +21,98 @@ use crate::{moment, words};
 /// Names longer than this are not padded to one column: the lines would have no room left.
 const MAX_NAME_COLUMN: usize = 20;
 
-/// How often the status line moves.
-const TICK: Duration = Duration::from_millis(120);
+/// How often the board is drawn: often enough to look alive, seldom enough to cost nothing.
+const TICK: Duration = Duration::from_millis(150);
 
-/// The screen of `delta-ci run`.
+/// Whether what jobs print is shown as it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Output {
+    Printed,
+    /// Only on the board, as last lines.
+    Folded,
+}
+
+/// What is seen of a run while it happens.
 pub struct Screen {
     terminal: Terminal,
     column: usize,
-    bar: Option<ProgressBar>,
-    running: Mutex<BTreeMap<String, Instant>>,
+    output: Output,
+    board: Arc<Mutex<Board>>,
+    /// Only where somebody sees it move.
+    drawn: Mutex<Option<Drawn>>,
+    live: bool,
 }
 
 impl Screen {
-    /// `names` are those of all jobs, for the width of the first column.
-    pub fn new<'a>(terminal: &Terminal, names: impl Iterator<Item = &'a str>) -> Screen {
+    /// `names` are those of all jobs; `logs` when everything is to be printed on a terminal, too.
+    pub fn new<'a>(
+        terminal: &Terminal,
+        names: impl ExactSizeIterator<Item = &'a str>,
+        logs: bool,
+    ) -> Screen {
+        let live = terminal.live();
+        let total = names.len();
+        // A board of one job says less than what the job prints.
+        let output = match live && terminal.out_is_terminal() && total > 1 && !logs {
+            true => Output::Folded,
+            false => Output::Printed,
+        };
         let widest = names.map(|name| name.chars().count()).max().unwrap_or(0);
+        let board = Arc::new(Mutex::new(Board::new(total, Instant::now())));
+        let drawn = live.then(|| Drawn::start(terminal, Arc::clone(&board)));
         Screen {
             terminal: terminal.clone(),
             column: widest.min(MAX_NAME_COLUMN),
-            bar: status_line(terminal),
-            running: Mutex::new(BTreeMap::new()),
+            output,
+            board,
+            drawn: Mutex::new(drawn),
+            live,
         }
-    }
-
-    /// How many jobs are over, for the status line.
-    pub fn standing(&self, jobs: &[JobSummary]) {
-        let Some(bar) = &self.bar else { return };
-        let over = jobs.iter().filter(|job| words::is_over(job.state)).count();
-        let running: Vec<String> = self.lock().keys().cloned().collect();
-        let mut message = format!("{over} of {} jobs done", jobs.len());
-        if !running.is_empty() {
-            message.push_str(&format!(", running: {}", running.join(", ")));
-        }
-        bar.set_message(message);
     }
 
     /// A job has come to its end.
     pub fn resolved(&self, job: &JobSummary) {
+        self.board().resolved(job);
+        if self.live {
+            return;
+        }
         let tone = words::job_tone(job.state, job.required);
-        let state = self.terminal.paint_err(tone, job.state.as_str());
-        let mut line = state;
-        if let (Some(from), Some(to)) = (job.started_at, job.ended_at) {
-            line.push_str(&format!(" in {}", moment::short(moment::between(from, to))));
-        }
-        let note = words::note(job);
-        if !note.is_empty() {
-            line.push_str(&format!(" ({note})"));
-        }
+        let line = self.terminal.paint_err(tone, &ended(job));
         self.say(&clean::text(&job.name), &line);
     }
 
+    /// The last lines that a job printed.
+    pub fn last_lines(&self, name: &str) -> Vec<String> {
+        let board = self.board();
+        board.last_lines(name).map(str::to_owned).collect()
+    }
+
+    /// What jobs printed has not been shown.
+    pub fn folded(&self) -> bool {
+        self.output == Output::Folded
+    }
+
+    /// Takes the board away. What follows is a summary.
     pub fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
+        let drawn = self
+            .drawn
+            .lock()
+            .unwrap_or_else(|it| it.into_inner())
+            .take();
+        drop(drawn);
     }
 
     fn say(&self, name: &str, line: &str) {
+        if self.live {
+            return;
+        }
         let name = self.terminal.paint_err(Tone::Strong, &self.pad(name));
         self.terminal.say(&format!("{name}   {line}"));
     }
 
     fn output(&self, name: &str, line: &[u8]) {
-        if self.terminal.json {
+        self.board().output(name, line);
+        if self.terminal.json || self.folded() {
             return;
         }
         let colours = match self.terminal.colour_out() {
@@ -99,10 +131,8 @@ impl Screen {
 
     fn ended(&self, job: &Identity, ended: &Ended) {
         let name = clean::text(&job.job_name);
-        let started = self.lock().remove(&name);
-        let took = started
-            .map(|at| moment::short(at.elapsed()))
-            .unwrap_or_default();
+        let took = self.board().stopped(&name, Instant::now());
+        let took = took.map(moment::short).unwrap_or_default();
         if ended.outcome != Outcome::Succeeded {
             let summary = clean::text(&ended.summary);
             let line = format!("attempt {} ended after {took}: {summary}", job.attempt);
@@ -110,10 +140,8 @@ impl Screen {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Instant>> {
-        self.running
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    fn board(&self) -> MutexGuard<'_, Board> {
+        locked(&self.board)
     }
 }
 
@@ -122,14 +150,15 @@ impl Observer for Screen {
         match progress {
             Progress::Started { job } => {
                 let name = clean::text(&job.job_name);
-                self.lock().insert(name.clone(), Instant::now());
+                self.board().started(&name, job.attempt, Instant::now());
                 self.say(&name, &format!("attempt {} started", job.attempt));
             }
             Progress::Step { job, text, .. } => {
-                let first = text.lines().next().unwrap_or_default();
-                let step = format!("$ {}", clean::text(first));
-                let step = self.terminal.paint_err(Tone::Quiet, &step);
-                self.say(&clean::text(&job.job_name), &step);
+                let first = clean::text(text.lines().next().unwrap_or_default());
+                let name = clean::text(&job.job_name);
+                self.board().step(&name, &first);
+                let step = self.terminal.paint_err(Tone::Quiet, &format!("$ {first}"));
+                self.say(&name, &step);
             }
             Progress::Output { job, line } => self.output(&clean::text(&job.job_name), line),
             Progress::Ended { job, ended } => self.ended(job, ended),
@@ -137,16 +166,60 @@ impl Observer for Screen {
     }
 }
 
-fn status_line(terminal: &Terminal) -> Option<ProgressBar> {
-    if !terminal.live() {
-        return None;
+fn locked(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
+    board
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// The board on the terminal, drawn by a thread of its own until this is dropped.
+struct Drawn {
+    bar: ProgressBar,
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drawn {
+    fn start(terminal: &Terminal, board: Arc<Mutex<Board>>) -> Drawn {
+        let bar = terminal::bars().add(ProgressBar::new_spinner());
+        if let Ok(style) = ProgressStyle::with_template("{msg}") {
+            bar.set_style(style);
+        }
+        let (stop, stopped) = sync_channel(1);
+        let (terminal, drawn) = (terminal.clone(), bar.clone());
+        let thread = std::thread::spawn(move || {
+            while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                drawn.set_message(picture(&terminal, &board));
+            }
+        });
+        Drawn {
+            bar,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
-    let bar = terminal::bars().add(ProgressBar::new_spinner());
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
-        bar.set_style(style);
+}
+
+impl Drop for Drawn {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It panicked: there is a board less, and a run like any other.
+            let _ = thread.join();
+        }
+        self.bar.finish_and_clear();
     }
-    bar.enable_steady_tick(TICK);
-    Some(bar)
+}
+
+/// The board as it is now, in colour, for the terminal as large as it is now.
+fn picture(terminal: &Terminal, board: &Mutex<Board>) -> String {
+    let size = Size::of_screen(terminal::size());
+    let lines = locked(board).render(size, Instant::now());
+    let lines = lines.iter().map(|line| match line.tone {
+        Some(tone) => terminal.paint_err(tone, &line.text),
+        None => line.text.clone(),
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// One line when an attempt begins and one when it ends: for agents that run for a long time.

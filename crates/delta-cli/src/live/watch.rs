@@ -26,7 +26,6 @@ pub async fn until_over(client: &Client, run: &str, screen: &Screen) -> Result<R
                 screen.resolved(job);
             }
         }
-        screen.standing(&view.jobs);
         if view.summary.outcome.is_some() {
             return Ok(view);
         }

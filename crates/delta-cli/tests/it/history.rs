@@ -103,9 +103,24 @@ fn a_rerun_names_the_run_it_repeats() {
         .as_array()
         .unwrap()
         .iter()
+        .filter(|job| job["kept_from"].is_null())
         .filter_map(|job| job["name"].as_str())
         .collect();
     assert_eq!(jobs, ["unit"]);
+    let shown = place.say("show latest").expect(0).stdout;
+    let kept = first["jobs"][1]["job_id"].as_str().unwrap();
+    assert!(shown.contains(&format!("kept from {kept}")), "{shown}");
+    let log = place.say("logs latest/other").expect(0).stdout;
+    assert_eq!(
+        log, "--- step 1: echo fine\nfine\n",
+        "the log is that of the job it was kept from"
+    );
+    let old = first["run_id"].as_str().unwrap();
+    let shown = place.delta(["show", old]).expect(0).stdout;
+    let new = again["run_id"].as_str().unwrap();
+    assert!(shown.contains(&format!("run again as  {new}")), "{shown}");
+    let slip = place.say("rerun latest --job unti").expect(8);
+    assert!(slip.stderr.contains("has not ended"), "{}", slip.stderr);
     // It waits for an agent, and says so; then it is canceled.
     place.say("why latest/unit").expect(0);
     place.say("cancel latest").expect(0);

@@ -1,11 +1,8 @@
 //! Repositories without a pipeline file: planned, written down, and executed for real.
 
-use std::path::Path;
-use std::process::Command;
-
 use serde_json::Value;
 
-use crate::support::{Place, Ran, workspace};
+use crate::support::{Place, Ran, git, workspace};
 
 /// The files of a fixture, in a folder of their own.
 fn repository(name: &str) -> Place {
@@ -19,18 +16,6 @@ fn repository(name: &str) -> Place {
         std::fs::write(path, format!("{}\n", text.trim_end_matches('\n'))).expect("a file");
     }
     place
-}
-
-fn git(folder: &Path, arguments: &[&str]) {
-    let output = Command::new("git")
-        .arg("-C")
-        .arg(folder)
-        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
-        .args(arguments)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .output()
-        .expect("git");
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
 /// A checkout with one commit on `main`.
@@ -137,6 +122,15 @@ fn a_folder_with_nothing_to_run_says_what_was_looked_for() {
             assert!(ran.stderr.contains(words), "{words}: {}", ran.stderr);
         }
     }
+    git(place.path(), &["init", "-q"]);
+    let below = place.path().join("below");
+    std::fs::create_dir_all(&below).expect("a folder");
+    let alone = place.say("plan below").expect(5).stderr;
+    assert!(alone.contains("write .delta-ci.yaml"), "{alone}");
+    let file = "jobs: {build: {steps: [make]}}";
+    std::fs::write(place.path().join(".delta-ci.yaml"), file).expect("a file");
+    let told = place.say("plan below").expect(5).stderr;
+    assert!(told.contains(".delta-ci.yaml is above"), "{told}");
 }
 
 #[test]
@@ -152,6 +146,35 @@ fn what_init_writes_is_what_was_planned() {
     place.say("init --force").expect(0);
     let file = std::fs::read_to_string(place.path().join(".delta-ci.yaml")).expect("written");
     assert_eq!(place.say("init --print").expect(0).stdout, file);
+}
+
+#[test]
+fn what_init_writes_leaves_out_what_discovery_leaves_out() {
+    let place = checkout("monorepo");
+    place.say("init").expect(0);
+    let file = std::fs::read_to_string(place.path().join(".delta-ci.yaml")).expect("written");
+    let condition = "    if: 'changed(\".delta-ci.yaml\", \"Makefile\", \"web\")'\n";
+    assert!(file.contains(condition), "{file}");
+    git(place.path(), &["add", "-A"]);
+    git(place.path(), &["commit", "-q", "-m", "two"]);
+    git(place.path(), &["checkout", "-q", "-b", "topic"]);
+    std::fs::write(place.path().join("web/src/index.js"), "// x\n").expect("a file");
+    let view = place.say("--json plan").expect(0).json();
+    let jobs = view["run"]["jobs"].as_array().cloned().unwrap_or_default();
+    let names: Vec<&str> = jobs.iter().filter_map(|it| it["name"].as_str()).collect();
+    assert_eq!(names, ["lint-web", "test-web", "build"], "{view}");
+    let reason = view["omitted"][0]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("nothing changed under"), "{view}");
+}
+
+#[test]
+fn the_schema_that_is_printed_is_the_one_that_is_published() {
+    let printed = Place::new().say("plan --schema").expect(0);
+    let published = workspace().join("protocol/pipeline/v1.schema.json");
+    assert_eq!(
+        printed.stdout,
+        std::fs::read_to_string(published).expect("a schema")
+    );
 }
 
 #[test]
@@ -185,7 +208,7 @@ fn a_change_narrows_the_plan_and_every_reason_is_said() {
 
 #[test]
 fn a_change_of_documentation_is_a_success_without_jobs() {
-    let place = checkout("monorepo");
+    let place = checkout("documentation-only");
     git(place.path(), &["checkout", "-q", "-b", "topic"]);
     std::fs::write(place.path().join("docs/guide.md"), "# More\n").expect("a file");
     let ran = place.say("run").expect(0);
@@ -205,7 +228,7 @@ fn a_monorepo_is_made_and_planned_by_the_bench() {
     let ran = Place::new()
         .say("--json bench plan --packages 40 --files 400")
         .expect(0);
-    assert_eq!(ran.stdout.lines().count(), 4, "{}", ran.shown());
+    assert_eq!(ran.stdout.lines().count(), 5, "{}", ran.shown());
     for line in ran.stdout.lines() {
         let told: Value = serde_json::from_str(line).expect("JSON");
         assert!(told["jobs"].as_u64().is_some_and(|it| it > 0), "{line}");

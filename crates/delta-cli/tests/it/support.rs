@@ -26,6 +26,11 @@ pub fn workspace() -> PathBuf {
     crates.canonicalize().expect("the workspace exists")
 }
 
+/// Runs git in a folder, as nobody in particular.
+pub fn git(folder: &Path, arguments: &[&str]) {
+    delta_testkit::git::git(folder, arguments).expect("git");
+}
+
 /// A folder to work in, and what was said there.
 pub struct Place {
     pub folder: TempDir,

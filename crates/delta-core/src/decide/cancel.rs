@@ -60,7 +60,7 @@ pub(super) fn every_job(work: &mut Work, cause: Cause, by: &Text) -> Result<(), 
     settle::run_settled(work)
 }
 
-fn one(work: &mut Work, id: AttemptId, cause: Cause, by: &Text) -> Result<(), Stop> {
+pub(super) fn one(work: &mut Work, id: AttemptId, cause: Cause, by: &Text) -> Result<(), Stop> {
     let state = work.attempt(id)?.state;
     if state.is_final() || state == AttemptState::CancelRequested {
         return Ok(());

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Stop, Work, settle};
+use super::{Stop, Work, settle, turn};
 use crate::attempt::AttemptEvent;
 use crate::cause::Cause;
-use crate::command::{NewJob, NewRun, Refusal, Reply};
+use crate::command::{Kept, NewJob, NewRun, Refusal, Reply};
 use crate::fact::Fact;
-use crate::job::Job;
-use crate::run::{Run, RunEvent, RunState};
+use crate::job::{Job, Resolution};
+use crate::run::{Run, RunEvent, RunSettings, RunState};
 use crate::world::Want;
 
 pub(super) fn create_run(work: &mut Work, new: &NewRun) -> Result<Reply, Stop> {
@@ -47,6 +47,7 @@ pub(super) fn create_run(work: &mut Work, new: &NewRun) -> Result<Reply, Stop> {
         live_jobs: 0,
         required_failed: 0,
         required_canceled: 0,
+        place: None,
     })))?;
     work.move_run(RunEvent::PlanningStarted, None)?;
     match &new.jobs {
@@ -55,7 +56,7 @@ pub(super) fn create_run(work: &mut Work, new: &NewRun) -> Result<Reply, Stop> {
             fail_plan(work, Cause::EmptyPlan)?;
         }
         Some(jobs) => {
-            plan(work, jobs)?;
+            plan(work, jobs, None)?;
         }
     }
     Ok(Reply::Created {
@@ -98,10 +99,19 @@ fn held_by(work: &Work, new: &NewRun) -> Result<Option<crate::RunId>, Stop> {
     Ok(until.filter(|until| work.now() < *until).map(|_| *run))
 }
 
-pub(super) fn plan(work: &mut Work, jobs: &[NewJob]) -> Result<Reply, Stop> {
-    let state = work.run()?.state;
+pub(super) fn plan(
+    work: &mut Work,
+    jobs: &[NewJob],
+    settings: Option<&RunSettings>,
+) -> Result<Reply, Stop> {
+    let run = work.run()?;
+    let state = run.state;
     if state != RunState::Planning {
         return Err(wrong_state(state, "a plan"));
+    }
+    let known = run.header.settings();
+    if let Some(settings) = settings.filter(|settings| **settings != known) {
+        work.emit(Fact::RunConfigured(settings.clone()))?;
     }
     create_jobs(work, jobs)?;
     work.move_run(RunEvent::Planned, None)?;
@@ -117,11 +127,14 @@ pub(super) fn plan(work: &mut Work, jobs: &[NewJob]) -> Result<Reply, Stop> {
         settle::publish_outcome(work)?;
         return Ok(Reply::Done { changed: true });
     }
+    if work.run()?.header.concurrency.is_some() {
+        work.emit(Fact::LineEntered { job: 0 })?;
+    }
     let now = work.now();
-    for (n, job) in (1..).zip(jobs) {
+    for (n, job) in (1..).zip(jobs).filter(|(_, job)| job.kept.is_none()) {
         let due = job.policy.not_before.is_none_or(|at| at <= now);
-        if job.policy.needs.is_empty() && due {
-            work.move_attempt(work.run.job(n).attempt(1), AttemptEvent::Published, None)?;
+        if work.job(work.run.job(n))?.waiting_on == 0 && due {
+            turn::ready(work, work.run.job(n))?;
         }
     }
     Ok(Reply::Done { changed: true })
@@ -129,11 +142,13 @@ pub(super) fn plan(work: &mut Work, jobs: &[NewJob]) -> Result<Reply, Stop> {
 
 fn create_jobs(work: &mut Work, jobs: &[NewJob]) -> Result<(), Stop> {
     let dependents = dependents_of(jobs)?;
+    check_kept(jobs)?;
+    let unmet = |need: &&u32| jobs[**need as usize - 1].kept.is_none();
     for ((n, job), dependents) in (1u32..).zip(jobs).zip(dependents) {
         work.emit(Fact::JobCreated(Box::new(Job {
             id: work.run.job(n),
             name: job.name.clone(),
-            waiting_on: job.policy.needs.len() as u32,
+            waiting_on: job.policy.needs.iter().filter(unmet).count() as u32,
             policy: Arc::new(job.policy.clone()),
             spec: job.spec,
             dependents: dependents.into(),
@@ -141,7 +156,54 @@ fn create_jobs(work: &mut Work, jobs: &[NewJob]) -> Result<(), Stop> {
             resolution: None,
             cause: None,
             ended_at: None,
+            kept: job.kept.map(|kept| kept.job),
+            place: None,
         })))?;
+    }
+    for (n, kept) in (1u32..).zip(jobs.iter().map(|job| job.kept)) {
+        if let Some(kept) = kept {
+            keep(work, n, kept)?;
+        }
+    }
+    Ok(())
+}
+
+/// A job that ends as it was made: as it ended in the run before.
+fn keep(work: &mut Work, n: u32, kept: Kept) -> Result<(), Stop> {
+    let event = match kept.resolution {
+        Resolution::Succeeded => AttemptEvent::Kept,
+        Resolution::Failed => AttemptEvent::KeptFailed,
+        Resolution::Canceled => AttemptEvent::Dropped,
+    };
+    work.move_attempt(work.run.job(n).attempt(1), event, kept.cause)?;
+    work.emit(Fact::JobResolved {
+        job: n,
+        resolution: kept.resolution,
+        cause: kept.cause,
+    })
+}
+
+/// Nothing runs on a need that was never met, nothing is kept whose need runs again, and something
+/// is left to run.
+fn check_kept(jobs: &[NewJob]) -> Result<(), Stop> {
+    if !jobs.is_empty() && jobs.iter().all(|job| job.kept.is_some()) {
+        return Err(Refusal::BadPlan("every job is kept: nothing is left to run".into()).into());
+    }
+    for job in jobs {
+        let needs = job.policy.needs.iter().map(|n| &jobs[*n as usize - 1]);
+        for need in needs {
+            let met = need
+                .kept
+                .map(|it| it.resolution.meets_needs(need.policy.required));
+            let fits = match job.kept {
+                Some(_) => met.is_some(),
+                None => met != Some(false),
+            };
+            if !fits {
+                let why = format!("job {} does not fit its need {}", job.name, need.name);
+                return Err(Refusal::BadPlan(why).into());
+            }
+        }
     }
     Ok(())
 }

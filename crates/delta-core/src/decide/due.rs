@@ -4,7 +4,7 @@
 //! reason, or finds nothing and changes nothing. Also here: leases the server takes back.
 
 use super::hold::{job_deadline, stale};
-use super::{Stop, Work, cancel, create, settle};
+use super::{Stop, Work, cancel, create, settle, turn};
 use crate::attempt::{AttemptEvent, AttemptState};
 use crate::cause::Cause;
 use crate::command::{LeaseProof, Reply};
@@ -65,8 +65,11 @@ fn publish_when_due(work: &mut Work, id: AttemptId) -> Result<Reply, Stop> {
     if !due || work.job(id.job)?.waiting_on > 0 || !work.run()?.state.takes_work() {
         return Ok(NOTHING);
     }
-    work.move_attempt(id, AttemptEvent::Published, None)?;
-    Ok(CHANGED)
+    let before = work.facts.len();
+    turn::ready(work, id.job)?;
+    Ok(Reply::Done {
+        changed: work.facts.len() > before,
+    })
 }
 
 /// The holder did not answer the cancel in time (SM-51 … SM-53). What it streamed is kept.
@@ -203,7 +206,10 @@ pub(super) fn run(work: &mut Work) -> Result<Reply, Stop> {
             create::fail_plan(work, Cause::PlanTimeout)
         }
         RunState::Planning => create::fail_plan(work, Cause::PlanTimeout),
-        RunState::Queued => nobody_came(work, Cause::NoAgent),
+        RunState::Queued => {
+            let cause = waited_for(work)?;
+            nobody_came(work, cause)
+        }
         RunState::Running => run_timeout(work),
         _ => Ok(NOTHING),
     }
@@ -212,9 +218,40 @@ pub(super) fn run(work: &mut Work) -> Result<Reply, Stop> {
 /// RQ-45: a function of a runner that no agent has fails at once.
 pub(super) fn give_up(work: &mut Work, cause: Cause) -> Result<Reply, Stop> {
     match work.run()?.state {
-        RunState::Queued => nobody_came(work, cause),
+        RunState::Queued => {
+            publish_early(work)?;
+            nobody_came(work, cause)
+        }
         _ => Ok(NOTHING),
     }
+}
+
+/// Nothing waits for its moment any more: it would be dropped, and not have failed.
+fn publish_early(work: &mut Work) -> Result<(), Stop> {
+    for id in work.live_jobs()? {
+        let current = work.job(id)?.current();
+        if work.attempt(current)?.state == AttemptState::Created && work.job(id)?.waiting_on == 0 {
+            work.move_attempt(current, AttemptEvent::Published, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// What a run that was never granted has waited for: an agent, or others of a group.
+fn waited_for(work: &Work) -> Result<Cause, Stop> {
+    let mut in_line = work.run()?.waits_for_turn();
+    for id in work.live_jobs()? {
+        let job = work.job(id)?;
+        if work.attempt(job.current())?.state == AttemptState::Queued {
+            return Ok(Cause::NoAgent);
+        }
+        in_line |= job.waits_for_turn();
+    }
+    Ok(if in_line {
+        Cause::NoTurn
+    } else {
+        Cause::NoAgent
+    })
 }
 
 /// A33: no grant within the waiting limit, or none to be expected.

@@ -10,6 +10,7 @@ mod due;
 mod finish;
 mod hold;
 mod settle;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,6 +20,7 @@ use crate::attempt::{Attempt, AttemptEvent};
 use crate::cause::Cause;
 use crate::command::{Command, Context, LeaseProof, Refusal, Reply};
 use crate::fact::{Ending, Fact, Record, Unfit};
+use crate::group::Members;
 use crate::id::{AttemptId, JobId, RunId};
 use crate::job::Job;
 use crate::lease::{Lease, LeaseEvent, Stale};
@@ -66,7 +68,7 @@ pub fn decide(world: &World, command: &Command, context: &Context) -> Result<Dec
     let mut work = Work::new(world, context, command.run());
     let reply = match command {
         Command::CreateRun(new) => create::create_run(&mut work, new),
-        Command::Plan { jobs, .. } => create::plan(&mut work, jobs),
+        Command::Plan { jobs, settings, .. } => create::plan(&mut work, jobs, settings.as_ref()),
         Command::FailPlan { cause, .. } => create::fail_plan(&mut work, *cause),
         Command::Grant {
             attempt,
@@ -113,6 +115,7 @@ pub fn decide(world: &World, command: &Command, context: &Context) -> Result<Dec
         Command::Decline { proof } => due::decline(&mut work, proof),
         Command::CancelRun { cause, by, .. } => cancel::run(&mut work, *cause, by),
         Command::CancelJob { job, cause, by } => cancel::job(&mut work, *job, *cause, by),
+        Command::TakeTurn { member } => turn::take(&mut work, *member),
         Command::Revoke { lease, why } => due::revoke(&mut work, *lease, *why),
         Command::AttemptDue { attempt } => due::attempt(&mut work, *attempt),
         Command::RunDue { .. } => due::run(&mut work),
@@ -228,6 +231,12 @@ impl<'w> Work<'w> {
             }
         }
         Ok(live)
+    }
+
+    /// The members of a group as they were before this decision.
+    fn group(&self, key: &crate::Digest) -> Result<&Members, Stop> {
+        let known = self.world.groups.get(key);
+        known.ok_or(Stop::Missing(Want::Group(*key)))
     }
 
     fn move_run(&mut self, event: RunEvent, cause: Option<Cause>) -> Result<(), Stop> {

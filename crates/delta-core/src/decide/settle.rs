@@ -1,6 +1,6 @@
 //! What follows when something ends: retry or resolution, dependents, the run (R6 … R11, J11).
 
-use super::{Stop, Work, cancel};
+use super::{Stop, Work, cancel, turn};
 use crate::attempt::{AttemptEvent, AttemptState};
 use crate::cause::Cause;
 use crate::command::{Refusal, Reply};
@@ -69,6 +69,9 @@ pub(super) fn resolve(
     let stopped = work.run()?.cancel.as_ref().map(|cancel| cancel.cause);
     let drop_cause = stopped.unwrap_or(Cause::DependencyFailed);
     let mut ended = vec![id];
+    if resolution == Resolution::Failed {
+        ended.extend(stop_the_matrix(work, id)?);
+    }
     while let Some(done) = ended.pop() {
         let job = work.job(done)?;
         let (met, dependents) = (job.meets_needs(), job.dependents.clone());
@@ -97,7 +100,7 @@ fn need_met(work: &mut Work, id: JobId) -> Result<(), Stop> {
     let (ready, current) = (job.waiting_on == 0, job.current());
     let waiting = work.attempt(current)?.state == AttemptState::Created;
     if ready && waiting && work.run()?.state.takes_work() {
-        work.move_attempt(current, AttemptEvent::Published, None)?;
+        turn::ready(work, id)?;
     }
     Ok(())
 }
@@ -117,6 +120,30 @@ pub(super) fn drop_waiting(work: &mut Work, id: JobId, cause: Cause) -> Result<b
         cause: Some(cause),
     })?;
     Ok(true)
+}
+
+/// `fail_fast` of a matrix: the first required cell that fails stops the others, and nothing else.
+/// Returns those that ended at once.
+fn stop_the_matrix(work: &mut Work, failed: JobId) -> Result<Vec<JobId>, Stop> {
+    let policy = work.job(failed)?.policy.clone();
+    let mut ended = Vec::new();
+    if policy.fail_fast_group.is_none() || !policy.required || !work.run()?.state.takes_work() {
+        return Ok(ended);
+    }
+    for id in work.live_jobs()? {
+        let job = work.job(id)?;
+        let is_cell = job.policy.fail_fast_group == policy.fail_fast_group;
+        if !is_cell || job.resolution.is_some() {
+            continue;
+        }
+        let current = job.current();
+        if drop_waiting(work, id, Cause::MatrixFailFast)? {
+            ended.push(id);
+        } else {
+            cancel::one(work, current, Cause::MatrixFailFast, &"server".into())?;
+        }
+    }
+    Ok(ended)
 }
 
 /// `fail_fast`: the first lost required job stops the others (A12).
@@ -150,8 +177,8 @@ pub(super) fn run_settled(work: &mut Work) -> Result<(), Stop> {
         }
         RunState::Running => work.move_run(RunEvent::Succeeded, None)?,
         RunState::Queued => {
-            // A16: the last job of a run that never started was canceled by hand.
-            let (at, cause) = (work.now(), Cause::CanceledByUser);
+            // A16: the last job of a run that never started was canceled, by hand or by its group.
+            let (at, cause) = (work.now(), why_canceled(work));
             work.emit(Fact::RunCancelAsked(RunCancel {
                 at,
                 cause,
@@ -167,6 +194,16 @@ pub(super) fn run_settled(work: &mut Work) -> Result<(), Stop> {
         _ => {}
     }
     publish_outcome(work)
+}
+
+/// Why the last job ended without a start: what this decision said of it.
+fn why_canceled(work: &Work) -> Cause {
+    let said = work.facts.iter().rev().find_map(|fact| match fact {
+        Fact::JobResolved { cause, .. } => *cause,
+        _ => None,
+    });
+    let by_group = |cause: &Cause| matches!(cause, Cause::Superseded | Cause::GroupFull);
+    said.filter(by_group).unwrap_or(Cause::CanceledByUser)
 }
 
 /// Without a reporter, REPORTED follows in the same transaction; with one it waits (R11).

@@ -4,3 +4,4 @@ mod architecture;
 mod commands;
 mod scenario;
 mod scenarios;
+mod words;

@@ -16,17 +16,23 @@ use std::collections::BTreeMap;
 
 use delta_core::attempt::{Attempt, Progress, Report};
 use delta_core::bound::attempt_due_at;
-use delta_core::command::{LeaseProof, NewJob, NewRun, Status};
+use delta_core::command::{Kept, LeaseProof, NewJob, NewRun, Status};
 use delta_core::lease::{Revocation, epoch};
 use delta_core::policy::RetryOn;
 use delta_core::requirement::{Requirement, normalise};
 use delta_core::run::RunHeader;
 use delta_core::{
-    AttemptId, Cause, Command, Context, Decision, Digest, Fact, JobId, LeaseKey, Millis, Policy,
-    Record, Reply, RunId, RunState, Settings, Span, Stop, Want, World, decide,
+    AttemptId, Cause, Command, Context, Decision, Digest, JobId, LeaseKey, Member, Millis, Policy,
+    Record, Reply, Resolution, RunId, RunState, Settings, Span, Stop, Want, World, decide,
 };
 
+use crate::words::{digest_of, facts, group, moment, shown, span, token};
+
 const RUN: RunId = RunId(7);
+const GROUP_OF_RUNS: Digest = [1; 32];
+const GROUP_OF_JOBS: Digest = [2; 32];
+/// The run that it runs again, where jobs are kept.
+const BEFORE: RunId = RunId(6);
 
 pub struct Scene {
     settings: Settings,
@@ -78,6 +84,7 @@ impl Scene {
                 rerun_of: None,
                 priority: 0,
                 fail_fast: false,
+                concurrency: None,
                 needs_report: false,
                 run_timeout: settings.run_timeout,
                 wait_timeout: settings.wait_timeout,
@@ -111,6 +118,7 @@ impl Scene {
             ["show", name] => self.show_job(name),
             ["facts"] => self.records.last().map_or("none".into(), facts),
             ["due"] => self.due(),
+            ["other", n, how @ ..] => self.other(n, how),
             words => {
                 let command = self.command(words);
                 self.tell(&command)
@@ -126,6 +134,7 @@ impl Scene {
                 ("retry", value) => self.settings.retry_base = span(value),
                 ("ack", value) => self.settings.ack_timeout = span(value),
                 ("fail_fast", _) => self.header.fail_fast = true,
+                ("group", how) => self.header.concurrency = Some(group(GROUP_OF_RUNS, how)),
                 ("reporter", _) => self.header.needs_report = true,
                 other => panic!("unknown setting {other:?}"),
             }
@@ -147,9 +156,19 @@ impl Scene {
             environment: None,
             not_before: None,
             backoff: None,
+            fail_fast_group: None,
+            concurrency: None,
         };
+        let mut kept = None;
         for word in rest {
             match word.split_once('=').unwrap_or((word, "")) {
+                ("kept", how) => {
+                    kept = Some(Kept {
+                        job: BEFORE.job(self.jobs.len() as u32 + 1),
+                        resolution: Resolution::from_name(how).unwrap(),
+                        cause: (how == "FAILED").then_some(Cause::UserExit),
+                    });
+                }
                 ("needs", names) => policy.needs = names.split(',').map(|n| self.n(n)).collect(),
                 ("attempts", n) => policy.max_attempts = n.parse().unwrap(),
                 ("timeout", value) => policy.timeout = span(value),
@@ -161,6 +180,8 @@ impl Scene {
                 }
                 ("optional", _) => policy.required = false,
                 ("once", _) => policy.once = true,
+                ("group", how) => policy.concurrency = Some(group(GROUP_OF_JOBS, how)),
+                ("cell", of) => policy.fail_fast_group = Some(of.into()),
                 other => panic!("unknown word {other:?}"),
             }
         }
@@ -168,6 +189,7 @@ impl Scene {
             name: name.into(),
             policy,
             spec: [0; 32],
+            kept,
         });
         "ok".into()
     }
@@ -196,10 +218,12 @@ impl Scene {
             ["plan"] => Command::Plan {
                 run: RUN,
                 jobs: self.jobs.clone(),
+                settings: Some(self.header.settings()),
             },
             ["plan", "nothing"] => Command::Plan {
                 run: RUN,
                 jobs: Vec::new(),
+                settings: None,
             },
             ["fail-plan"] => Command::FailPlan {
                 run: RUN,
@@ -224,6 +248,10 @@ impl Scene {
                 }
             }
             ["report"] => Command::Report { run: RUN },
+            ["turn", "run"] => Command::TakeTurn { member: RUN.job(0) },
+            ["turn", job] => Command::TakeTurn {
+                member: self.id(job),
+            },
             ["grant", job, runner] => self.grant(job, runner),
             ["revoke", job, runner, why] => Command::Revoke {
                 lease: self.proof(job, runner).key,
@@ -386,7 +414,27 @@ impl Scene {
                 self.world.holders.insert((principal, runner), None);
             }
             Want::LiveJobs(run) => drop(self.world.whole.insert(run)),
+            Want::Group(key) => self.world.put_group(key, Default::default()),
         }
+    }
+
+    /// A member of both groups, of another run.
+    fn other(&mut self, n: &str, how: &[&str]) -> String {
+        let id = RunId(n.parse().unwrap()).job(0);
+        for key in [GROUP_OF_RUNS, GROUP_OF_JOBS] {
+            self.world.put_group(key, Default::default());
+            let members = self.world.groups.get_mut(&key).unwrap();
+            let member = Member {
+                id,
+                taken: how.contains(&"at-work"),
+                cancel_older: how.contains(&"cancels"),
+            };
+            match how {
+                ["leaves"] => members.remove(&id),
+                _ => members.insert(id, member),
+            };
+        }
+        "ok".into()
     }
 
     /// One pass of a sweeper: the run first, then every attempt that may be due.
@@ -473,86 +521,4 @@ impl Scene {
             assert_eq!(run, &folded.runs[id]);
         }
     }
-}
-
-fn token(job: u32, number: u32) -> Digest {
-    let mut digest = [0; 32];
-    digest[..4].copy_from_slice(&job.to_be_bytes());
-    digest[4..8].copy_from_slice(&number.to_be_bytes());
-    digest
-}
-
-/// Equal texts, equal digests.
-fn digest_of(text: &str) -> Digest {
-    let mut digest = [0; 32];
-    for (place, byte) in digest.iter_mut().zip(text.bytes()) {
-        *place = byte;
-    }
-    digest
-}
-
-/// `mm:ss`, `mm:ss.mmm`, or `hh:mm:ss`.
-fn moment(text: &str) -> Millis {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
-    let seconds = whole
-        .split(':')
-        .fold(0i64, |sum, part| sum * 60 + part.parse::<i64>().unwrap());
-    Millis(seconds * 1000 + format!("{fraction:0<3}").parse::<i64>().unwrap())
-}
-
-fn span(text: &str) -> Span {
-    let (number, unit) = text.split_at(text.find(char::is_alphabetic).unwrap());
-    let number: i64 = number.parse().unwrap();
-    match unit {
-        "ms" => Span(number),
-        "s" => Span::secs(number),
-        "m" => Span::minutes(number),
-        "h" => Span::hours(number),
-        other => panic!("no unit {other}"),
-    }
-}
-
-fn shown(reply: &Reply) -> String {
-    match reply {
-        Reply::Created {
-            replayed: false, ..
-        } => "created".into(),
-        Reply::Created { replayed: true, .. } => "created before".into(),
-        Reply::Granted { number, .. } => format!("granted {number}"),
-        Reply::Acknowledged { ttl } => format!("ack {ttl}"),
-        Reply::Renewed { ttl, cancel: None } => format!("renewed {ttl}"),
-        Reply::Renewed {
-            ttl,
-            cancel: Some(notice),
-        } => {
-            format!(
-                "renewed {ttl} cancel {} {}",
-                notice.cause.name(),
-                notice.remaining
-            )
-        }
-        Reply::Completed => "accepted".into(),
-        Reply::CompletedAfterCancel => "CANCEL_REQUESTED".into(),
-        Reply::CancelAcknowledged => "cancel accepted".into(),
-        Reply::NotAcknowledged => "NOT_ACKED".into(),
-        Reply::CancelNotRequested => "CANCEL_NOT_REQUESTED".into(),
-        Reply::Stale(stale) => format!("stale {}", stale.name()),
-        Reply::Done { changed: true } => "changed".into(),
-        Reply::Done { changed: false } => "nothing".into(),
-    }
-}
-
-/// The edges of the latest record, in order.
-fn facts(record: &Record) -> String {
-    let words: Vec<String> = record
-        .facts
-        .iter()
-        .filter_map(|fact| match fact {
-            Fact::RunMoved { event, .. } => Some(format!("run:{}", event.name())),
-            Fact::AttemptMoved { event, .. } => Some(event.name().to_string()),
-            Fact::LeaseMoved { event, .. } => Some(format!("lease:{}", event.name())),
-            _ => None,
-        })
-        .collect();
-    words.join(" ")
 }

@@ -82,6 +82,80 @@ fn a_push_is_heard_from_each_forge() {
     }
 }
 
+/// Somebody as Gitea and Forgejo write it: the name is there twice.
+fn person(name: &str) -> serde_json::Value {
+    serde_json::json!({
+        "id": 1, "login": name, "login_name": "", "source_id": 0, "full_name": "",
+        "email": format!("{name}@noreply.forge.example"),
+        "avatar_url": "https://forge.example/avatars/1", "html_url": "https://forge.example/x",
+        "language": "", "is_admin": false, "last_login": "0001-01-01T00:00:00Z",
+        "created": "2026-01-01T00:00:00Z", "restricted": false, "active": false,
+        "prohibit_login": false, "location": "", "website": "", "description": "",
+        "visibility": "public", "followers_count": 0, "following_count": 0,
+        "starred_repos_count": 0, "username": name,
+    })
+}
+
+fn repository() -> serde_json::Value {
+    serde_json::json!({
+        "id": 1, "owner": person("team"), "name": "app", "full_name": "team/app",
+        "description": "", "empty": false, "private": false, "fork": false, "template": false,
+        "parent": null, "mirror": false, "size": 24, "default_branch": "main",
+        "clone_url": "https://forge.example/team/app.git",
+    })
+}
+
+#[test]
+fn the_bodies_of_gitea_and_forgejo_are_understood() {
+    let by = serde_json::json!({
+        "name": "octocat", "email": "octocat@noreply.forge.example", "username": "octocat",
+    });
+    let commit = serde_json::json!({
+        "id": HEAD, "message": "b\n", "url": format!("https://forge.example/team/app/commit/{HEAD}"),
+        "author": by, "committer": by, "verification": null,
+        "timestamp": "2026-01-01T00:00:00Z", "added": [], "removed": [], "modified": ["README.md"],
+    });
+    let push = serde_json::json!({
+        "ref": "refs/heads/main", "before": BASE, "after": HEAD,
+        "compare_url": "https://forge.example/team/app/compare/x...y",
+        "commits": [commit], "total_commits": 1, "head_commit": commit,
+        "repository": repository(), "pusher": person("octocat"), "sender": person("octocat"),
+    });
+    // A head without a fork, as `git push origin HEAD:refs/for/main` makes one, is a stranger's.
+    let pull = |head_ref: &str| {
+        serde_json::json!({
+            "action": "synchronized", "number": 7,
+            "pull_request": {
+                "id": 3, "number": 7, "user": person("stranger"), "title": "t", "state": "open",
+                "labels": [], "milestone": null, "mergeable": true, "merged": false,
+                "base": {"label": "main", "ref": "main", "sha": BASE, "repo_id": 1,
+                    "repo": repository()},
+                "head": {"label": "", "ref": head_ref, "sha": HEAD, "repo_id": 1,
+                    "repo": repository()},
+                "merge_base": BASE,
+            },
+            "requested_reviewer": null, "repository": repository(), "sender": person("stranger"),
+            "commit_id": "", "review": null,
+        })
+    };
+    for kind in [Kind::Gitea, Kind::Forgejo] {
+        let delivery = heard(kind, "push", &push.to_string()).unwrap();
+        assert!(matches!(delivery.event, Event::Push(it) if it.actor == "octocat"));
+        // T5
+        for (head_ref, fork) in [("topic", false), ("refs/pull/7/head", true)] {
+            let delivery = heard(kind, "pull_request", &pull(head_ref).to_string()).unwrap();
+            let Event::PullRequest(it) = delivery.event else {
+                panic!("{kind:?}");
+            };
+            assert_eq!(
+                (it.fork, it.actor.as_str()),
+                (fork, "stranger"),
+                "{head_ref}"
+            );
+        }
+    }
+}
+
 #[test]
 fn new_and_deleted_branches_and_tags_are_told_apart() {
     let zero = "0".repeat(40);

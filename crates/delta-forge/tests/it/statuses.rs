@@ -7,6 +7,7 @@ use delta_testkit::forge::{Fault, RecordingForge, Speaks};
 
 const COMMIT: &str = "6dcb09b5b57875f334f61aebed695e2e4193db5e";
 const TOKEN: &str = "ghp_canary";
+const CLONE: &str = "https://forge.example/team/app.git";
 
 struct Setup {
     forge: RecordingForge,
@@ -21,11 +22,10 @@ fn setup(kind: Kind) -> Setup {
     };
     let forge = RecordingForge::start(speaks).unwrap();
     forge.require_token(TOKEN);
-    let clone = "https://forge.example/team/app.git";
-    let site = Site::new(kind, clone, Some(&forge.api()), None).unwrap();
+    let site = Site::new(kind, CLONE, Some(&forge.api()), None).unwrap();
     Setup {
         forge,
-        client: Client::new(Duration::from_secs(5)).unwrap(),
+        client: Client::new(Duration::from_secs(5), |_| false).unwrap(),
         site,
     }
 }
@@ -138,7 +138,7 @@ async fn bad_days_have_their_verdicts() {
 #[tokio::test]
 async fn a_forge_that_is_silent_or_gone_is_asked_again() {
     let mut it = setup(Kind::Gitea);
-    it.client = Client::new(Duration::from_millis(200)).unwrap();
+    it.client = Client::new(Duration::from_millis(200), |_| false).unwrap();
     let wanted = status(State::Pending, "queued");
     it.forge.next([Fault::Silence(Duration::from_secs(1))]);
     let silent = it.publish(&wanted, false).await;
@@ -149,6 +149,22 @@ async fn a_forge_that_is_silent_or_gone_is_asked_again() {
     it.forge.set_down(false);
     let again = it.publish(&wanted, true).await;
     assert_eq!(again, Verdict::Done { already: false });
+}
+
+// T17: the name is looked up by whoever judges it, and nobody looks it up again.
+#[tokio::test]
+async fn a_name_leads_nowhere_that_an_address_may_not() {
+    let mut it = setup(Kind::Gitea);
+    let api = it.forge.api().replace("127.0.0.1", "localhost");
+    it.site = Site::new(Kind::Gitea, CLONE, Some(&api), None).unwrap();
+    let wanted = status(State::Pending, "queued");
+    let done = it.publish(&wanted, false).await;
+    assert_eq!(done, Verdict::Done { already: false });
+    let (timeout, before) = (Duration::from_secs(5), it.forge.seen());
+    it.client = Client::new(timeout, |ip| ip.is_loopback()).unwrap();
+    let refused = it.publish(&wanted, false).await;
+    assert!(matches!(refused, Verdict::Again { .. }), "{refused:?}");
+    assert_eq!(it.forge.seen(), before);
 }
 
 #[tokio::test]

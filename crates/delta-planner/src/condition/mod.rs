@@ -79,6 +79,17 @@ impl Condition {
         }
     }
 
+    /// What its patterns take in memory, in characters.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Condition::Changed(patterns) => patterns.iter().map(Glob::weight).sum(),
+            Condition::Like { pattern, .. } => pattern.weight(),
+            Condition::Not(inner) => inner.weight(),
+            Condition::All(all) | Condition::Any(all) => all.iter().map(Condition::weight).sum(),
+            _ => 0,
+        }
+    }
+
     /// How tightly it holds together: what is looser needs parentheses inside of it.
     fn rank(&self) -> u8 {
         match self {

@@ -52,7 +52,19 @@ impl Affected {
     }
 }
 
-struct Search<'a> {
+/// Whose a file is, as far as a change of it goes.
+pub enum Belongs {
+    /// It is documentation: nobody is concerned.
+    Text,
+    /// Packages, or whoever it is shared by.
+    Owned,
+    /// All packages of one project, by its number.
+    Project(usize),
+    /// Everybody is concerned.
+    Nobody,
+}
+
+pub struct Search<'a> {
     found: &'a Found,
     texts: Documents<'a>,
     /// Who has a folder: a package, or only a project.
@@ -66,7 +78,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(found: &'a Found, tree: &'a Tree) -> Search<'a> {
+    pub fn new(found: &'a Found, tree: &'a Tree) -> Search<'a> {
         let mut owners: HashMap<&str, Vec<(usize, Option<usize>)>> = HashMap::new();
         let mut shared: HashMap<&str, Vec<usize>> = HashMap::new();
         let mut anything = Vec::new();
@@ -91,11 +103,9 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let packages = found.projects.iter().flat_map(|it| &it.packages);
-        let folders = packages.map(|it| it.folder.as_str()).collect();
         Search {
             found,
-            texts: Documents::new(tree, folders),
+            texts: Documents::new(tree),
             owners,
             anything,
             shared,
@@ -135,48 +145,75 @@ impl<'a> Search<'a> {
             self.uncertain(path);
             return None;
         }
-        let (packages, nobody) = self.owners_of(path);
-        let folders = packages.iter().map(|at| self.package(*at).folder.as_str());
-        let folders: Vec<&str> = folders.collect();
-        if self.texts.has(path, &folders) {
+        let (packages, belongs) = self.owners_and_rest(path);
+        self.uncertain(path);
+        if matches!(belongs, Belongs::Text) {
             self.documents += 1;
             return None;
         }
-        let elsewhere = self.uncertain(path);
         for at in &packages {
             let reason = changed(&self.package(*at).folder, path);
             self.direct.entry(*at).or_insert(reason);
         }
-        match nobody {
-            _ if !packages.is_empty() => None,
-            // Inside a project that is not the whole repository.
-            Some(number) if !self.found.projects[number].folder.is_empty() => {
+        match belongs {
+            Belongs::Owned | Belongs::Text => None,
+            Belongs::Project(number) => {
                 self.all_of(
                     number,
                     &format!("{path} changed, which belongs to no package"),
                 );
                 None
             }
-            // Nothing but what is concerned by anything.
-            _ if elsewhere && self.owners.is_empty() => None,
-            _ => Some(format!(
+            Belongs::Nobody => Some(format!(
                 "{path} changed, which belongs to no package: everything runs"
             )),
         }
     }
 
-    /// Notes a change for those of whom it is not known what they look at. True when there are any.
-    fn uncertain(&mut self, path: &str) -> bool {
-        let mut any = false;
-        for at in self.anything.clone() {
-            let folder = self.package(at).folder.as_str();
-            if folder.is_empty() || path.starts_with(&format!("{folder}/")) {
-                let reason = || changed(folder, path);
-                self.direct.entry(at).or_insert_with(reason);
-                any = true;
-            }
+    /// Whose a file is.
+    pub fn belongs(&self, path: &str) -> Belongs {
+        match self.shared_by(path).is_empty() {
+            true => self.owners_and_rest(path).1,
+            false => Belongs::Owned,
         }
-        any
+    }
+
+    /// The packages of a file that is shared by nobody, and whose it is.
+    fn owners_and_rest(&self, path: &str) -> (Vec<At>, Belongs) {
+        let (packages, nobody) = self.owners_of(path);
+        let folders = packages.iter().map(|at| self.package(*at).folder.as_str());
+        let folders: Vec<&str> = folders.collect();
+        let belongs = match nobody {
+            _ if self.texts.has(path, &folders) => Belongs::Text,
+            _ if !packages.is_empty() => Belongs::Owned,
+            // Inside a project that is not the whole repository.
+            Some(number) if !self.found.projects[number].folder.is_empty() => {
+                Belongs::Project(number)
+            }
+            // Nothing but what is concerned by anything.
+            _ if self.owners.is_empty() && self.concerned_by_anything(path).next().is_some() => {
+                Belongs::Owned
+            }
+            _ => Belongs::Nobody,
+        };
+        (packages, belongs)
+    }
+
+    /// Notes a change for those of whom it is not known what they look at.
+    fn uncertain(&mut self, path: &str) {
+        let concerned: Vec<At> = self.concerned_by_anything(path).collect();
+        for at in concerned {
+            let reason = changed(&self.package(at).folder, path);
+            self.direct.entry(at).or_insert(reason);
+        }
+    }
+
+    fn concerned_by_anything(&self, path: &str) -> impl Iterator<Item = At> {
+        self.anything.iter().copied().filter(move |at| {
+            let folder = self.package(*at).folder.as_str();
+            let inner = path.strip_prefix(folder);
+            folder.is_empty() || inner.is_some_and(|inner| inner.starts_with('/'))
+        })
     }
 
     fn package(&self, (project, package): At) -> &'a Package {

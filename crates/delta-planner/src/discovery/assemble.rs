@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::affected::{Affected, place};
 use super::bundle::{Chosen, bundled};
+use super::concerns::{Concerns, condition};
 use super::found::{Found, Job, Project};
 use super::names::names;
 use crate::pipeline::{PlannedJob, PlannedStep};
@@ -18,7 +19,8 @@ const MAX_NAMED: usize = 200;
 /// Packages that a reason lists.
 const MAX_LISTED: usize = 3;
 
-pub fn plan(found: &Found, affected: &Affected) -> Plan {
+/// With `concerns`, each job has a condition that says what it is about.
+pub fn plan(found: &Found, affected: &Affected, concerns: Option<&Concerns<'_>>) -> Plan {
     let names = names(found);
     let (mut chosen, mut omitted) = (Vec::new(), Vec::new());
     for (number, project) in found.projects.iter().enumerate() {
@@ -28,7 +30,10 @@ pub fn plan(found: &Found, affected: &Affected) -> Plan {
             match &concerned {
                 None => omitted.push(omit(name, affected)),
                 Some(packages) => {
-                    chosen.push(choose(name, project, job, packages.as_deref(), &why));
+                    chosen.push(Chosen {
+                        concerns: concerns.and_then(|it| it.project(number)),
+                        ..choose(name, project, job, packages.as_deref(), &why)
+                    });
                 }
             }
         }
@@ -37,7 +42,10 @@ pub fn plan(found: &Found, affected: &Affected) -> Plan {
                 let name = names[&(number, Some(inner), at)].clone();
                 match affected.reason((number, inner)) {
                     None => omitted.push(omit(name, affected)),
-                    Some(why) => chosen.push(choose(name, project, job, None, why)),
+                    Some(why) => chosen.push(Chosen {
+                        concerns: concerns.and_then(|it| it.package((number, inner))),
+                        ..choose(name, project, job, None, why)
+                    }),
                 }
             }
         }
@@ -113,6 +121,7 @@ fn choose(
             "" => job.reason.clone(),
             why => format!("{}; {why}", job.reason),
         },
+        concerns: None,
     }
 }
 
@@ -120,6 +129,7 @@ fn included(chosen: Chosen) -> Included {
     let around = around(&chosen);
     let steps = chosen.steps.iter().map(|it| PlannedStep::from(it.as_str()));
     let mut job = PlannedJob::new(&chosen.name, steps.collect());
+    job.condition = condition(&chosen.concerns);
     job.requires = chosen.requires;
     if !chosen.workdir.is_empty() {
         job.workdir = chosen.workdir;

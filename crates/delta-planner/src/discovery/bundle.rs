@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::concerns::Paths;
 use super::found::{Cache, Report};
 use super::shell::quoted;
 use super::versions;
@@ -27,6 +28,8 @@ pub struct Chosen {
     pub results: Vec<Report>,
     pub caches: Vec<Cache>,
     pub reason: String,
+    /// What it is about, where somebody asked.
+    pub concerns: Paths,
 }
 
 /// Puts packages together until there are few enough jobs. Within the bound nothing changes.
@@ -75,6 +78,10 @@ fn together(mut group: Vec<Chosen>) -> Chosen {
         whole.requires.extend(job.requires);
         whole.results.extend(job.results);
         whole.caches.extend(job.caches);
+        whole.concerns = match (whole.concerns, job.concerns) {
+            (Some(all), Some(more)) => Some(all.into_iter().chain(more).collect()),
+            _ => None,
+        };
     }
     whole.requires = versions::strictest(&whole.requires);
     whole.results = once(whole.results);

@@ -1,9 +1,11 @@
 //! Which files are documentation: nothing that runs reads them. A document that a build or a test
-//! could read is none, and neither is one in a folder where tests or sources are.
+//! could read is none, and neither is one in a folder where tests or sources are, or one that is
+//! gone.
 
-use std::cell::{OnceCell, RefCell};
-use std::collections::{BTreeSet, HashMap};
+use std::cell::RefCell;
+use std::collections::HashMap;
 
+use super::mentions::Mentions;
 use crate::tree::{Tree, file_name, folder_of, join};
 
 /// Ends of names that are text for people.
@@ -47,44 +49,48 @@ const SOURCES: [&str; 14] = [
 ];
 
 /// Files of a package, and words in them that tell that it reads documents.
-const READERS: [(&str, &[&str]); 6] = [
-    ("build.rs", &[".md"]),
-    ("package.json", &[".md", "markdown", "remark", "docs"]),
+const READERS: [(&str, &[&str]); 5] = [
+    (
+        "package.json",
+        // Prettier takes Markdown, too.
+        &[
+            "markdown",
+            "remark",
+            "docs",
+            "prettier -",
+            "cspell",
+            "textlint",
+        ],
+    ),
     (
         "pyproject.toml",
         &["doctest-glob", "doctest_glob", "mkdocs", "sphinx"],
     ),
     ("pytest.ini", &["doctest-glob", "doctest_glob"]),
-    ("tox.ini", &["doctest-glob", "sphinx", "mkdocs"]),
-    ("Makefile", &[".md", "markdown"]),
+    ("tox.ini", &["doctest-glob", "sphinx", "mkdocs", "twine"]),
+    ("noxfile.py", &["sphinx", "mkdocs", "twine"]),
 ];
-
-/// Files of a crate in which a document is usually put into the program.
-const ROOTS: [&str; 2] = ["src/lib.rs", "src/main.rs"];
 
 /// Tells documents of one tree from sources; looks at each file that could read one only once.
 pub struct Documents<'t> {
     tree: &'t Tree,
-    /// Folders of all packages.
-    folders: Vec<&'t str>,
-    /// Names of files that crates put into their programs.
-    included: OnceCell<BTreeSet<String>>,
+    mentions: Mentions<'t>,
     readers: RefCell<HashMap<String, bool>>,
 }
 
 impl<'t> Documents<'t> {
-    pub fn new(tree: &'t Tree, folders: Vec<&'t str>) -> Documents<'t> {
+    pub fn new(tree: &'t Tree) -> Documents<'t> {
         Documents {
             tree,
-            folders,
-            included: OnceCell::new(),
+            mentions: Mentions::new(tree),
             readers: RefCell::default(),
         }
     }
 
     /// Whether a change of this file changes nothing that runs, in these packages or elsewhere.
     pub fn has(&self, path: &str, packages: &[&str]) -> bool {
-        if !reads_like_one(path) {
+        // A build can want a document to be there and not care for what is in it.
+        if !reads_like_one(path) || !self.tree.has(path) {
             return false;
         }
         let of_documents = |folder: &str| folder.split('/').any(|it| FOLDERS.contains(&it));
@@ -92,9 +98,12 @@ impl<'t> Documents<'t> {
         if packages.iter().any(|it| of_documents(it)) {
             return false;
         }
-        let included = self.included.get_or_init(|| self.included());
-        let read = packages.iter().chain([&""]).any(|it| self.reads(it));
-        !included.contains(file_name(path)) && !read
+        if packages.iter().chain([&""]).any(|it| self.reads(it)) {
+            return false;
+        }
+        // What no package has could be read by any of them.
+        let around = packages.iter().min_by_key(|it| it.len());
+        !self.mentions.mentioned(path, around.unwrap_or(&""))
     }
 
     fn reads(&self, folder: &str) -> bool {
@@ -108,20 +117,6 @@ impl<'t> Documents<'t> {
         self.readers.borrow_mut().insert(folder.to_owned(), reads);
         reads
     }
-
-    fn included(&self) -> BTreeSet<String> {
-        let mut included = BTreeSet::new();
-        for folder in &self.folders {
-            for root in ROOTS {
-                let text = self.tree.text(&join(folder, root)).unwrap_or_default();
-                for rest in text.split("include_str!(").skip(1) {
-                    let name = rest.split('"').nth(1).unwrap_or_default();
-                    included.insert(file_name(name).to_owned());
-                }
-            }
-        }
-        included
-    }
 }
 
 fn reads_like_one(path: &str) -> bool {
@@ -130,15 +125,27 @@ fn reads_like_one(path: &str) -> bool {
         return false;
     }
     let name = file_name(path);
-    let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
-    let plain = NAMES.iter().any(|it| {
+    let of_documents = folder_of(path).split('/').any(|it| FOLDERS.contains(&it));
+    let beside = ends(name, &PICTURES) || name.ends_with(".txt");
+    ends(name, &ENDS) || is_plain(name) || (of_documents && beside)
+}
+
+/// Whether a word could be the name of a document, or the end of one.
+pub fn names_one(word: &str) -> bool {
+    ends(word, &ENDS) || is_plain(word) || ends(word, &PICTURES) || word.ends_with(".txt")
+}
+
+fn ends(name: &str, ends: &[&str]) -> bool {
+    ends.iter().any(|end| name.ends_with(end))
+}
+
+fn is_plain(name: &str) -> bool {
+    NAMES.iter().any(|it| {
         let rest = name.strip_prefix(it);
         rest.is_some_and(|rest| {
             matches!(rest, "" | ".txt") || rest.starts_with(['-', '_']) && !rest.contains('.')
         })
-    });
-    let of_documents = folder_of(path).split('/').any(|it| FOLDERS.contains(&it));
-    ends(&ENDS) || plain || (of_documents && (ends(&PICTURES) || name.ends_with(".txt")))
+    })
 }
 
 #[cfg(test)]
@@ -174,23 +181,35 @@ mod tests {
         }
     }
 
+    fn is_document(files: &[(&str, &str)], path: &str, package: &'static str) -> bool {
+        let files = files
+            .iter()
+            .chain(&[("README.md", "# a"), ("docs/a.md", "# a")]);
+        let tree = Tree::of(files.map(|(path, text)| ((*path).to_owned(), (*text).to_owned())));
+        Documents::new(&tree).has(path, &[package])
+    }
+
     #[test]
     fn a_document_that_a_build_reads_is_source() {
-        let tree = |lib: &str| {
-            let files = [
-                ("README.md", "# a"),
-                ("src/lib.rs", lib),
-                ("Cargo.toml", ""),
-            ];
-            Tree::of(files.map(|(path, text)| (path.to_owned(), text.to_owned())))
-        };
-        let is_document = |tree: &Tree, path: &str, package: &'static str| {
-            Documents::new(tree, vec![""]).has(path, &[package])
-        };
-        assert!(is_document(&tree("fn a() {}"), "README.md", ""));
-        let reads = tree("#![doc = include_str!(\"../README.md\")]");
+        assert!(is_document(&[("src/lib.rs", "fn a() {}")], "README.md", ""));
+        let reads = [(
+            "src/help.rs",
+            "const A: &str = include_str!(\"../README.md\");",
+        )];
         assert!(!is_document(&reads, "README.md", ""));
-        assert!(is_document(&reads, "CHANGELOG.md", ""));
-        assert!(!is_document(&tree(""), "docs/a.md", "docs"));
+        assert!(is_document(&reads, "docs/a.md", ""));
+        assert!(!is_document(&[("docs/conf.py", "")], "docs/a.md", "docs"));
+        assert!(!is_document(
+            &[("package.json", "prettier --check .")],
+            "README.md",
+            ""
+        ));
+    }
+
+    #[test]
+    fn a_document_that_is_gone_is_a_change() {
+        let manifest = [("pyproject.toml", "[project]\nreadme = \"README.md\"\n")];
+        assert!(is_document(&manifest, "README.md", ""));
+        assert!(!is_document(&manifest, "docs/gone.md", ""));
     }
 }

@@ -8,11 +8,13 @@ mod affected;
 mod assemble;
 mod bundle;
 mod cargo;
+mod concerns;
 mod documents;
 mod found;
 mod go;
 mod make;
 mod manifest;
+mod mentions;
 mod names;
 mod node;
 mod python;
@@ -23,6 +25,7 @@ mod write;
 use std::fmt;
 
 use self::affected::Affected;
+use self::concerns::Concerns;
 use self::found::{Ecosystem, Found};
 use crate::facts::Changed;
 use crate::pipeline::Pipeline;
@@ -143,15 +146,22 @@ fn own_files(found: &mut Found) {
 }
 
 impl Discovery<'_> {
-    /// Everything, whatever changed.
+    /// Everything, each job with the condition that leaves it out when nothing changed that it is
+    /// about.
     pub fn pipeline(&self) -> Pipeline {
-        self.plan(&Changed::All).to_pipeline()
+        self.whole().to_pipeline()
+    }
+
+    pub(crate) fn whole(&self) -> Plan {
+        let concerns = Concerns::of(&self.found, self.tree);
+        let affected = Affected::by(&self.found, self.tree, &Changed::All);
+        assemble::plan(&self.found, &affected, concerns.as_ref())
     }
 
     /// What runs after a change, and why; and what does not.
     pub fn plan(&self, changed: &Changed) -> Plan {
         let affected = Affected::by(&self.found, self.tree, changed);
-        assemble::plan(&self.found, &affected)
+        assemble::plan(&self.found, &affected, None)
     }
 
     /// What was seen and gives no job.

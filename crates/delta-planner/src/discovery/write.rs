@@ -6,7 +6,6 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::Discovery;
-use crate::facts::Changed;
 use crate::pipeline::PlannedJob;
 use crate::read::MAX_FILE_BYTES;
 
@@ -35,10 +34,20 @@ const HEAD: &str = "\
 # All keys: docs/pipeline.md. Check an edit with `delta-ci plan`.
 ";
 
+/// Where jobs have conditions.
+const ABOUT_CONDITIONS: &str = "\
+#
+# `if: changed(...)` names what a job is about: its package, what that is built with, and what
+# belongs to nobody. A path that comes later and is in no list starts nothing until it is added.
+";
+
 /// The pipeline file.
 pub fn written(discovery: &Discovery<'_>) -> Result<String, TooLong> {
-    let plan = discovery.plan(&Changed::All);
+    let plan = discovery.whole();
     let mut text = HEAD.to_owned();
+    if plan.jobs.iter().any(|it| it.job.condition.is_some()) {
+        text.push_str(ABOUT_CONDITIONS);
+    }
     if !discovery.remarks().is_empty() {
         text.push_str("#\n# Seen and left out:\n");
         for remark in discovery.remarks() {
@@ -61,6 +70,9 @@ pub fn written(discovery: &Discovery<'_>) -> Result<String, TooLong> {
 
 fn job(job: &PlannedJob, text: &mut String) {
     let _ = writeln!(text, "  {}:", scalar(&job.name));
+    if let Some(condition) = &job.condition {
+        let _ = writeln!(text, "    if: {}", single_quoted(&condition.to_string()));
+    }
     if job.workdir != "." {
         let _ = writeln!(text, "    workdir: {}", scalar(&job.workdir));
     }
@@ -101,6 +113,11 @@ fn flow(value: &Value) -> String {
         }
         other => other.to_string(),
     }
+}
+
+/// A text in which there are double quotes.
+fn single_quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// Text that YAML reads back as it is: plain where nothing in it means anything, else in quotes.

@@ -194,6 +194,11 @@ pub fn default_base(folder: &Path) -> Option<String> {
     there.next().map(str::to_owned)
 }
 
+/// Whether a name is that of a commit.
+pub fn is_commit(folder: &Path, name: &str) -> bool {
+    resolved(folder, name).is_some()
+}
+
 /// The branch that is checked out.
 pub fn branch_of(folder: &Path) -> Option<String> {
     let name = git(folder, &["symbolic-ref", "--short", "-q", "HEAD"]).ok()?;

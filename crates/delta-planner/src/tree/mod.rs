@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 pub use folder::Folder;
-pub use git::{Commit, branch_of, changed_since, default_base};
+pub use git::{Commit, branch_of, changed_since, default_base, is_commit};
 
 /// Paths of one tree: twice the files of the largest repositories that are known to be one project.
 pub const MAX_PATHS: usize = 1_000_000;

@@ -16,11 +16,6 @@ fn an_unknown_key_names_the_nearest_one() {
     assert_eq!(
         said(text),
         "\
-.delta-ci.yaml:2:3: job `unit` has no `steps`
-2 |   unit:
-  |   ^^^^
-  = a job needs at least one step: `steps: [make test]`
-
 .delta-ci.yaml:3:5: unknown key `step` in job `unit`
 3 |     step: [make]
   |     ^^^^

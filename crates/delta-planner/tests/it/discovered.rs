@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use delta_planner::{Changed, Plan, Tree, discover};
+use delta_planner::{Changed, Facts, Plan, Tree, discover, parse, plan};
 use proptest::prelude::*;
 
 use crate::repositories::same_when_read_back;
@@ -99,9 +99,112 @@ proptest! {
         prop_assert_eq!(both, names(&whole), "each job runs or is left out");
         prop_assert!(some.jobs.iter().all(|it| !it.reason.is_empty()));
         prop_assert!(some.omitted.iter().all(|it| !it.reason.is_empty()));
+        let read = parse("written", text.as_bytes()).expect("it reads back");
+        let facts = Facts::push("main", Changed::files(changed.clone()));
+        let by_file = plan(&read, &facts).expect("no inputs");
+        prop_assert!(
+            names(&some).is_subset(&names(&by_file)),
+            "the written file leaves out {:?} after {:?}:\n{}", names(&some), changed, text
+        );
         let documents = changed.iter().all(|it| it.ends_with("README.md"));
         prop_assert!(documents || !some.jobs.is_empty(), "a change of {:?} runs nothing", changed);
     }
+}
+
+/// What runs after one file of a repository changed, or is gone.
+fn after(files: &[(&str, &str)], changed: &str) -> Vec<String> {
+    let files = files.iter();
+    let tree = Tree::of(files.map(|(path, text)| ((*path).to_owned(), (*text).to_owned())));
+    let discovery = discover(&tree).expect("something is found");
+    let plan = discovery.plan(&Changed::files([changed.to_owned()]));
+    names(&plan).into_iter().collect()
+}
+
+#[test]
+fn a_document_that_something_reads_is_no_documentation() {
+    let crates = [
+        ("Cargo.toml", "[package]\nname = \"a\"\n"),
+        ("src/lib.rs", "mod help;\n"),
+        (
+            "src/help.rs",
+            "const A: &str = include_str!(\"../docs/help.md\");\n",
+        ),
+        ("docs/help.md", "# Help\n"),
+        ("README.md", "# Read me\n"),
+    ];
+    assert_eq!(after(&crates, "docs/help.md"), ["test"]);
+    assert_eq!(after(&crates[..3], "docs/help.md"), ["test"], "it is gone");
+    assert!(after(&crates, "README.md").is_empty());
+    let python = [
+        (
+            "pyproject.toml",
+            "[project]\nname = \"a\"\nreadme = \"README.md\"\n",
+        ),
+        ("test_a.py", "def test_a(): ...\n"),
+        ("README.md", "# Read me\n"),
+    ];
+    assert_eq!(after(&python[..2], "README.md"), ["test"], "it is gone");
+    assert!(after(&python, "README.md").is_empty());
+    let go = [
+        ("go.mod", "module a\n\ngo 1.22\n"),
+        (
+            "a.go",
+            "package a\n\n//go:embed README.md\nvar text string\n",
+        ),
+        ("README.md", "# Read me\n"),
+    ];
+    assert_eq!(after(&go, "README.md"), ["lint", "test"]);
+}
+
+/// It is not known what its targets look at.
+#[test]
+fn any_document_beside_a_makefile_concerns_it() {
+    let sphinx = [
+        ("Makefile", "test:\n\tsphinx-build -W docs out\n"),
+        ("docs/index.rst", "Index\n"),
+    ];
+    assert_eq!(after(&sphinx, "docs/index.rst"), ["test"]);
+    let grep = [
+        ("Makefile", "test:\n\tgrep -q 1.2 CHANGELOG\n"),
+        ("CHANGELOG", "1.2\n"),
+    ];
+    assert_eq!(after(&grep, "CHANGELOG"), ["test"]);
+    let several = [
+        ("Makefile", "test:\n\tsh check.sh\n"),
+        ("README.md", "# Read me\n"),
+        ("web/package.json", "{\"scripts\": {\"test\": \"jest\"}}"),
+    ];
+    assert_eq!(after(&several, "README.md"), ["test-make"]);
+}
+
+/// What a package is called that cannot be read is not known, and so not who needs it.
+#[test]
+fn a_broken_package_concerns_whoever_could_need_it() {
+    let files = [
+        ("web/package.json", "{\"workspaces\": [\"packages/*\"]}"),
+        ("web/packages/ui/package.json", "{\"name\": \"@web/ui\","),
+        (
+            "web/packages/app/package.json",
+            "{\"scripts\": {\"test\": \"jest\"}, \"dependencies\": {\"@web/ui\": \"*\"}}",
+        ),
+        (
+            "web/packages/log/package.json",
+            "{\"scripts\": {\"test\": \"jest\"}}",
+        ),
+    ];
+    let changed = "web/packages/ui/package.json";
+    assert_eq!(after(&files, changed), ["test-app", "test-ui"]);
+}
+
+#[test]
+fn the_placeholder_of_npm_is_called_so() {
+    let script = "{\"scripts\": {\"test\": \"echo \\\"Error: no test specified\\\" && exit 1\"}}";
+    let tree = Tree::of([("package.json".to_owned(), script.to_owned())]);
+    let Err(empty) = discover(&tree) else {
+        panic!("there is nothing to run");
+    };
+    let reason = &empty.remarks[0].reason;
+    assert!(reason.contains("the placeholder of npm"), "{reason}");
 }
 
 /// Packages of every kind, one after another built with the one before.

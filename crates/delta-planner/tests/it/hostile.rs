@@ -111,3 +111,69 @@ fn a_long_line_and_escape_codes_stay_out_of_the_terminal() {
     let found = refused(text.as_bytes());
     assert!(!found.to_string().contains('\u{1b}'));
 }
+
+/// Found by mutation: an axis that is no list hid the product of the others from the count.
+#[test]
+fn an_axis_without_values_does_not_hide_the_product_of_the_others() {
+    for empty in ["refuses", "[]", "[[]]", "{}"] {
+        let mut text = String::from("jobs:\n  a:\n    steps: [x]\n    matrix:\n");
+        for n in 0..9 {
+            text.push_str(&format!("      a{n}: [0,1,2,3,4,5,6,7,8,9]\n"));
+        }
+        text.push_str(&format!("      last: {empty}\n"));
+        let found = refused(text.as_bytes());
+        assert!(
+            found.to_string().contains("`last` of the matrix"),
+            "{found}"
+        );
+    }
+}
+
+fn numbers(count: usize) -> String {
+    let all: Vec<String> = (0..count).map(|n| n.to_string()).collect();
+    all.join(", ")
+}
+
+#[test]
+fn inputs_and_needs_of_cells_are_counted_before_they_are_written_out() {
+    let cells = numbers(250);
+    let inputs = vec!["a"; 200].join(", ");
+    let text = format!(
+        "jobs:\n  a: {{steps: [x], artifacts: [y], matrix: {{n: [{cells}]}}}}\n  \
+         b: {{steps: [x], needs: [a], inputs: [{inputs}], matrix: {{n: [{cells}]}}}}\n"
+    );
+    let found = refused(text.as_bytes()).to_string();
+    assert!(found.contains("needs 250 jobs, cells counted"), "{found}");
+    let text = text.replace(&cells, &numbers(150));
+    let found = refused(text.as_bytes()).to_string();
+    assert!(
+        found.contains("has 30000 inputs, cells counted; at most 200"),
+        "{found}"
+    );
+}
+
+#[test]
+fn values_put_into_texts_stop_at_the_budget() {
+    let value = "v".repeat(250);
+    let text = "{matrix.long}".repeat(240);
+    let env: Vec<String> = (0..5).map(|n| format!("A{n}: \"{text}\"")).collect();
+    let text = format!(
+        "jobs:\n  a:\n    steps: [x]\n    matrix: {{n: [{}], long: [{value}]}}\n    env: {{{}}}\n",
+        numbers(250),
+        env.join(", ")
+    );
+    let found = refused(text.as_bytes()).to_string();
+    assert!(found.contains("becomes too large here"), "{found}");
+}
+
+#[test]
+fn patterns_in_conditions_stop_at_the_budget() {
+    let pattern = format!("{{a,b}}{{c,d}}{{e,f}}{{g,h}}{}", "x".repeat(80));
+    let patterns = vec![format!("\"{pattern}\""); 30].join(", ");
+    let text = format!(
+        "jobs:\n  a:\n    steps: [x]\n    if: 'changed({patterns})'\n    matrix: {{n: [{}]}}\n",
+        numbers(250)
+    );
+    let found = refused(text.as_bytes()).to_string();
+    assert!(found.contains("becomes too large here"), "{found}");
+}

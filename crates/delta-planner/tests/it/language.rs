@@ -166,6 +166,44 @@ fn what_is_said_about_the_whole_run() {
 }
 
 #[test]
+fn the_cells_of_a_matrix_may_stop_with_the_first_failure() {
+    let pipeline = good(
+        "jobs:\n  unit: {matrix: {v: [1, 2]}, fail_fast: true, steps: [x]}\n  \
+         other: {matrix: {v: [1, 2]}, steps: [x]}\n",
+    );
+    let jobs = pipeline.to_request()["jobs"].clone();
+    let groups = [0, 1, 2, 3].map(|n| jobs[n]["fail_fast_group"].clone());
+    assert_eq!(
+        groups,
+        [json!("unit"), json!("unit"), json!(null), json!(null)]
+    );
+    delta_wire::api::CreateRun::parse(pipeline.to_request().to_string().as_bytes()).unwrap();
+}
+
+#[test]
+fn runs_and_jobs_have_groups() {
+    let pipeline = good(
+        "concurrency: {group: \"{ref}\", cancel_older: true}\njobs:\n  \
+         deploy: {concurrency: production, steps: [x]}\n  \
+         cell: {matrix: {v: [1]}, concurrency: \"c-{matrix.v}-{event}\", steps: [x]}\n  \
+         tag: {concurrency: \"release-{tag}\", steps: [x]}\n",
+    );
+    let mut facts = delta_planner::Facts::manual();
+    facts.git_ref = Some("refs/heads/main".into());
+    let plan = delta_planner::plan(&pipeline, &facts).unwrap().to_request();
+    let group = |name: &str, cancel_older| json!({ "group": name, "cancel_older": cancel_older });
+    assert_eq!(plan["concurrency"], group("refs/heads/main", true));
+    assert_eq!(plan["jobs"][0]["concurrency"], group("production", false));
+    assert_eq!(plan["jobs"][1]["concurrency"], group("c-1-manual", false));
+    assert_eq!(
+        plan["jobs"][2]["concurrency"],
+        json!(null),
+        "there is no tag"
+    );
+    delta_wire::api::CreateRun::parse(plan.to_string().as_bytes()).unwrap();
+}
+
+#[test]
 fn a_step_says_when_it_runs() {
     let pipeline = good(
         "jobs:\n  a:\n    steps:\n      - make\n      - {run: tidy, if: always, env: {A: 1}, \

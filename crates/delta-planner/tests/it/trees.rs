@@ -3,21 +3,12 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
 
 use delta_planner::{Changed, Commit, Folder, Unread, changed_since, default_base};
 use tempfile::TempDir;
 
 fn git(folder: &Path, arguments: &[&str]) {
-    let output = Command::new("git")
-        .arg("-C")
-        .arg(folder)
-        .args(["-c", "user.name=t", "-c", "user.email=t@example.org"])
-        .args(arguments)
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .output()
-        .expect("git");
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    delta_testkit::git::git(folder, arguments).expect("git");
 }
 
 fn write(root: &Path, path: &str, text: &str) {

@@ -59,10 +59,13 @@ impl From<&str> for NewCall {
 }
 
 impl NewCall {
+    /// With the feature `otel`, it belongs to the application's current trace.
     pub fn new(function: impl Into<String>) -> NewCall {
         NewCall {
             fields: Fields {
                 function: function.into(),
+                #[cfg(feature = "otel")]
+                trace_context: crate::current_trace(),
                 ..Fields::default()
             },
             wrong: None,
@@ -144,14 +147,15 @@ impl NewCall {
         self
     }
 
-    /// The producer's trace, in W3C's words: `traceparent`, `tracestate`. The handler gets it.
+    /// The producer's trace, in W3C's words: `traceparent`, `tracestate`. The handler gets it,
+    /// instead of the current one.
     pub fn trace_context<K, V>(mut self, carrier: impl IntoIterator<Item = (K, V)>) -> NewCall
     where
         K: Into<String>,
         V: Into<String>,
     {
         let carrier = carrier.into_iter().map(|(k, v)| (k.into(), v.into()));
-        self.fields.trace_context.extend(carrier);
+        self.fields.trace_context = carrier.collect();
         self
     }
 
@@ -174,6 +178,8 @@ pub struct Call {
     pub attempts: u32,
     pub max_attempts: u32,
     pub cause: Option<String>,
+    /// What the agent or the server says of its end.
+    pub summary: Option<String>,
     /// As the handler wrote it.
     pub result: Option<Box<RawValue>>,
     pub error: Option<CallError>,
@@ -246,6 +252,40 @@ mod tests {
             + r#""backoff_cap_seconds":1.0,"timeout_seconds":1.0,"result_ttl_seconds":1.0,"#
             + r#""trace_context":{"traceparent":"00-aa-bb-01"}}"#;
         assert_eq!(body.get(), expected);
+    }
+
+    #[test]
+    fn a_call_that_its_runner_said_nothing_of_says_what_the_agent_did() {
+        let view = r#"{"id":"run_1","function":"f","queue":"default","state":"FAILED","attempts":1,
+            "max_attempts":1,"cause":"agent_error","summary":"the runner closed the connection",
+            "created_at":"2026-01-04T08:00:00Z"}"#;
+        let call: Call = serde_json::from_str(view).expect("a view");
+        let error = call.into_result::<()>().expect_err("it failed");
+        assert_eq!(error.to_string(), "the runner closed the connection");
+    }
+
+    // RQ-28
+    #[cfg(feature = "otel")]
+    #[test]
+    fn a_call_belongs_to_the_trace_that_it_is_made_in() {
+        use opentelemetry::Context;
+        use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId};
+        let body = |call: NewCall| call.body().expect("a body").get().to_owned();
+        let span = SpanContext::new(
+            TraceId::from(0xaa),
+            SpanId::from(0xbb),
+            TraceFlags::SAMPLED,
+            true,
+            Default::default(),
+        );
+        let current = Context::new().with_remote_span_context(span).attach();
+        let made = body(NewCall::new("f"));
+        let parent = format!("00-{:032x}-{:016x}-01", 0xaa, 0xbb);
+        assert!(made.contains(&parent), "{made}");
+        let own = body(NewCall::new("f").trace_context([("traceparent", "own")]));
+        assert!(own.contains(r#"{"traceparent":"own"}"#), "{own}");
+        drop(current);
+        assert_eq!(body(NewCall::new("f")), r#"{"function":"f"}"#);
     }
 
     #[test]

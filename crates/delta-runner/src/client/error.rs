@@ -57,8 +57,9 @@ pub struct FunctionFailed {
     pub call: Box<Call>,
 }
 
-/// What the handler or its runner said, or else what the server did.
+/// What the handler or its runner said, or else the agent, or the server.
 fn message(call: &Call) -> &str {
     let said = call.error.as_ref().map(|it| it.message.as_str());
-    said.or(call.cause.as_deref()).unwrap_or(&call.state)
+    let told = said.or(call.summary.as_deref()).or(call.cause.as_deref());
+    told.unwrap_or(&call.state)
 }

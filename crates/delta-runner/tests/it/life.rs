@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::process::{PATIENCE, Process, free_port, program, request};
+use crate::process::{Marks, PATIENCE, Process, free_port, program, request};
 
 // RQ-7, RQ-8
 #[test]
@@ -77,6 +77,66 @@ fn a_runner_ends_with_whoever_started_it() {
         assert!(began.elapsed() < PATIENCE);
     }
     refuses(&parent.address, "the runner outlives its parent");
+}
+
+#[test]
+fn a_thread_that_heeds_nothing_keeps_no_runner_from_its_end() {
+    let marks = Marks::new();
+    let mut runner = Process::start(&[]);
+    let mut worker = runner.connect();
+    worker.send(&request("1", "deaf", marks.params()));
+    marks.begun();
+    runner.signal("-TERM");
+    refuses(&runner.address, "the runner did not hear");
+    runner.signal("-TERM");
+    assert_eq!(runner.code(), Some(0));
+    assert_eq!(worker.hear(), None, "what goes on was not ended");
+}
+
+#[test]
+fn a_thread_that_heeds_nothing_ends_with_whoever_started_it() {
+    let (address, marks) = (format!("127.0.0.1:{}", free_port()), Marks::new());
+    let mut shell = Command::new("sh");
+    let script = "\"$0\" --tcp-socket \"$1\" & wait";
+    shell.args(["-c", script]).arg(program()).arg(&address);
+    let mut parent = Process::spawn(shell, address);
+    let mut worker = parent.connect();
+    worker.send(&request("1", "deaf", marks.params()));
+    let pid = marks.begun();
+    parent.child.kill().unwrap();
+    parent.child.wait().unwrap();
+    let began = Instant::now();
+    while is_running(&pid) {
+        assert!(began.elapsed() < PATIENCE, "the runner outlives its parent");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_running(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").starts_with(" Z"))
+}
+
+// RQ-12
+#[test]
+fn messages_of_unknown_types_are_counted_and_said_once() {
+    let address = format!("127.0.0.1:{}", free_port());
+    let folder = tempfile::tempdir().unwrap();
+    let said = folder.path().join("said");
+    let mut command = Command::new(program());
+    command.arg("--tcp-socket").arg(&address);
+    let file = std::fs::File::create(&said).unwrap();
+    let mut runner = Process::spawn_with(command, address, file.into());
+    let mut worker = runner.connect();
+    for _ in 0..3 {
+        worker.send(&json!({"type": "hello", "payload": {}}));
+    }
+    assert_eq!(worker.ask("1", "echo", json!({}))["status"], "success");
+    runner.signal("-TERM");
+    assert_eq!(runner.code(), Some(0));
+    let said = std::fs::read_to_string(&said).unwrap();
+    assert_eq!(said.matches("unknown type \"hello\"").count(), 1, "{said}");
+    assert!(said.contains("3 messages of unknown types"), "{said}");
 }
 
 /// Waits until nobody listens there any more.

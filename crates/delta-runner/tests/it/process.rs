@@ -38,8 +38,13 @@ impl Process {
         Process::spawn(command, address)
     }
 
-    pub fn spawn(mut command: Command, address: String) -> Process {
-        let child = command.stderr(Stdio::null()).spawn().unwrap();
+    pub fn spawn(command: Command, address: String) -> Process {
+        Process::spawn_with(command, address, Stdio::null())
+    }
+
+    /// What it says goes there.
+    pub fn spawn_with(mut command: Command, address: String, said: Stdio) -> Process {
+        let child = command.stderr(said).spawn().unwrap();
         let process = Process { child, address };
         // The probe of real workers: a connection that is closed at once.
         drop(process.connect());
@@ -86,6 +91,45 @@ impl Drop for Process {
     }
 }
 
+/// Two files of a function that begins and ends by them.
+pub struct Marks {
+    pub path: PathBuf,
+    pub go: PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+impl Marks {
+    pub fn new() -> Marks {
+        let folder = tempfile::tempdir().unwrap();
+        Marks {
+            path: folder.path().join("begun"),
+            go: folder.path().join("go"),
+            _folder: folder,
+        }
+    }
+
+    pub fn params(&self) -> Value {
+        json!({"path": self.path, "go": self.go})
+    }
+
+    /// The process that it has begun in.
+    pub fn begun(&self) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = std::fs::read_to_string(&self.path).unwrap_or_default();
+            if let Some((pid, _)) = text.split_once('\n') {
+                return pid.to_owned();
+            }
+            assert!(Instant::now() < deadline, "never begun");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn let_go(&self) {
+        std::fs::write(&self.go, "").unwrap();
+    }
+}
+
 pub struct Connection(pub TcpStream);
 
 impl Connection {
@@ -100,6 +144,14 @@ impl Connection {
 
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.0.write_all(bytes).unwrap();
+    }
+
+    /// Whether nothing comes for so long.
+    pub fn is_silent(&self, time: Duration) -> bool {
+        self.0.set_read_timeout(Some(time)).unwrap();
+        let nothing = self.0.peek(&mut [0]);
+        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        nothing.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
     /// The next answer; nothing when the connection is closed.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::process::{Process, cancel, request, until};
+use crate::process::{Marks, Process, cancel, request, until};
 
 // RQ-22, RQ-29, RQ-30, RQ-31, RQ-33, RQ-36, RQ-37, A72
 #[test]
@@ -233,4 +233,80 @@ fn whoever_is_gone_is_not_answered_and_its_calls_end() {
         runner.connect().ask("1", "echo", json!({}))["status"],
         "success"
     );
+}
+
+#[test]
+fn a_thread_that_heeds_nothing_is_not_answered_while_it_goes_on_and_keeps_its_place() {
+    let runner = Process::start(&[("CONCURRENCY", "1")]);
+    for by_deadline in [false, true] {
+        let marks = Marks::new();
+        let mut worker = runner.connect();
+        let deaf = request("deaf", "deaf", marks.params());
+        match by_deadline {
+            true => worker.send(&until(deaf, Duration::from_millis(800))),
+            false => worker.send(&deaf),
+        }
+        marks.begun();
+        if !by_deadline {
+            worker.send(&cancel("job-deaf", None));
+        }
+        assert!(
+            worker.is_silent(Duration::from_millis(2000)),
+            "an answer, and it goes on"
+        );
+        // Nobody else has its place.
+        let late = request("late", "echo", json!({}));
+        worker.send(&until(late, Duration::from_millis(200)));
+        let late = worker.hear().unwrap();
+        assert_eq!(
+            (&late["request_id"], &late["status"]),
+            (&json!("late"), &json!("timeout"))
+        );
+        marks.let_go();
+        let answer = worker.hear().unwrap();
+        let kind = if by_deadline { "timeout" } else { "cancelled" };
+        assert_eq!(
+            (&answer["request_id"], &answer["error"]["type"]),
+            (&json!("deaf"), &json!(kind))
+        );
+        assert_eq!(worker.ask("1", "echo", json!({}))["status"], "success");
+    }
+}
+
+#[test]
+fn the_id_of_whoever_is_gone_is_free_though_its_thread_goes_on() {
+    let (runner, marks) = (Process::start(&[]), Marks::new());
+    let mut gone = runner.connect();
+    gone.send(&request("1", "deaf", marks.params()));
+    marks.begun();
+    gone.0.shutdown(Shutdown::Both).unwrap();
+    let mut worker = runner.connect();
+    let began = Instant::now();
+    while worker.ask("1", "echo", json!({}))["status"] != "success" {
+        assert!(began.elapsed() < crate::process::PATIENCE, "never free");
+    }
+    marks.let_go();
+}
+
+#[test]
+fn what_is_held_of_a_connection_is_bounded_in_bytes() {
+    let runner = Process::start(&[]);
+    let (mut worker, mut other) = (runner.connect(), runner.connect());
+    // Four of these are below 64 MiB, five are not.
+    let fill = "x".repeat(15 * 1024 * 1024);
+    for id in ["1", "2", "3", "4", "5"] {
+        worker.send(&request(id, "wait", json!({"seconds": 600, "fill": fill})));
+    }
+    // Refused as soon as it is read, which it is not before one of the others is over.
+    let mut refused = request("behind", "echo", json!({}));
+    refused["payload"]["protocol_version"] = json!("1");
+    worker.send(&refused);
+    assert!(worker.is_silent(Duration::from_secs(3)), "it is read");
+    other.send(&cancel("job-1", None));
+    let heard = [worker.hear().unwrap(), worker.hear().unwrap()];
+    let ids: BTreeSet<_> = heard
+        .iter()
+        .filter_map(|it| it["request_id"].as_str())
+        .collect();
+    assert_eq!(ids, BTreeSet::from(["1", "behind"]));
 }

@@ -223,7 +223,7 @@ impl Session {
             let reason = cut(&said.reason, MAX_SUMMARY_BYTES);
             let done = Complete {
                 status: CompleteStatus::Failed,
-                cause: Some(Cause::AgentError.name().to_owned()),
+                cause: Some(Cause::Declined.name().to_owned()),
                 summary: Some(format!("rejected: {reason}")),
                 ..empty_complete(&proven)
             };
@@ -256,6 +256,9 @@ impl Session {
             return Err(Refused::Invalid("active_runs", "has too many entries"));
         }
         let runners = runners::heard(&said.runners);
+        if let Some(pools) = &runners {
+            self.pools_are(pools);
+        }
         self.note(|present| {
             present.status = status;
             // Nothing said is as it was.
@@ -420,9 +423,12 @@ impl Session {
             }
         };
         let ticket = ticket(kind, lease);
+        self.hear_of_the_disk(lease, &command);
         // Its bytes may have come in an earlier session.
         let has_log = self.writes_logs() || said.log_length.is_some_and(|length| length > 0);
-        let has_results = self.settle_results(lease, said, may_be_flaky(&command));
+        // Tests are no reason where the agent saw another one.
+        let may_be_flaky = may_be_flaky(&command) && said.failed_by_tests != Some(false);
+        let has_results = self.settle_results(lease, said, may_be_flaky);
         let held = self.leases.get_mut(lease);
         let has_artifacts = held.is_some_and(|held| {
             held.counted = said.artifacts;
@@ -450,6 +456,23 @@ impl Session {
             self.list_artifacts(lease);
         }
         Ok(())
+    }
+
+    /// What a result says of the agent's disk. One that is repeated says nothing new.
+    fn hear_of_the_disk(&mut self, lease: LeaseKey, command: &Command) {
+        let held = self.leases.get(lease);
+        let first = held.is_some_and(|held| held.ended.is_none() && held.last_word.is_none());
+        match command {
+            Command::Complete {
+                cause: Some(Cause::DiskFull),
+                ..
+            } if first => self.rest_after_full_disk(),
+            Command::Complete {
+                status: delta_core::command::Status::Succeeded,
+                ..
+            } => self.has_room(),
+            _ => {}
+        }
     }
 
     pub fn log_settled(&mut self, lease: LeaseKey) {

@@ -215,6 +215,15 @@ impl Leases {
         }
     }
 
+    /// Takes back the requests of these slots: they are asked for again, with what they offer now.
+    pub fn unpark_between(&mut self, (first, last): (u32, u32)) {
+        for (number, slot) in &mut self.slots {
+            if *slot == Slot::Parked && (first..=last).contains(number) {
+                *slot = Slot::Free;
+            }
+        }
+    }
+
     /// A request for work came back empty.
     pub fn not_granted(&mut self, slot: u32, round: u32) {
         if round == self.round && self.slots.get(&slot) == Some(&Slot::Parked) {

@@ -59,6 +59,9 @@ pub fn complete(proven: &Proven, said: &RunComplete, status: RunStatus) -> Compl
         (_, code) => code.map(i64::from),
     };
     let cause = (!said.cause.is_empty()).then(|| cut(&said.cause, MAX_WORD));
+    // A word that cannot be taken reads as the user's exit, and an error is never that.
+    let taken = |word: &String| Cause::from_name(word).is_some_and(Cause::reportable);
+    let cause = cause.filter(|word| implied.is_none() || taken(word));
     Complete {
         status,
         exit_code,

@@ -66,12 +66,34 @@ impl Present {
         let offers = self.about.offers().into_iter().enumerate();
         let offers = offers.map(|(n, (slots, capabilities))| SeenOffer {
             capabilities,
-            busy: self.busy.get(n).is_some_and(|busy| *busy >= slots),
+            busy: self.all_taken(n, slots),
+        });
+        let down = self.runners.iter().filter(|pool| pool.up == 0);
+        let down = down.filter_map(|pool| {
+            let why = match pool.last_error.as_str() {
+                // All its slots are taken, and the next call waits for those.
+                "" if self.is_busy(&pool.name) => return None,
+                "" => "it is starting",
+                why => why,
+            };
+            Some((pool.name.as_str().into(), why.into()))
         });
         SeenAgent {
             name: self.about.name.as_str().into(),
             offers: offers.collect(),
+            down: down.collect(),
         }
+    }
+
+    fn all_taken(&self, offer: usize, slots: u32) -> bool {
+        self.busy.get(offer).is_some_and(|busy| *busy >= slots)
+    }
+
+    /// Whether all slots of this runner pool hold a lease.
+    fn is_busy(&self, runner: &str) -> bool {
+        let mut groups = self.about.groups.iter().enumerate();
+        let found = groups.find(|(_, group)| group.runner == runner);
+        found.is_some_and(|(n, group)| self.all_taken(n, group.slots))
     }
 }
 
@@ -381,6 +403,7 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agents::capabilities::Group;
 
     fn enter(agents: &Agents, instance: &str) -> Result<Entered, Quarantined> {
         agents.enter(&"a".into(), instance, About::default(), 0, Millis(5))
@@ -415,6 +438,41 @@ mod tests {
         // keeps it, without new work.
         assert_eq!(outcomes[..4], [Some(false); 4]);
         assert_eq!(outcomes[4..], [None, Some(true), None, Some(true)]);
+    }
+
+    #[test]
+    fn a_pool_that_starts_with_all_its_slots_taken_is_busy_and_one_that_failed_is_down() {
+        let agents = Agents::default();
+        let group = |runner: &str| Group {
+            runner: runner.to_owned(),
+            slots: 2,
+            ..Group::default()
+        };
+        let about = About {
+            slots: 4,
+            groups: vec![group("py"), group("rs")],
+            ..About::default()
+        };
+        let entered = agents.enter(&"a".into(), "p", about, 0, Millis(5)).unwrap();
+        let down = |busy: [u32; 2], last_error: &str| {
+            let runners = ["py", "rs"].map(|name| RunnerPool {
+                name: name.to_owned(),
+                last_error: last_error.to_owned(),
+                ..RunnerPool::default()
+            });
+            agents.note(&"a".into(), entered.epoch, |present| {
+                present.busy = busy.to_vec();
+                present.runners = runners.to_vec();
+            });
+            let seen = agents.here("a").unwrap().seen().down;
+            let words = seen.iter().map(|(name, why)| format!("{name}: {why}"));
+            words.collect::<Vec<_>>().join(", ")
+        };
+        let starting = "py: it is starting, rs: it is starting";
+        assert_eq!(down([1, 0], ""), starting);
+        assert_eq!(down([2, 0], ""), "rs: it is starting");
+        assert_eq!(down([2, 2], ""), "");
+        assert_eq!(down([2, 2], "exit 3"), "py: exit 3, rs: exit 3");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! How the runner pools of an agent are, as it says: for people, decided by nobody.
+//! How the runner pools of an agent are, as it says: for people, and so that one that does not come
+//! up is offered no calls.
 //!
 //! Everything is bounded here: an agent is not trusted to be brief (EP-4).
 

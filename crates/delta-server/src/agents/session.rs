@@ -21,6 +21,7 @@ use super::orders::{Order, Orders};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
 use super::registry::{Entry, OFFLINE_AFTER, Place};
 use super::results::Writing;
+use super::runners::RunnerPool;
 use super::uploads::{Uploads, next_told};
 use crate::http::App;
 use crate::identity::{Principal, Standing};
@@ -39,6 +40,9 @@ const OFFENCE_WINDOW: Duration = Duration::from_secs(60);
 /// An agent that rejected work is left alone this long, doubling up to the cap (A32).
 const REJECTED_BASE: Duration = Duration::from_secs(1);
 const REJECTED_CAP: Duration = Duration::from_secs(60);
+/// The same for one whose disk was full: longer than the job waits before its next try, so that it
+/// is another agent's (F43).
+const FULL_BASE: Duration = Duration::from_secs(5);
 
 /// What the session's agent is.
 pub struct Who {
@@ -72,6 +76,8 @@ pub struct Session {
     offences: u32,
     offences_since: Instant,
     rejections: u32,
+    /// Attempts in a row that found its disk full.
+    full_disks: u32,
     /// No work before this moment.
     rest_until: Option<Instant>,
     rechecked: Instant,
@@ -112,6 +118,7 @@ impl Session {
             offences: 0,
             offences_since: Instant::now(),
             rejections: 0,
+            full_disks: 0,
             rest_until: None,
             rechecked: Instant::now(),
             heard: Instant::now(),
@@ -310,11 +317,25 @@ impl Session {
 
     /// The agent rejected work: others should have it, and this one not at once (A32, F43).
     pub fn rest_after_rejection(&mut self) {
-        let pause = REJECTED_BASE
-            .saturating_mul(1 << self.rejections.min(10))
-            .min(REJECTED_CAP);
+        self.rest_for(REJECTED_BASE, self.rejections);
         self.rejections = self.rejections.saturating_add(1);
-        self.rest_until = Some(Instant::now() + pause);
+    }
+
+    /// An attempt ended for want of room on the agent's disk (F43). That it accepts more work says
+    /// nothing of its disk; that it succeeds with some does.
+    pub fn rest_after_full_disk(&mut self) {
+        self.rest_for(FULL_BASE, self.full_disks);
+        self.full_disks = self.full_disks.saturating_add(1);
+    }
+
+    pub fn has_room(&mut self) {
+        self.full_disks = 0;
+    }
+
+    fn rest_for(&mut self, base: Duration, times: u32) {
+        let pause = base.saturating_mul(1 << times.min(10)).min(REJECTED_CAP);
+        let until = Instant::now() + pause;
+        self.rest_until = Some(self.rest_until.map_or(until, |other| other.max(until)));
         self.stop_asking();
     }
 
@@ -332,6 +353,18 @@ impl Session {
             true => self.stop_asking(),
             false => self.ask_for_work(),
         }
+    }
+
+    /// How its runner pools are: slots that offer something else now are asked for again.
+    pub fn pools_are(&mut self, pools: &[RunnerPool]) {
+        let changed = self.offers.pools_are(pools);
+        if changed.is_empty() {
+            return;
+        }
+        for slots in changed {
+            self.leases.unpark_between(slots);
+        }
+        self.ask_for_work();
     }
 
     fn stop_asking(&mut self) {

@@ -99,6 +99,7 @@ mod tests {
             rerun_of: None,
             priority: 0,
             fail_fast: false,
+            concurrency: None,
             needs_report: false,
             run_timeout: delta_core::Span::ZERO,
             wait_timeout: delta_core::Span::ZERO,

@@ -1,8 +1,15 @@
 //! Repositories at forges: what people registered, what a delivery makes of it, and what the forge
 //! is told. Reading order: this file (a repository), `trigger` (a delivery becomes a run),
-//! `planning` (a run gets its jobs), `supersede` (which run is the newest), `summary` and
+//! `planning` (a run gets its jobs), `fetching` and `hosts` (its commit), `base` (what it is
+//! compared with), `supersede`, `older` and `gated` (which run is the newest), `summary` and
 //! `reporter` (what is said about it).
 
+mod base;
+pub mod fetching;
+mod gated;
+mod hosts;
+mod mirrors;
+mod older;
 pub mod planning;
 pub mod reporter;
 pub mod summary;
@@ -14,7 +21,9 @@ use delta_core::{Millis, Text};
 use delta_forge::{BadSite, Kind, Secret, Site};
 use delta_store::forges::RepositoryRow;
 use delta_store::read::Reader;
+use delta_store::secrets::SecretPlace;
 use delta_wire::api::{ForgeName, ForkPolicy, PutRepository};
+use delta_wire::places::is_never_a_host;
 use serde::{Deserialize, Serialize};
 
 use crate::secrets::{self, Fetched, Keyring, SecretError, open_webhook, seal_webhook};
@@ -74,13 +83,33 @@ pub enum NotPut {
 }
 
 impl Registered {
+    #[cfg(test)]
+    fn in_tests(clone_url: &str, about: &str) -> Registered {
+        let row = RepositoryRow {
+            name: "app".into(),
+            clone_url: clone_url.into(),
+            about: about.into(),
+            version: 1,
+            key: "k".into(),
+            sealed: Vec::new(),
+            created_at: delta_core::Millis(0),
+            updated_at: delta_core::Millis(0),
+            updated_by: "ann".into(),
+        };
+        Registered::read(row).expect("a good row")
+    }
+
     pub fn read(row: RepositoryRow) -> Result<Registered, String> {
         let about: About = serde_json::from_str(&row.about)
             .map_err(|_| format!("what is kept of the repository {} is damaged", row.name))?;
         let (api, project) = (about.api.as_deref(), about.project.as_deref());
         let site = Site::new(kind(about.forge), &row.clone_url, api, project);
+        let site = site.map_err(|why| format!("the repository {}: {why}", row.name))?;
+        if let Some((field, why)) = misplaced(&row.clone_url, &site, about.notify.as_ref()) {
+            return Err(format!("{field} of the repository {} {why}", row.name));
+        }
         Ok(Registered {
-            site: site.map_err(|why| format!("the repository {}: {why}", row.name))?,
+            site,
             row,
             token: about.token,
             credential: about.credential,
@@ -107,6 +136,26 @@ impl Registered {
         open_webhook(keys, &self.row).map(Secret::new)
     }
 
+    /// What it names and cannot be had, as sentences.
+    pub fn unset(&self, reader: &dyn Reader, keys: &Keyring) -> Result<Vec<String>, SecretError> {
+        let named = [
+            (self.token.as_ref(), "no status is published"),
+            (self.credential.as_ref(), "nothing is cloned"),
+            (
+                self.notify.as_ref().map(|it| &it.secret),
+                "nobody is notified",
+            ),
+        ];
+        let mut said = Vec::new();
+        for (name, what) in named {
+            let Some(name) = name else { continue };
+            if self.secret(reader, keys, name)?.is_none() {
+                said.push(format!("the secret {name} is not set: {what} until it is"));
+            }
+        }
+        Ok(said)
+    }
+
     /// The value of a secret that it names; none when it is not set.
     pub fn secret(
         &self,
@@ -115,7 +164,11 @@ impl Registered {
         name: &str,
     ) -> Result<Option<delta_wire::api::SecretValue>, SecretError> {
         let names: [Text; 1] = [name.into()];
-        match secrets::fetch(reader, keys, &names, &self.row.clone_url, "")? {
+        let place = SecretPlace {
+            repository: &self.row.clone_url,
+            ..SecretPlace::default()
+        };
+        match secrets::fetch(reader, keys, &names, place)? {
             Fetched::All(mut values) => Ok(values.pop()),
             Fetched::Missing(_) => Ok(None),
         }
@@ -140,8 +193,7 @@ pub fn find(reader: &dyn Reader, name: &str) -> Result<Option<Registered>, Secre
     }))
 }
 
-/// Registers a repository, or writes it anew. One that is there keeps its webhook's secret when the
-/// request has none.
+/// Registers a repository, or changes it. One that is there keeps what the request does not name.
 pub fn put(
     reader: &dyn Reader,
     keys: &Keyring,
@@ -173,7 +225,7 @@ pub fn put(
         let row = RepositoryRow {
             name: name.clone(),
             clone_url: request.clone_url.as_str().into(),
-            about: about(request),
+            about: about(request, there.as_ref()),
             version,
             key,
             sealed,
@@ -190,22 +242,67 @@ pub fn put(
     Err(SecretError::Busy.into())
 }
 
-fn about(request: &PutRepository) -> Text {
+fn about(request: &PutRepository, there: Option<&RepositoryRow>) -> Text {
+    let old: Option<About> = there.and_then(|row| serde_json::from_str(&row.about).ok());
+    let old = old.as_ref();
+    // Another place has another API, and another name there.
+    let moved = old.is_some_and(|it| it.forge != request.forge)
+        || there.is_some_and(|row| *row.clone_url != *request.clone_url);
+    let same_place = old.filter(|_| !moved);
     let notify = request
         .notify_url
         .clone()
         .zip(request.notify_secret.clone());
+    let notify = notify.map(|(url, secret)| Notify { url, secret });
+    let kept = |new: &Option<String>, old: Option<&Option<String>>| {
+        new.clone().or_else(|| old.cloned().flatten())
+    };
     let about = About {
         forge: request.forge,
-        api: request.api.clone(),
-        project: request.project.clone(),
-        token: request.token.clone(),
-        credential: request.credential.clone(),
-        forks: request.forks,
-        supersede: request.supersede,
-        notify: notify.map(|(url, secret)| Notify { url, secret }),
+        api: kept(&request.api, same_place.map(|it| &it.api)),
+        project: kept(&request.project, same_place.map(|it| &it.project)),
+        token: kept(&request.token, old.map(|it| &it.token)),
+        credential: kept(&request.credential, old.map(|it| &it.credential)),
+        forks: (request.forks.or(old.map(|it| it.forks))).unwrap_or(ForkPolicy::Approve),
+        supersede: (request.supersede.or(old.map(|it| it.supersede))).unwrap_or(true),
+        notify: notify.or_else(|| old.and_then(|it| it.notify.clone())),
     };
     serde_json::to_string(&about).unwrap_or_default().into()
+}
+
+/// What is at an address where nothing of ours goes (T17), and why: looked at when it is registered
+/// and whenever it is used.
+fn misplaced(
+    clone_url: &str,
+    site: &Site,
+    notify: Option<&Notify>,
+) -> Option<(&'static str, &'static str)> {
+    let known = match clone_url.split_once("://") {
+        Some((scheme, _)) => matches!(scheme, "https" | "http" | "ssh"),
+        None => !clone_url.contains("::") && !clone_url.starts_with('-'),
+    };
+    if !known {
+        return Some(("clone_url", "must be an address of https or ssh"));
+    }
+    let notify = notify.map(|it| delta_forge::host_of(&it.url));
+    let hosts = [
+        ("clone_url", Some(delta_forge::host_of(clone_url))),
+        ("api", Some(site.api_host())),
+        ("notify_url", notify),
+    ];
+    let never = |(_, host): &(&str, Option<String>)| {
+        let name = host.as_deref().map(without_port);
+        name.is_some_and(is_never_a_host)
+    };
+    let (field, _) = hosts.into_iter().find(never)?;
+    Some((field, "names a host that is never a server"))
+}
+
+fn without_port(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.split(':').next().unwrap_or(host),
+    }
 }
 
 /// Whether it can be used as it is.
@@ -216,12 +313,15 @@ fn check(row: RepositoryRow) -> Result<Registered, NotPut> {
     })?;
     let (api, project) = (about.api.as_deref(), about.project.as_deref());
     let site = Site::new(kind(about.forge), &row.clone_url, api, project);
-    if let Err(why) = site {
-        let field = match why {
+    let site = site.map_err(|why| NotPut::Wrong {
+        field: match why {
             BadSite::Api | BadSite::InTheClear => "api",
             BadSite::Project => "project",
-        };
-        let why = why.to_string();
+        },
+        why: why.to_string(),
+    })?;
+    if let Some((field, why)) = misplaced(&row.clone_url, &site, about.notify.as_ref()) {
+        let why = why.to_owned();
         return Err(NotPut::Wrong { field, why });
     }
     if let Some(notify) = &about.notify

@@ -5,51 +5,55 @@
 //! reads a stranger's files and has nothing. What they say is read like any other stranger's word.
 //! If the server dies meanwhile, the run is in PLANNING still, and is taken again (SM-7).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use delta_core::{Cause, Command, Reply, Run, RunId, RunState};
-use delta_store::read::{Reader, RunFilter, RunKind};
-use delta_wire::api::{CreateRun, SecretKind, SecretValue, Trigger};
-use delta_wire::planning::{FETCH_WORKER, FetchAnswer, FetchOrder, PLAN_WORKER};
-use delta_wire::planning::{PlanAnswer, PlanOrder};
+use delta_store::read::{Reader, RunFilter};
+use delta_wire::api::{CreateRun, SecretValue, Trigger, TriggerEvent, Trust};
+use delta_wire::planning::{FetchAnswer, FetchOrder, PLAN_WORKER, PlanAnswer, PlanOrder};
+use serde_json::Value;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::supersede::{self, Other};
-use super::worker::{Broken, Workers};
-use super::{Registered, find};
+use super::base::{self, Base};
+use super::fetching::{Fetching, as_text};
+use super::mirrors::KEPT;
+use super::worker::Broken;
+use super::{Registered, find, older, supersede};
 use crate::create::{self, Asked};
 use crate::http::App;
 use crate::writer::{Lane, NotDone};
 
 /// How often runs that wait for a plan are looked for, beside when one was just made.
 const EVERY: Duration = Duration::from_secs(1);
+/// How often copies of repositories that nobody uses are looked for.
+const TRIMMING: Duration = Duration::from_secs(60 * 60);
 /// Runs looked at in one pass.
 const LOOKED_AT: usize = 1_000;
-/// Plans made at a time: each is a process that uses a processor.
+/// Plans made at a time: each is a process that uses a processor. Fetches have turns of their own,
+/// in `mirrors`: a server that does not answer keeps nobody from planning.
 const AT_ONCE: usize = 2;
-/// How long a fetch may take: a large repository over a slow line.
-const FETCHING: Duration = Duration::from_secs(5 * 60);
-/// How often a run that is being planned is looked at for a cancel.
+/// How often a run that is being planned is looked at for a cancel, and one that waits for its
+/// turn: there may be a thousand of those.
 const LOOKING: Duration = Duration::from_millis(500);
+const LOOKING_WAITING: Duration = Duration::from_secs(5);
 /// Memory of a planner: a hundred times what a large monorepo takes.
 const MEMORY: u64 = 2 << 30;
-/// Runs of one request that are looked at: more than anybody pushes while one waits.
-const OF_A_REQUEST: usize = 200;
 /// Bytes of what the planner said that are kept.
 const MAX_PLAN: usize = 256 * 1024;
 
 pub struct Planning {
     pub app: App,
-    pub workers: Workers,
+    pub fetching: Arc<Fetching>,
     pub wake: Arc<Notify>,
     busy: Mutex<BTreeSet<RunId>>,
+    /// Requests whose waiting runs are being sorted out, by the newest.
+    sorting: Mutex<BTreeSet<RunId>>,
     turns: Arc<Semaphore>,
-    /// One fetch at a time into each repository.
-    mirrors: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// What became of a run that was planned.
@@ -61,15 +65,30 @@ enum Planned {
     Stopped,
 }
 
+impl Planned {
+    /// Whether it would end whoever came before it to its group.
+    fn cancels_older(&self) -> bool {
+        match self {
+            Planned::Jobs(request, _) => {
+                (request.concurrency.as_ref()).is_some_and(|group| group.cancel_older)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Planning {
     pub fn new(app: App, program: PathBuf, mirrors: PathBuf) -> Planning {
+        let fetching = Arc::new(Fetching::new(program, mirrors));
+        // People ask for runs, too. The first one stays: there is one in a server.
+        let _ = app.fetching.set(fetching.clone());
         Planning {
             wake: app.planning.clone(),
             app,
-            workers: Workers { program, mirrors },
+            fetching,
             busy: Mutex::default(),
+            sorting: Mutex::default(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
-            mirrors: Mutex::default(),
         }
     }
 
@@ -77,9 +96,18 @@ impl Planning {
         let this = Arc::new(self);
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut trim = tokio::time::interval(TRIMMING);
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
+                _ = trim.tick() => {
+                    let this = this.clone();
+                    tokio::spawn(async move {
+                        let fetching = &this.fetching;
+                        fetching.mirrors.trim(&fetching.workers.mirrors, KEPT).await;
+                    });
+                    continue;
+                }
                 () = this.wake.notified() => {}
                 () = stop.cancelled() => return,
             }
@@ -97,17 +125,20 @@ impl Planning {
         };
         let waiting = self.read(move |reader| {
             let runs = reader.runs(&filter, LOOKED_AT)?;
-            let mut ready = Vec::new();
+            let (mut ready, mut gated) = (Vec::new(), Vec::new());
             for run in runs {
-                if is_ready(reader, &run)? {
-                    ready.push(run);
+                match is_ready(reader, &run)? {
+                    true => ready.push(run),
+                    false => gated.push(run),
                 }
             }
-            Ok(ready)
+            Ok((ready, gated))
         });
         let mut begun = 0;
+        let (ready, gated) = waiting.await?;
+        self.sort_out(gated, stop);
         // The oldest first.
-        for run in waiting.await?.into_iter().rev() {
+        for run in ready.into_iter().rev() {
             if !self.busy().insert(run.id) {
                 continue;
             }
@@ -126,17 +157,19 @@ impl Planning {
         Ok(begun)
     }
 
+    pub(super) fn sorting(&self) -> std::sync::MutexGuard<'_, BTreeSet<RunId>> {
+        self.sorting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn busy(&self) -> std::sync::MutexGuard<'_, BTreeSet<RunId>> {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn one(&self, run: Run) {
-        let Ok(_turn) = self.turns.acquire().await else {
-            return;
-        };
+        let working = AtomicBool::new(false);
         let planned = tokio::select! {
-            planned = self.plan(&run) => planned,
-            () = self.until_stopped(run.id) => Planned::Stopped,
+            planned = self.plan(&run, &working) => planned,
+            () = self.until_stopped(run.id, &working) => Planned::Stopped,
         };
         if let Err(why) = self.settle(&run, planned).await {
             tracing::warn!(run = %run.id, why, "a plan was not taken; it is made again");
@@ -144,9 +177,15 @@ impl Planning {
     }
 
     /// Returns when nobody wants the plan any more.
-    async fn until_stopped(&self, id: RunId) {
+    async fn until_stopped(&self, id: RunId, working: &AtomicBool) {
+        let mut waited = Duration::ZERO;
         loop {
             tokio::time::sleep(LOOKING).await;
+            waited += LOOKING;
+            if !working.load(Ordering::Relaxed) && waited < LOOKING_WAITING {
+                continue;
+            }
+            waited = Duration::ZERO;
             let found = self.read(move |reader| reader.run(id)).await;
             let stopped = |run: &Run| run.cancel.is_some() || run.state != RunState::Planning;
             match found {
@@ -157,7 +196,7 @@ impl Planning {
         }
     }
 
-    async fn plan(&self, run: &Run) -> Planned {
+    async fn plan(&self, run: &Run, working: &AtomicBool) -> Planned {
         if run.cancel.is_some() {
             return Planned::Stopped;
         }
@@ -165,13 +204,84 @@ impl Planning {
         let Some(trigger) = trigger else {
             return Planned::Failed(Cause::PlanError, "the run has no trigger".into());
         };
-        match self.plan_for(run, &trigger).await {
+        match self.plan_for(run, &trigger, working).await {
             Ok(planned) => planned,
             Err(why) => Planned::Failed(Cause::PlanError, why),
         }
     }
 
-    async fn plan_for(&self, run: &Run, trigger: &Trigger) -> Result<Planned, String> {
+    async fn plan_for(
+        &self,
+        run: &Run,
+        trigger: &Trigger,
+        working: &AtomicBool,
+    ) -> Result<Planned, String> {
+        let opened = self.opened(trigger).await?;
+        let Some((registered, credential)) = opened else {
+            let why = format!(
+                "the repository {} is not registered any more",
+                trigger.repository
+            );
+            return Ok(Planned::Failed(Cause::PlanError, why));
+        };
+        // First who else there is, then the head: see `supersede`.
+        let others = self.others(run, trigger).await?;
+        let mirror =
+            (self.fetching.workers).mirror(&registered.row.name, &registered.row.clone_url);
+        let order = FetchOrder {
+            mirror: mirror.clone(),
+            url: registered.row.clone_url.to_string(),
+            git_ref: run.header.git_ref.as_deref().map(str::to_owned),
+            commit: run.header.commit.as_deref().map(str::to_owned),
+            base: trigger.base.clone(),
+            credential: credential.map(as_text),
+        };
+        let (head, base) = match self.fetching.fetch(&registered, order, working).await {
+            FetchAnswer::Fetched { head, base, .. } => (head, base),
+            FetchAnswer::Failed(why) => {
+                let why = format!("the commit could not be fetched: {why}");
+                return Ok(Planned::Failed(Cause::PlanError, why));
+            }
+        };
+        let head = head.as_deref().unwrap_or_default();
+        if older::ends_older(trigger, &registered) && self.supersede(run, head, &others).await? {
+            return Ok(Planned::Stopped);
+        }
+        let Ok(_turn) = self.turns.acquire().await else {
+            return Ok(Planned::Stopped);
+        };
+        working.store(true, Ordering::Relaxed);
+        let (base, no_base) = match self.base(run, trigger, base).await? {
+            Base::Commit(base) => (Some(base), None),
+            Base::Unknown(why) => (None, Some(why.to_owned())),
+        };
+        let order = PlanOrder {
+            mirror,
+            commit: run.header.commit.as_deref().unwrap_or_default().into(),
+            git_ref: run.header.git_ref.as_deref().map(str::to_owned),
+            base,
+            no_base,
+            trigger: trigger.clone(),
+            trusted: run.header.trusted,
+            cpu_seconds: self.limit().as_secs().max(1),
+            memory_bytes: MEMORY,
+        };
+        let workers = &self.fetching.workers;
+        let answered = workers.call(PLAN_WORKER, &order, self.limit()).await;
+        let planned = self.understood(answered, &registered, run.header.trusted);
+        let commit = run.header.commit.as_deref().unwrap_or_default();
+        if planned.cancels_older() && supersede::is_behind(commit, head, &others) {
+            self.end(run.id).await?;
+            return Ok(Planned::Stopped);
+        }
+        Ok(planned)
+    }
+
+    /// The repository of a trigger and what it is cloned with; none where it is not registered.
+    pub(super) async fn opened(
+        &self,
+        trigger: &Trigger,
+    ) -> Result<Option<(Registered, Option<SecretValue>)>, String> {
         let (app, name) = (self.app.clone(), trigger.repository.clone());
         let opened = tokio::task::spawn_blocking(move || {
             let Some(registered) = find(&*app.reader, &name)? else {
@@ -184,44 +294,7 @@ impl Planning {
             Ok(Some((registered, credential)))
         });
         let opened = opened.await.map_err(|error| error.to_string())?;
-        let opened = opened.map_err(|error: crate::secrets::SecretError| error.to_string())?;
-        let Some((registered, credential)) = opened else {
-            let why = format!(
-                "the repository {} is not registered any more",
-                trigger.repository
-            );
-            return Ok(Planned::Failed(Cause::PlanError, why));
-        };
-        // First who else there is, then the head: see `supersede`.
-        let others = self.others(run, trigger, &registered).await?;
-        let mirror = self
-            .workers
-            .mirror(&registered.row.name, &registered.row.clone_url);
-        let fetched = self.fetch(run, trigger, &registered, credential, &mirror);
-        let (head, base) = match fetched.await? {
-            FetchAnswer::Fetched { head, base } => (head, base),
-            FetchAnswer::Failed(why) => {
-                let why = format!("the commit could not be fetched: {why}");
-                return Ok(Planned::Failed(Cause::PlanError, why));
-            }
-        };
-        if self.supersede(run, head.as_deref(), &others).await? {
-            return Ok(Planned::Stopped);
-        }
-        let order = PlanOrder {
-            mirror,
-            commit: run.header.commit.as_deref().unwrap_or_default().into(),
-            git_ref: run.header.git_ref.as_deref().map(str::to_owned),
-            base: base
-                .or_else(|| trigger.base_commit.clone())
-                .or_else(|| trigger.before.clone()),
-            trigger: trigger.clone(),
-            trusted: run.header.trusted,
-            cpu_seconds: self.limit().as_secs().max(1),
-            memory_bytes: MEMORY,
-        };
-        let answered = self.workers.call(PLAN_WORKER, &order, self.limit()).await;
-        Ok(self.understood(answered, &registered, run.header.trusted))
+        opened.map_err(|error: crate::secrets::SecretError| error.to_string())
     }
 
     /// How long the planner itself may take (A33).
@@ -230,83 +303,26 @@ impl Planning {
         Duration::from_millis(span.0.unsigned_abs())
     }
 
-    async fn fetch(
+    /// What the commit is compared with, given where a request's branch stands.
+    async fn base(
         &self,
         run: &Run,
         trigger: &Trigger,
-        registered: &Registered,
-        credential: Option<SecretValue>,
-        mirror: &str,
-    ) -> Result<FetchAnswer, String> {
-        if registered.credential.is_some() && credential.is_none() {
-            let name = registered.credential.as_deref().unwrap_or_default();
-            return Ok(FetchAnswer::Failed(format!("the secret {name} is not set")));
+        branch: Option<String>,
+    ) -> Result<Base, String> {
+        match trigger.event {
+            TriggerEvent::PullRequest => {
+                let base = branch.or_else(|| trigger.base_commit.clone());
+                let why = "the branch it wants to go to is not known";
+                Ok(base.map_or(Base::Unknown(why), Base::Commit))
+            }
+            TriggerEvent::Manual => Ok(Base::Unknown("somebody asked for it")),
+            TriggerEvent::Push | TriggerEvent::Tag => {
+                let (run, trigger) = (run.clone(), trigger.clone());
+                self.read(move |reader| base::of_push(reader, &run, &trigger))
+                    .await
+            }
         }
-        let order = FetchOrder {
-            mirror: mirror.to_owned(),
-            url: registered.row.clone_url.to_string(),
-            git_ref: run.header.git_ref.as_deref().map(str::to_owned),
-            commit: run.header.commit.as_deref().unwrap_or_default().to_owned(),
-            base: trigger.base.clone(),
-            credential: credential.map(as_text),
-        };
-        let lock = {
-            let mut mirrors = self.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
-            mirrors.entry(mirror.to_owned()).or_default().clone()
-        };
-        let _lock = lock.lock().await;
-        let answered = self.workers.call(FETCH_WORKER, &order, FETCHING).await;
-        Ok(answered.unwrap_or_else(|broken| FetchAnswer::Failed(broken.to_string())))
-    }
-
-    /// Other runs of the same request.
-    async fn others(
-        &self,
-        run: &Run,
-        trigger: &Trigger,
-        registered: &Registered,
-    ) -> Result<Vec<Other>, String> {
-        // A rerun was asked for by a person: it is nobody's older or newer.
-        let rerun = run.header.rerun_of.is_some();
-        if trigger.number.is_none() || !registered.supersede || rerun {
-            return Ok(Vec::new());
-        }
-        let filter = RunFilter {
-            repository: run.header.repository.clone(),
-            git_ref: run.header.git_ref.clone(),
-            kind: RunKind::Plain,
-            ..RunFilter::default()
-        };
-        let found = self.read(move |reader| reader.runs(&filter, OF_A_REQUEST));
-        let other = |run: &Run| Other {
-            id: run.id,
-            commit: run.header.commit.as_deref().unwrap_or_default().to_owned(),
-            live: !run.state.has_ended(),
-        };
-        let found = found.await?;
-        let first = found.iter().filter(|run| run.header.rerun_of.is_none());
-        Ok(first.map(other).collect())
-    }
-
-    /// Ends what is older; true when this run is old itself.
-    async fn supersede(
-        &self,
-        run: &Run,
-        head: Option<&str>,
-        others: &[Other],
-    ) -> Result<bool, String> {
-        let commit = run.header.commit.as_deref().unwrap_or_default();
-        let outcome = supersede::judge(run.id, commit, head.unwrap_or_default(), others);
-        let own = outcome.is_old.then_some(run.id);
-        for id in outcome.ends.into_iter().chain(own) {
-            let command = Command::CancelRun {
-                run: id,
-                cause: Cause::Superseded,
-                by: "server".into(),
-            };
-            self.command(command).await?;
-        }
-        Ok(outcome.is_old)
     }
 
     fn understood(
@@ -344,54 +360,52 @@ impl Planning {
         }
     }
 
-    async fn settle(&self, run: &Run, planned: Planned) -> Result<(), String> {
+    /// What is sent for a plan, the specs of its jobs, and what is kept of what the planner said.
+    fn answer(&self, run: &Run, planned: Planned) -> (Command, Vec<Arc<str>>, Option<Value>) {
         let id = run.id;
-        let (command, specs, said) = match planned {
-            Planned::Stopped => (
-                Command::Plan {
-                    run: id,
-                    jobs: vec![],
-                },
-                vec![],
-                None,
-            ),
-            Planned::Nothing(plan) => (
-                Command::Plan {
-                    run: id,
-                    jobs: vec![],
-                },
-                vec![],
-                Some(plan),
-            ),
-            Planned::Failed(cause, why) => {
-                let said = serde_json::json!({ "error": why });
-                (Command::FailPlan { run: id, cause }, vec![], Some(said))
-            }
-            Planned::Jobs(request, plan) => {
+        let plan = |jobs, settings| Command::Plan {
+            run: id,
+            jobs,
+            settings,
+        };
+        let failed = |cause, why: String| {
+            let said = serde_json::json!({ "error": why });
+            (Command::FailPlan { run: id, cause }, vec![], Some(said))
+        };
+        match planned {
+            Planned::Stopped => (plan(vec![], None), vec![], None),
+            Planned::Nothing(said) => (plan(vec![], None), vec![], Some(said)),
+            Planned::Failed(cause, why) => failed(cause, why),
+            Planned::Jobs(request, said) => {
                 let asked = Asked {
                     by: run.header.created_by.clone(),
                     idempotency: None,
                 };
                 let settings = &self.app.writer.shared().settings;
+                let request = as_it_came(*request, run);
                 match create::new_run(id, &request, asked, settings) {
                     Ok((new, specs)) => {
+                        // What the file says about the whole run counts from its plan on.
+                        let settings = Some(new.header.settings());
                         let jobs = new.jobs.unwrap_or_default();
-                        (Command::Plan { run: id, jobs }, specs, Some(plan))
+                        (plan(jobs, settings), specs, Some(said))
                     }
-                    Err(why) => {
-                        let said = serde_json::json!({ "error": why.to_string() });
-                        let cause = Cause::PlanError;
-                        (Command::FailPlan { run: id, cause }, vec![], Some(said))
-                    }
+                    Err(why) => failed(Cause::PlanError, why.to_string()),
                 }
             }
-        };
+        }
+    }
+
+    async fn settle(&self, run: &Run, planned: Planned) -> Result<(), String> {
+        let id = run.id;
+        let (command, specs, said) = self.answer(run, planned);
         // Only a run that was canceled ends without a plan: one that is over refuses it anyway.
-        if let Some(said) = said {
-            let text = bounded(said);
-            self.read(move |reader| reader.put_plan(id, &text)).await?;
-        } else if !self.is_canceled(id).await? {
-            return Ok(());
+        match said.clone() {
+            // Whoever is told of the end finds it; who comes too late leaves what is there.
+            Some(said) if self.is_planned(id).await? => self.keep(id, said).await?,
+            Some(_) => return Ok(()),
+            None if !self.is_canceled(id).await? => return Ok(()),
+            None => {}
         }
         let answer = self
             .app
@@ -401,11 +415,14 @@ impl Planning {
             Ok(answer) => {
                 debug_assert!(matches!(answer.reply, Reply::Done { .. }));
                 self.app.metrics().plans.inc();
-                Ok(())
+                // Of two who plan one is taken, and what it said is kept.
+                match said {
+                    Some(said) => self.keep(id, said).await,
+                    None => Ok(()),
+                }
             }
             Err(NotDone::Refused(delta_core::Refusal::BadPlan(why))) => {
-                let said = serde_json::json!({ "error": why }).to_string();
-                self.read(move |reader| reader.put_plan(id, &said)).await?;
+                self.keep(id, serde_json::json!({ "error": why })).await?;
                 let cause = Cause::PlanError;
                 self.command(Command::FailPlan { run: id, cause }).await
             }
@@ -415,12 +432,23 @@ impl Planning {
         }
     }
 
+    async fn keep(&self, id: RunId, said: serde_json::Value) -> Result<(), String> {
+        let text = bounded(said);
+        self.read(move |reader| reader.put_plan(id, &text)).await
+    }
+
+    /// Whether it still waits for a plan.
+    async fn is_planned(&self, id: RunId) -> Result<bool, String> {
+        let rows = self.read(move |reader| reader.run(id)).await?;
+        Ok(rows.is_some_and(|rows| rows.run.state == RunState::Planning))
+    }
+
     async fn is_canceled(&self, id: RunId) -> Result<bool, String> {
         let rows = self.read(move |reader| reader.run(id)).await?;
         Ok(rows.is_some_and(|rows| rows.run.cancel.is_some()))
     }
 
-    async fn command(&self, command: Command) -> Result<(), String> {
+    pub(super) async fn command(&self, command: Command) -> Result<(), String> {
         let now = self.app.writer.now();
         match self.app.writer.command(Lane::People, now, command).await {
             Ok(_) | Err(NotDone::Refused(_)) => Ok(()),
@@ -428,7 +456,7 @@ impl Planning {
         }
     }
 
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&dyn Reader) -> Result<T, delta_store::StoreError> + Send + 'static,
     ) -> Result<T, String> {
@@ -447,13 +475,18 @@ fn is_ready(reader: &dyn Reader, run: &Run) -> Result<bool, delta_store::StoreEr
     Ok(!trigger.gated || run.cancel.is_some() || reader.approval(run.id)?.is_some())
 }
 
-/// A credential as the text of a secret has it.
-fn as_text(value: SecretValue) -> String {
-    match (value.kind, value.username, value.known_hosts) {
-        (SecretKind::SshKey, _, Some(hosts)) => format!("{}\n{hosts}", value.value.trim_end()),
-        (_, Some(user), _) => format!("{user}\n{}", value.value),
-        _ => value.value,
-    }
+/// Where a run comes from, the delivery says: a planner's word on it would let a stranger's file
+/// into groups that are not its own.
+fn as_it_came(mut request: CreateRun, run: &Run) -> CreateRun {
+    let text = |text: &Option<delta_core::Text>| text.as_deref().map(str::to_owned);
+    request.repository = text(&run.header.repository);
+    request.git_ref = text(&run.header.git_ref);
+    request.commit = text(&run.header.commit);
+    request.trust = match run.header.trusted {
+        true => Trust::Trusted,
+        false => Trust::Untrusted,
+    };
+    request
 }
 
 /// Names the credential for the checkout of every job that has no word of its own about it.

@@ -4,15 +4,20 @@
 //! publishes what the run is now, and writes down that it did. If it dies in between, the row comes
 //! back, and whoever takes it looks at the forge first: a status is there once. A run is REPORTED
 //! after the forge said yes, and not before (R11, SM-17).
+//!
+//! A status belongs to a commit, and the newest run about it has the word: what is older counts as
+//! told. Nobody waits for a forge but who is to be told there: each host has places of its own.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use delta_core::policy::{Backoff, retry_delay};
-use delta_core::{Command, Millis, Span};
+use delta_core::{Command, Millis, Run, RunId, Span, Text};
 use delta_forge::{Client, Outgoing, Secret, Verdict};
-use delta_store::forges::{ReportRow, STAGE_DONE, STAGE_FINAL, stage_of};
-use delta_store::read::{Reader, RunRows};
+use delta_store::StoreError;
+use delta_store::forges::{ReportRow, STAGE_DONE, STAGE_FINAL, STAGE_NOTIFIED, stage_of};
+use delta_store::read::{Reader, RunFilter, RunKind, RunRows};
 use delta_wire::api::Trigger;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -23,14 +28,21 @@ use crate::writer::NotDone;
 
 /// How often the outbox is looked at: what a person sees at the forge is this old at most.
 const EVERY: Duration = Duration::from_millis(500);
-/// Rows taken in one pass, and told about at once.
-const AT_ONCE: usize = 16;
+/// Rows looked at in one pass: those of a forge that does not answer come first, and stay.
+const LOOKED_AT: usize = 2_000;
+/// Runs told about at once, and at one host.
+const AT_ONCE: usize = 64;
+const AT_A_HOST: usize = 8;
+/// Runs of one commit that are looked at for a newer one.
+const OF_A_COMMIT: usize = 200;
+/// Runs whose host is remembered.
+const REMEMBERED: usize = 10_000;
 /// How long one request may take.
 pub const REQUEST: Duration = Duration::from_secs(10);
 /// How long telling about one run may take, with all its pages.
 const TELLING: Duration = Duration::from_secs(25);
-/// How long a row is taken for: longer than the telling.
-const TAKEN: Span = Span::secs(30);
+/// How long a row is taken for: longer than the telling, and the webhook after it.
+const TAKEN: Span = Span::secs(40);
 /// Between tries: doubling, with jitter.
 const BACKOFF: Backoff = Backoff {
     base: Span::secs(2),
@@ -49,7 +61,22 @@ pub struct Reporter {
     pub public_url: Option<String>,
     /// This server's own: no other takes a row until the same moment.
     pub apart: Span,
+    pub places: Places,
 }
+
+/// Who is being told about, and where.
+#[derive(Default)]
+pub struct Places(Mutex<Taken>);
+
+#[derive(Default)]
+struct Taken {
+    busy: HashMap<RunId, Text>,
+    /// Where each run is told about, as far as it was looked up.
+    hosts: HashMap<RunId, Text>,
+}
+
+/// What became of one row; true when it was told.
+type Telling = JoinSet<Result<bool, String>>;
 
 /// Less than three seconds, as chance has it.
 pub fn apart() -> Span {
@@ -60,6 +87,7 @@ pub fn apart() -> Span {
 }
 
 /// What one pass did.
+#[cfg(test)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     pub told: usize,
@@ -73,6 +101,8 @@ struct Case {
     whom: Option<(Registered, Trigger)>,
     status: Option<delta_forge::Status>,
     token: Option<Secret>,
+    /// A newer run is about the same commit.
+    overtaken: bool,
 }
 
 impl Reporter {
@@ -80,31 +110,92 @@ impl Reporter {
         let this = Arc::new(self);
         let mut tick = tokio::time::interval(EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut telling = Telling::new();
         loop {
-            tokio::select! {
-                _ = tick.tick() => {}
-                () = stop.cancelled() => return,
-            }
-            // What was begun is finished: a try that is cut off counts as one.
-            if let Err(why) = this.run_once(this.app.writer.now()).await {
+            let done = tokio::select! {
+                _ = tick.tick() => this.begin(this.app.writer.now(), &mut telling).await,
+                Some(done) = telling.join_next() => {
+                    done.map_err(|error| error.to_string()).flatten().map(drop)
+                }
+                () = stop.cancelled() => break,
+            };
+            if let Err(why) = done {
                 tracing::warn!(
                     why,
                     "the outbox could not be read; the next look finds it again"
                 );
             }
         }
+        // What was begun is finished: a try that is cut off counts as one.
+        while telling.join_next().await.is_some() {}
     }
 
-    /// One look at the outbox at this moment.
-    pub async fn run_once(self: &Arc<Self>, now: Millis) -> Result<Told, String> {
+    /// Begins to tell what is due at this moment, as far as there are places.
+    async fn begin(self: &Arc<Self>, now: Millis, telling: &mut Telling) -> Result<(), String> {
         let due = self
-            .read(move |reader| reader.reports_due(now, AT_ONCE))
+            .read(move |reader| reader.reports_due(now, LOOKED_AT))
             .await?;
-        let mut telling = JoinSet::new();
         for row in due {
+            let host = self.host_of(row.run).await?;
+            if !self.take_place(row.run, host) {
+                continue;
+            }
             let this = self.clone();
-            telling.spawn(async move { this.tell(row, now).await });
+            telling.spawn(async move {
+                let run = row.run;
+                let told = this.tell(row, now).await;
+                this.taken().busy.remove(&run);
+                told
+            });
         }
+        Ok(())
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.places.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// False where a run is being told about, or too many are.
+    fn take_place(&self, run: RunId, host: Text) -> bool {
+        let mut taken = self.taken();
+        let there = taken.busy.values().filter(|it| **it == host).count();
+        let free = taken.busy.len() < AT_ONCE && there < AT_A_HOST;
+        let takes = free && !taken.busy.contains_key(&run);
+        if takes {
+            taken.busy.insert(run, host);
+        }
+        takes
+    }
+
+    /// Where a run is told about; nothing where it is not known.
+    async fn host_of(&self, run: RunId) -> Result<Text, String> {
+        if let Some(host) = self.taken().hosts.get(&run) {
+            return Ok(host.clone());
+        }
+        let look = self.read(move |reader| {
+            let trigger = reader.run(run)?.and_then(|rows| rows.run.header.trigger);
+            let Some(trigger) = trigger.as_deref().and_then(Trigger::from_text) else {
+                return Ok(None);
+            };
+            reader.repository(&trigger.repository)
+        });
+        let registered = look.await?.and_then(|row| Registered::read(row).ok());
+        let host: Text = registered
+            .map_or_else(String::new, |it| it.site.api_host())
+            .into();
+        let mut taken = self.taken();
+        if taken.hosts.len() >= REMEMBERED {
+            taken.hosts.clear();
+        }
+        taken.hosts.insert(run, host.clone());
+        Ok(host)
+    }
+
+    /// One look at the outbox at this moment, and what came of it.
+    #[cfg(test)]
+    pub async fn run_once(self: &Arc<Self>, now: Millis) -> Result<Told, String> {
+        let mut telling = Telling::new();
+        self.begin(now, &mut telling).await?;
         let mut told = Told::default();
         while let Some(done) = telling.join_next().await {
             match done {
@@ -132,14 +223,31 @@ impl Reporter {
         };
         let goal = stage_of(&case.rows.run);
         let mut row = row;
-        if row.stage < STAGE_FINAL && row.stage < goal {
+        let notified = row.stage == STAGE_NOTIFIED;
+        let owed = notified || row.stage < goal.min(STAGE_FINAL);
+        if owed {
             let verdict = self.publish(&case, row.tries > 0, now).await;
             if let Some(after) = pause(&verdict, row.tries) {
+                let ended = goal == STAGE_DONE && !notified;
+                // Nobody else waits for the forge.
+                if ended && self.has_notified(&case, now).await {
+                    row.stage = STAGE_NOTIFIED;
+                }
                 return self.later(row, verdict, now + after).await;
             }
+        }
+        if notified {
+            // An interruption before it is gone costs a look at the forge, which has it.
+            return match self.reported(&case).await? {
+                true => self.remove(&row).await.map(|()| true),
+                false => Ok(false),
+            };
+        }
+        if owed {
             row.stage = goal.min(STAGE_FINAL);
             row.tries = 0;
-            row.next_at = now;
+            // Whoever else wants to know is told under the same roof.
+            row.next_at = if goal == STAGE_DONE { until } else { now };
             row.why = "".into();
             let told = row.clone();
             self.read(move |reader| reader.put_report(&told)).await?;
@@ -159,6 +267,16 @@ impl Reporter {
                 }
             }
             _ => self.remove(&row).await.map(|()| true),
+        }
+    }
+
+    /// Tells whoever wants to know before the forge has heard; false when nobody does, or it is to
+    /// be tried again together with the forge.
+    async fn has_notified(&self, case: &Case, now: Millis) -> bool {
+        match self.notify(case, now).await {
+            Some(Verdict::Done { .. }) => true,
+            Some(_) => !self.is_worth_it(case, now),
+            None => false,
         }
     }
 
@@ -184,8 +302,10 @@ impl Reporter {
                     whom,
                     status,
                     token,
+                    overtaken: false,
                 }));
             };
+            let overtaken = is_overtaken(reader, &rows.run, &trigger)?;
             let plan = reader.plan(run)?;
             let about = summary::About {
                 rows: &rows,
@@ -207,6 +327,7 @@ impl Reporter {
                 whom,
                 status,
                 token,
+                overtaken,
             }))
         });
         let found = found.await.map_err(|error| error.to_string())?;
@@ -217,6 +338,9 @@ impl Reporter {
         let (Some((registered, _)), Some(status)) = (&case.whom, &case.status) else {
             return Verdict::Done { already: true };
         };
+        if case.overtaken {
+            return Verdict::Done { already: true };
+        }
         let Some(name) = &registered.token else {
             // Nobody but an outgoing webhook wants to know.
             return Verdict::Done { already: true };
@@ -323,6 +447,32 @@ impl Reporter {
         let done = self.app.read(read).await;
         done.map_err(|error| error.body.message)
     }
+}
+
+/// Whether a newer run writes the same status, which never is one of a stranger where this is one
+/// of ours. Ids rise with the moment a run was made.
+fn is_overtaken(reader: &dyn Reader, run: &Run, trigger: &Trigger) -> Result<bool, StoreError> {
+    let filter = RunFilter {
+        repository: run.header.repository.clone(),
+        commit: run.header.commit.clone(),
+        kind: RunKind::Plain,
+        ..RunFilter::default()
+    };
+    if filter.commit.is_none() {
+        return Ok(false);
+    }
+    let context = summary::context(trigger, run.header.trusted);
+    // The newest first.
+    let found = reader.runs(&filter, OF_A_COMMIT)?;
+    let newer = found.iter().take_while(|it| it.id > run.id);
+    let mut told = newer.filter(|it| it.header.needs_report);
+    Ok(told.any(|it| {
+        let other = it.header.trigger.as_deref().and_then(Trigger::from_text);
+        other.is_some_and(|other| {
+            let same = summary::context(&other, it.header.trusted) == context;
+            same && other.repository == trigger.repository
+        })
+    }))
 }
 
 /// How long to wait before the next try; none when it is done.

@@ -28,19 +28,22 @@ pub fn status(about: &About<'_>) -> Option<Status> {
         .map(|url| format!("{}/api/v1/runs/{}", url.trim_end_matches('/'), run.id));
     Some(Status {
         commit,
-        context: context(about.trigger).to_owned(),
+        context: context(about.trigger, run.header.trusted).to_owned(),
         state,
         description: Status::line(&line),
         link,
     })
 }
 
-/// A push and a request may be about one commit: each has a name of its own.
-pub fn context(trigger: &Trigger) -> &'static str {
+/// A push and a request may be about one commit: each has a name of its own. So has what a stranger
+/// sent (T5): whoever opens a request with our commit as its head says nothing about our own.
+pub fn context(trigger: &Trigger, trusted: bool) -> &'static str {
     match trigger.event {
+        TriggerEvent::PullRequest if !trusted => "delta-ci/pull_request/fork",
         TriggerEvent::Push => "delta-ci/push",
         TriggerEvent::Tag => "delta-ci/tag",
         TriggerEvent::PullRequest => "delta-ci/pull_request",
+        TriggerEvent::Manual => "delta-ci/manual",
     }
 }
 
@@ -82,10 +85,20 @@ fn line(about: &About<'_>) -> (State, String) {
 fn succeeded(about: &About<'_>) -> String {
     let run = &about.rows.run;
     if run.cause == Some(Cause::NothingToRun) {
-        return "Nothing to run: no job is about what changed".into();
+        let why = about.plan.and_then(first_omission);
+        let why = why.unwrap_or_else(|| "no job is about what changed".into());
+        return format!("Nothing to run: {why}");
     }
-    let jobs = count(u64::from(run.jobs), "job");
+    let came_to = |wanted: Resolution| {
+        let jobs = about.rows.jobs.iter();
+        let those = jobs.filter(|(job, _)| job.resolution == Some(wanted));
+        those.count() as u64
+    };
+    let jobs = count(came_to(Resolution::Succeeded), "job");
     let mut line = format!("{jobs} succeeded");
+    if let failed @ 1.. = came_to(Resolution::Failed) {
+        line.push_str(&format!(", {}", count(failed, "allowed failure")));
+    }
     if about.tests.passed > 0 {
         line.push_str(&format!(", {} passed", count(about.tests.passed, "test")));
     }
@@ -143,6 +156,13 @@ fn first_fault(plan: &str) -> Option<String> {
     let plan: serde_json::Value = serde_json::from_str(plan).ok()?;
     let text = plan["error"].as_str()?;
     text.lines().next().map(str::to_owned)
+}
+
+/// Why the first of the jobs that were left out was: where the whole file is not for this event, it
+/// is the reason of all of them.
+fn first_omission(plan: &str) -> Option<String> {
+    let plan: serde_json::Value = serde_json::from_str(plan).ok()?;
+    plan["omitted"][0]["reason"].as_str().map(str::to_owned)
 }
 
 fn count(n: u64, what: &str) -> String {

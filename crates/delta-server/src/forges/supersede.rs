@@ -1,5 +1,9 @@
 //! Which runs of a pull request are older than another (A43): ordered by the request's head as the
-//! forge states it when a run is planned; where that does not tell, by when they came.
+//! forge states it when a run is planned; where that does not tell, by when they came. A rerun is
+//! nobody's newer: a person asked for it. What is newer than it came after it.
+//!
+//! Runs of a branch end each other where the pipeline file says so, in the order they came, which
+//! the core keeps. One that came late, behind the head's own, is left out of it.
 //!
 //! Whoever asks lists the runs first and then looks at the head: a run that is listed was pushed
 //! before, so the head is at least as new as everything on the list, and nobody ends a newer one.
@@ -12,6 +16,8 @@ pub struct Other {
     pub id: RunId,
     pub commit: String,
     pub live: bool,
+    /// Somebody asked for it, after another had ended.
+    pub rerun: bool,
 }
 
 /// What follows for a run and for those beside it.
@@ -28,6 +34,7 @@ pub fn judge(id: RunId, commit: &str, head: &str, others: &[Other]) -> Outcome {
     let rank = |id: RunId, commit: &str| (commit == head, id);
     let own = rank(id, commit);
     let others = others.iter().filter(|other| other.id != id);
+    let (reruns, others): (Vec<_>, Vec<_>) = others.partition(|other| other.rerun);
     let mut outcome = Outcome::default();
     for other in others {
         match rank(other.id, &other.commit) > own {
@@ -36,7 +43,20 @@ pub fn judge(id: RunId, commit: &str, head: &str, others: &[Other]) -> Outcome {
             false => {}
         }
     }
+    // Whoever asked for one after this came knew what it is.
+    let earlier = |other: &&Other| other.live && other.id < id;
+    let older = |other: &&Other| rank(other.id, &other.commit) < own;
+    if !outcome.is_old {
+        let ended = reruns.into_iter().filter(earlier).filter(older);
+        outcome.ends.extend(ended.map(|other| other.id));
+    }
     outcome
+}
+
+/// Whether a run is not of the head, and one of the head is there, over or not.
+pub fn is_behind(commit: &str, head: &str, others: &[Other]) -> bool {
+    let of_head = |other: &Other| !other.rerun && other.commit == head;
+    commit != head && others.iter().any(of_head)
 }
 
 #[cfg(test)]
@@ -48,6 +68,7 @@ mod tests {
             id: RunId(id),
             commit: commit.into(),
             live: true,
+            rerun: false,
         }
     }
 
@@ -101,5 +122,35 @@ mod tests {
         over.live = false;
         assert_eq!(judged(3, "c3", "c5", &[over.clone()]), (true, vec![]));
         assert_eq!(judged(3, "c5", "c5", &[over]), (false, vec![]));
+    }
+
+    #[test]
+    fn a_rerun_ends_for_a_newer_head_and_is_nobodys_newer() {
+        let again = |id, commit| Other {
+            rerun: true,
+            ..other(id, commit)
+        };
+        let all = [other(1, "c1"), again(2, "c1"), other(3, "c2")];
+        assert_eq!(judged(3, "c2", "c2", &all), (false, vec![1, 2]));
+        // Asked for when the newer one was there.
+        let all = [other(1, "c1"), other(2, "c2"), again(3, "c1")];
+        assert_eq!(judged(2, "c2", "c2", &all), (false, vec![1]));
+        // And what comes late does not end it, being old itself.
+        let all = [other(1, "c3"), again(2, "c1"), other(3, "c2")];
+        assert_eq!(judged(3, "c2", "c3", &all), (true, vec![]));
+        // The same head again: the rerun does not keep it from running.
+        let all = [other(1, "c1"), other(2, "c1"), again(3, "c1")];
+        assert_eq!(judged(2, "c1", "c1", &all), (false, vec![1]));
+    }
+
+    #[test]
+    fn who_is_behind_knows_a_run_of_the_head() {
+        let all = [other(1, "c2"), other(2, "c1")];
+        assert!(is_behind("c1", "c2", &all));
+        assert!(!is_behind("c2", "c2", &all));
+        assert!(
+            !is_behind("c1", "c3", &all),
+            "nobody else would run in its place"
+        );
     }
 }

@@ -10,12 +10,17 @@ use delta_core::{Cause, Command, Millis, Run, RunId, RunState, Span};
 use delta_forge::Client;
 use delta_testkit::forge::{Delivery, Fault, RecordingForge, Speaks, pull_body, push_body};
 use delta_wire::api::{PutRepository, SetSecret};
+use delta_wire::places::is_never_a_server;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+
+mod others;
+mod said;
 
 use super::planning::Planning;
 use super::reporter::{Reporter, Told};
 use crate::writer::Lane;
-use crate::{Config, Server, StoreChoice, secrets, start};
+use crate::{Config, Role, Server, StoreChoice, secrets, start};
 
 const HOOK: &str = "the secret of the webhook";
 const HEAD: &str = "6dcb09b5b57875f334f61aebed695e2e4193db5e";
@@ -66,14 +71,22 @@ impl Desk {
     fn reporter(&self) -> Arc<Reporter> {
         Arc::new(Reporter {
             app: self.server.app.clone(),
-            client: Client::new(Duration::from_secs(5)).unwrap(),
+            client: Client::new(Duration::from_secs(5), is_never_a_server).unwrap(),
             public_url: None,
             apart: Span(7),
+            places: Default::default(),
         })
     }
 
     async fn deliver(&self, delivery: &Delivery) -> (u16, serde_json::Value) {
-        let url = format!("http://{}/api/v1/webhooks/app", self.server.addr().unwrap());
+        self.deliver_to("app", delivery).await
+    }
+
+    async fn deliver_to(&self, name: &str, delivery: &Delivery) -> (u16, serde_json::Value) {
+        let url = format!(
+            "http://{}/api/v1/webhooks/{name}",
+            self.server.addr().unwrap()
+        );
         let mut request = reqwest::Client::new().post(url);
         for (name, value) in &delivery.headers {
             request = request.header(name, value);
@@ -84,11 +97,33 @@ impl Desk {
     }
 
     async fn push(&self, id: &str) -> RunId {
-        let body = push_body("team/app", "refs/heads/main", NONE, HEAD);
+        self.push_of("app", id, "refs/heads/main", NONE, HEAD).await
+    }
+
+    async fn push_of(
+        &self,
+        name: &str,
+        id: &str,
+        git_ref: &str,
+        before: &str,
+        after: &str,
+    ) -> RunId {
+        let body = push_body("team/app", git_ref, before, after);
         let delivery = Delivery::new(Speaks::GitHub, "push", id, &body, HOOK);
-        let (status, body) = self.deliver(&delivery).await;
+        let (status, body) = self.deliver_to(name, &delivery).await;
         assert_eq!(status, 202, "{body}");
         body["run_id"].as_str().unwrap().parse().unwrap()
+    }
+
+    /// Another repository, at another host.
+    fn register(&self, name: &str, clone_url: &str, api: &str) {
+        let request = format!(
+            r#"{{"name":"{name}","clone_url":"{clone_url}","forge":"github","api":"{api}",
+                "token":"TOKEN","webhook_secret":"{HOOK}"}}"#
+        );
+        let request = PutRepository::parse(request.as_bytes()).unwrap();
+        let (app, now) = (&self.server.app, self.server.app.writer.now());
+        super::put(&*app.reader, &app.secret_keys, &request, &"ann".into(), now).unwrap();
     }
 
     fn run(&self, id: RunId) -> Run {
@@ -101,13 +136,60 @@ impl Desk {
         done.unwrap();
     }
 
+    /// A request's head is made, reopened or moved; from another repository when it is named so.
+    async fn request(&self, id: &str, number: u64, head: &str, from: &str) -> RunId {
+        let body = pull_body("team/app", number, "synchronize", head, from);
+        let delivery = Delivery::new(Speaks::GitHub, "pull_request", id, &body, HOOK);
+        let (status, body) = self.deliver(&delivery).await;
+        assert_eq!(status, 202, "{body}");
+        body["run_id"].as_str().unwrap().parse().unwrap()
+    }
+
+    async fn token(&self, role: Role) -> String {
+        self.server.create_token(role, "ann").await.unwrap()
+    }
+
+    async fn post(&self, token: &str, path: &str, body: Value) -> (u16, Value) {
+        let url = format!("http://{}/api/v1{path}", self.server.addr().unwrap());
+        let request = reqwest::Client::new().post(url).bearer_auth(token);
+        let answer = request.body(body.to_string()).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.json().await.unwrap_or_default())
+    }
+
+    /// The next job that waits is done, and ends with this code.
+    async fn work(&self, code: i32) {
+        let token = self.token(Role::Runner).await;
+        let say = async |path: &str, mut body: Value| {
+            body["runner_id"] = "r1".into();
+            let path = format!("/runner{path}");
+            let (status, said) = self.post(&token, &path, body).await;
+            assert_eq!(status, 200, "{path}: {said}");
+            said
+        };
+        let ask = json!({"type": "Lease", "capabilities": ["linux"], "wait_seconds": 10.0});
+        let granted = say("/lease", ask).await;
+        let (lease, job) = (&granted["lease_id"], &granted["job_id"]);
+        let ack = json!({"type": "AckLease", "lease_id": lease, "job_id": job,
+            "accepted_at": "2026-01-04T08:00:00Z"});
+        say("/ack-lease", ack).await;
+        let status = if code == 0 { "SUCCEEDED" } else { "FAILED" };
+        let end = json!({"type": "Complete", "lease_id": lease, "status": status,
+            "exit_code": code});
+        say("/complete", end).await;
+    }
+
     /// A program that answers the fetch, and does this when it is to plan.
     fn planner(&self, plan: &str) -> PathBuf {
         let path = self.data.path().join("planner");
         let text = format!(
-            "#!/bin/sh\ncat > /dev/null\ncase \"$1\" in\nfetch-worker)\n\
-             echo '{{\"fetched\":{{\"head\":\"{HEAD}\",\"base\":null}}}}' ;;\n*)\n{plan}\n\
-             ;;\nesac\n"
+            "#!/bin/sh\norder=$(cat)\necho \"$order\" > {order}\n\
+             case \"$order\" in *slow.example*) sleep 600 ;; esac\n\
+             case \"$1\" in\nfetch-worker)\n\
+             echo '{{\"fetched\":{{\"commit\":\"{HEAD}\",\"head\":\"{HEAD}\",\"base\":null}}}}' ;;\n\
+             *)\n{plan}\n\
+             ;;\nesac\n",
+            order = self.data.path().join("order").display(),
         );
         std::fs::write(&path, text).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -4,20 +4,22 @@
 //! Whether a run is trusted is decided here, from the verified event alone (T5, T19): what comes
 //! from another repository is not, whoever sends it.
 
+use std::collections::BTreeMap;
+
 use delta_core::command::NewRun;
 use delta_core::run::{RunHeader, Unique};
-use delta_core::{Digest, Millis, RunId, Settings, Span};
+use delta_core::{Digest, Millis, RunId, Settings, Span, Text};
 use delta_forge::{Delivery, Event, PullRequest, Push};
 use delta_wire::api::{ForkPolicy, Trigger, TriggerEvent};
 
 use super::Registered;
-use crate::create::PROJECT;
+use crate::create::{PROJECT, digest};
 use crate::writer::sha256;
 
 /// How long the same push is the same push (A45): so that A, B, A still runs three times.
 pub const SAME_PUSH: Span = Span::minutes(10);
-/// How long a run may wait for its plan: for its turn, for a clone over a slow line, and then for
-/// the planner, which has the setting's time for itself.
+/// How long a run may wait for its plan, from when it was made: for its turn, for a clone over a
+/// slow line, and then for the planner, which has the setting's time for itself.
 pub const PLANNING: Span = Span::minutes(15);
 /// How long a run waits for somebody to let it go on.
 pub const APPROVAL: Span = Span::hours(7 * 24);
@@ -111,9 +113,46 @@ fn requested(heard: &Heard<'_>, request: &PullRequest) -> Meaning {
     Meaning::Run(Box::new(new))
 }
 
+/// What somebody asks for by hand.
+pub struct Asked<'a> {
+    pub registered: &'a Registered,
+    pub git_ref: &'a str,
+    pub commit: &'a str,
+    pub inputs: BTreeMap<String, String>,
+    pub by: Text,
+    pub idempotency: Option<(Digest, Digest)>,
+    /// A fresh one.
+    pub id: RunId,
+    pub settings: &'a Settings,
+}
+
+/// A run that somebody of ours asks for: trusted, as a push is.
+pub fn by_hand(asked: Asked<'_>) -> NewRun {
+    let trigger = Trigger {
+        inputs: asked.inputs,
+        ..bare(asked.registered, TriggerEvent::Manual, &asked.by)
+    };
+    let header = RunHeader {
+        git_ref: Some(asked.git_ref.into()),
+        commit: Some(asked.commit.into()),
+        created_by: asked.by,
+        idempotency: asked.idempotency,
+        ..header(asked.registered, asked.settings, &trigger, true)
+    };
+    NewRun {
+        id: asked.id,
+        header,
+        jobs: None,
+    }
+}
+
 fn plain(heard: &Heard<'_>, event: TriggerEvent, actor: &str) -> Trigger {
+    bare(heard.registered, event, actor)
+}
+
+fn bare(registered: &Registered, event: TriggerEvent, actor: &str) -> Trigger {
     Trigger {
-        repository: heard.registered.row.name.to_string(),
+        repository: registered.row.name.to_string(),
         event,
         actor: actor.to_owned(),
         before: None,
@@ -123,6 +162,7 @@ fn plain(heard: &Heard<'_>, event: TriggerEvent, actor: &str) -> Trigger {
         source: None,
         fork: false,
         gated: false,
+        inputs: BTreeMap::new(),
     }
 }
 
@@ -130,7 +170,24 @@ fn new_run(heard: &Heard<'_>, trigger: &Trigger, trusted: bool) -> NewRun {
     let registered = heard.registered;
     let forge = registered.site.kind.name();
     let parts = ["delivery", forge, &registered.row.name, &heard.delivery.id];
-    let header = RunHeader {
+    NewRun {
+        id: heard.id,
+        header: RunHeader {
+            idempotency: Some((digest(&parts), sha256(heard.body))),
+            created_by: format!("{forge}:{}", trigger.actor).into(),
+            ..header(registered, heard.settings, trigger, trusted)
+        },
+        jobs: None,
+    }
+}
+
+fn header(
+    registered: &Registered,
+    settings: &Settings,
+    trigger: &Trigger,
+    trusted: bool,
+) -> RunHeader {
+    RunHeader {
         project: PROJECT.into(),
         repository: Some(registered.row.clone_url.clone()),
         git_ref: None,
@@ -140,56 +197,30 @@ fn new_run(heard: &Heard<'_>, trigger: &Trigger, trusted: bool) -> NewRun {
         rerun_of: None,
         priority: 0,
         fail_fast: false,
+        concurrency: None,
         needs_report: registered.has_listeners(),
-        run_timeout: heard.settings.run_timeout,
-        wait_timeout: heard.settings.wait_timeout,
-        planning_timeout: Span(PLANNING.0.max(heard.settings.planning_timeout.0)),
-        created_by: format!("{forge}:{}", trigger.actor).into(),
-        idempotency: Some((digest(&parts), sha256(heard.body))),
+        run_timeout: settings.run_timeout,
+        wait_timeout: settings.wait_timeout,
+        planning_timeout: Span(PLANNING.0.max(settings.planning_timeout.0)),
+        created_by: trigger.actor.as_str().into(),
+        idempotency: None,
         queue: None,
         unique: None,
         keep: None,
         trigger: Some(trigger.to_text().into()),
-    };
-    NewRun {
-        id: heard.id,
-        header,
-        jobs: None,
     }
-}
-
-/// Each part with its length before it, so that no two lists have the same.
-fn digest(parts: &[&str]) -> Digest {
-    let mut bytes = Vec::new();
-    for part in parts {
-        bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
-        bytes.extend_from_slice(part.as_bytes());
-    }
-    sha256(&bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use delta_forge::{Commit, Ref};
-    use delta_store::forges::RepositoryRow;
 
     use super::*;
 
     fn registered(forks: &str) -> Registered {
         let about =
             format!(r#"{{"forge":"github","token":"T","forks":"{forks}","supersede":true}}"#);
-        Registered::read(RepositoryRow {
-            name: "app".into(),
-            clone_url: "https://github.com/team/app.git".into(),
-            about: about.into(),
-            version: 1,
-            key: "k".into(),
-            sealed: Vec::new(),
-            created_at: Millis(0),
-            updated_at: Millis(0),
-            updated_by: "ann".into(),
-        })
-        .unwrap()
+        Registered::in_tests("https://github.com/team/app.git", &about)
     }
 
     fn run(forks: &str, id: &str, event: Event) -> Option<NewRun> {

@@ -29,8 +29,8 @@ use crate::writer::sha256;
 /// The longest that all attempts of a call may take together, with the delays between them: a run
 /// must have an end.
 const LONGEST: Span = Span::hours(60 * 24);
-/// The name of a job is one line of a terminal.
-const MAX_NAME: usize = 100;
+/// The shortest that a result is kept, for a waiter that asks again after a restart.
+pub const SHORTEST_KEEP: Span = Span::secs(60);
 
 /// Who asks, when, and under which key.
 #[derive(Clone)]
@@ -72,14 +72,10 @@ pub fn new_run(
     let delay = not_before.map_or(Span::ZERO, |at| at.since(asked.at).max(Span::ZERO));
     let header = header(call, delay, asked);
     let job = NewJob {
-        name: function
-            .name
-            .chars()
-            .take(MAX_NAME)
-            .collect::<String>()
-            .into(),
+        name: function.name.as_str().into(),
         policy,
         spec: sha256(spec.as_bytes()),
+        kept: None,
     };
     let new = NewRun {
         id,
@@ -116,6 +112,7 @@ fn header(call: &CreateFunction, delay: Span, asked: Asked) -> RunHeader {
         rerun_of: None,
         priority: call.priority,
         fail_fast: false,
+        concurrency: None,
         needs_report: false,
         run_timeout: LONGEST,
         wait_timeout: Span::from(DEFAULT_WAIT).plus(delay),
@@ -150,7 +147,9 @@ fn policy(
     let standard = settings.backoff();
     let backoff = custom.then(|| {
         let base = call.backoff_seconds.map_or(standard.base, Span::from);
-        let cap = call.backoff_cap_seconds.map_or(standard.cap, Span::from);
+        let given = call.backoff_cap_seconds.map(Span::from);
+        // Longer waits go on doubling, too.
+        let cap = given.unwrap_or(standard.cap.max(Span(base.0.saturating_mul(16))));
         Backoff {
             base,
             cap: cap.max(base),
@@ -169,6 +168,8 @@ fn policy(
         environment: None,
         not_before,
         backoff,
+        fail_fast_group: None,
+        concurrency: None,
     }
 }
 
@@ -231,6 +232,19 @@ mod tests {
         );
         let waits = Span::from(DEFAULT_WAIT).plus(Span::secs(7200));
         assert_eq!(new.header.wait_timeout, waits);
+    }
+
+    #[test]
+    fn the_longest_name_is_kept_whole_behind_the_longest_route() {
+        let (name, runner) = ("f".repeat(200), "r".repeat(100));
+        let body = format!(r#"{{"function":"{name}"}}"#);
+        let (new, spec) = made(&body, Some(&runner));
+        let whole = format!("{runner}#{name}");
+        assert_eq!(&*new.jobs.as_ref().unwrap()[0].name, whole);
+        let spec = delta_wire::JobSpec::parse(spec.as_bytes()).unwrap();
+        assert_eq!(spec.function.unwrap().name, whole);
+        let longer = body.replace(&name, &format!("{name}f"));
+        assert!(CreateFunctions::parse(longer.as_bytes()).is_err());
     }
 
     #[test]

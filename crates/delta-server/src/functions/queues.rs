@@ -2,7 +2,7 @@
 //! then, since others may have changed it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use delta_core::Text;
 use delta_store::StoreError;
@@ -13,11 +13,16 @@ use crate::writer::Writer;
 
 /// Everything that is set, by queue.
 #[derive(Debug, Default)]
-pub struct Queues(RwLock<Arc<BTreeMap<Text, QueueRow>>>);
+pub struct Queues {
+    all: RwLock<Arc<BTreeMap<Text, QueueRow>>>,
+    /// Held from the reading to the taking over: what was read earlier never replaces what was
+    /// read later.
+    reading: Mutex<()>,
+}
 
 impl Queues {
     pub fn all(&self) -> Arc<BTreeMap<Text, QueueRow>> {
-        Arc::clone(&self.0.read().unwrap_or_else(|e| e.into_inner()))
+        Arc::clone(&self.all.read().unwrap_or_else(|e| e.into_inner()))
     }
 
     /// The runner of functions of this queue that name none.
@@ -27,6 +32,7 @@ impl Queues {
 
     /// Reads everything again and tells the writer what is paused. Blocks.
     pub fn read(&self, reader: &dyn Reader, writer: &Writer) -> Result<(), StoreError> {
+        let _reading = self.reading.lock().unwrap_or_else(|e| e.into_inner());
         let rows = reader.queues()?;
         let paused = rows.iter().filter(|row| row.paused.is_some());
         let paused: BTreeSet<Text> = paused.map(|row| row.name.clone()).collect();
@@ -34,7 +40,7 @@ impl Queues {
             .into_iter()
             .map(|row| (row.name.clone(), row))
             .collect();
-        *self.0.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(all);
+        *self.all.write().unwrap_or_else(|e| e.into_inner()) = Arc::new(all);
         writer.pause(paused);
         Ok(())
     }

@@ -28,6 +28,11 @@ pub struct Counts {
 struct Ring([(i64, Counts); WINDOW]);
 
 impl Ring {
+    /// Whether anything was counted within the last minute.
+    fn is_live(&self, now: Millis) -> bool {
+        self.0.iter().any(|(second, _)| *second > since(now))
+    }
+
     fn at(&mut self, second: i64) -> &mut Counts {
         let place = &mut self.0[second.rem_euclid(WINDOW as i64) as usize];
         if place.0 != second {
@@ -50,12 +55,9 @@ impl Rates {
             let Some(queue) = run.and_then(|run| run.header.queue.as_ref()) else {
                 continue;
             };
-            if !rings.contains_key(queue) && rings.len() >= MAX_QUEUES {
+            let Some(counts) = counts(&mut rings, queue, now) else {
                 continue;
-            }
-            let ring = rings.entry(queue.clone());
-            let ring = ring.or_insert_with(|| Ring([(0, Counts::default()); WINDOW]));
-            let counts = ring.at(now.0 / 1000);
+            };
             for fact in &record.facts {
                 match fact {
                     Fact::RunCreated(_) => counts.enqueued += 1,
@@ -72,8 +74,9 @@ impl Rates {
 
     /// Everything that was counted within the last minute.
     pub fn last_minute(&self, now: Millis) -> HashMap<Text, Counts> {
-        let rings = self.0.lock().unwrap_or_else(|e| e.into_inner());
-        let since = now.0 / 1000 - WINDOW as i64;
+        let mut rings = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        rings.retain(|_, ring| ring.is_live(now));
+        let since = since(now);
         let sum = |ring: &Ring| {
             let live = ring.0.iter().filter(|(second, _)| *second > since);
             live.fold(Counts::default(), |sum, (_, it)| Counts {
@@ -86,5 +89,54 @@ impl Rates {
             .iter()
             .map(|(name, ring)| (name.clone(), sum(ring)))
             .collect()
+    }
+}
+
+/// Where what happens now in a queue is counted; nothing when too many others are.
+fn counts<'a>(
+    rings: &'a mut HashMap<Text, Ring>,
+    queue: &Text,
+    now: Millis,
+) -> Option<&'a mut Counts> {
+    if !rings.contains_key(queue) && rings.len() >= MAX_QUEUES {
+        // Those of which nothing was heard for long make room.
+        rings.retain(|_, ring| ring.is_live(now));
+    }
+    if !rings.contains_key(queue) && rings.len() >= MAX_QUEUES {
+        return None;
+    }
+    let ring = rings.entry(queue.clone());
+    let ring = ring.or_insert_with(|| Ring([(0, Counts::default()); WINDOW]));
+    Some(ring.at(now.0 / 1000))
+}
+
+/// The second before the first that counts.
+fn since(now: Millis) -> i64 {
+    now.0 / 1000 - WINDOW as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if a call of this queue had come; whether it was counted.
+    fn came(rates: &Rates, queue: &str, now: Millis) -> bool {
+        let mut rings = rates.0.lock().unwrap();
+        let counts = counts(&mut rings, &queue.into(), now);
+        counts.map(|it| it.enqueued += 1).is_some()
+    }
+
+    #[test]
+    fn queues_of_long_ago_leave_room_for_others() {
+        let (rates, now) = (Rates::default(), Millis(1_000_000_000));
+        for n in 0..MAX_QUEUES {
+            assert!(came(&rates, &format!("q{n}"), now));
+        }
+        assert!(!came(&rates, "new", now), "as many as are counted");
+        let later = now + delta_core::Span::secs(61);
+        assert!(came(&rates, "new", later));
+        let counted = rates.last_minute(later);
+        assert_eq!(counted.len(), 1, "the others are forgotten");
+        assert_eq!(counted["new"].enqueued, 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Letting a stranger's run go on, and what the planner said about a run.
 
 use axum::extract::{Path, State};
-use delta_store::forges::Approval;
+use delta_store::forges::{Approval, ReportRow, STAGE_NONE, STAGE_QUEUED};
 use delta_wire::api::{RunView, Trigger};
 use delta_wire::{ErrorBody, ErrorCode};
 use utoipa_axum::router::OpenApiRouter;
@@ -24,7 +24,8 @@ pub fn routes() -> OpenApiRouter<App> {
     params(("id" = String, Path)),
     responses((status = 200, description = "the run as it is now", body = RunView),
         (status = 404, body = ErrorBody),
-        (status = 409, description = "nobody has to approve it", body = ErrorBody)))]
+        (status = 409, description = "nobody has to approve it, or it is over",
+            body = ErrorBody)))]
 async fn approve_run(
     State(app): State<App>,
     User(who): User,
@@ -40,16 +41,40 @@ async fn approve_run(
         let message = "the run does not wait for anybody's approval";
         return Err(ApiError::new(ErrorCode::Conflict, message));
     }
+    if rows.run.state.has_ended() {
+        return Err(ApiError::new(ErrorCode::Conflict, "the run is over"));
+    }
     let approval = Approval {
         by: who.id.clone(),
         at: app.writer.now(),
     };
-    app.read(move |reader| reader.approve(run, &approval))
-        .await?;
+    let at = approval.at;
+    app.read(move |reader| {
+        reader.approve(run, &approval)?;
+        // The forge has heard that it waits: it is told anew.
+        match reader.report(run)? {
+            Some(row) if row.stage == STAGE_QUEUED => reader.put_report(&ReportRow {
+                stage: STAGE_NONE,
+                next_at: at,
+                ..row
+            }),
+            _ => Ok(()),
+        }
+    })
+    .await?;
     audit::done("run.approve", &who, &id);
     app.planning.notify_one();
     let rows = find(&app, run).await?;
-    Ok(axum::Json(views::run(&rows, &app.writer.shared().settings)))
+    let mut view = views::run(&rows, &app.writer.shared().settings);
+    if view
+        .summary
+        .why
+        .as_ref()
+        .is_some_and(|it| it.code == views::APPROVAL)
+    {
+        view.summary.why = Some(views::planning());
+    }
+    Ok(axum::Json(view))
 }
 
 /// What the planner said about a run: a reason for each job, or what is wrong.

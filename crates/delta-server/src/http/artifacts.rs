@@ -8,7 +8,8 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Attempt, Job, LeaseKey};
-use delta_store::read::JobRows;
+use delta_store::StoreError;
+use delta_store::read::{JobRows, Reader};
 use delta_wire::api::{ArtifactList, ArtifactView, JobArtifact};
 use delta_wire::{ErrorBody, Invalid};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, SeekFrom};
@@ -53,9 +54,10 @@ async fn list_run_artifacts(
     Path(id): Path<String>,
 ) -> Result<axum::Json<ArtifactList>, ApiError> {
     let rows = super::runs::find(&app, super::runs::run_id(&id)?).await?;
+    let jobs = app.read(move |reader| sources(reader, rows.jobs)).await?;
     let artifacts = app.files(move |objects| {
         let mut found = Vec::new();
-        for (job, attempt) in &rows.jobs {
+        for (job, attempt) in &jobs {
             of_attempt(objects, job, attempt, &mut found);
         }
         Ok(found.into_iter().map(|(_, artifact)| artifact).collect())
@@ -200,9 +202,33 @@ fn attempt_asked(query: Option<&str>) -> Result<Option<u32>, ApiError> {
 /// one attempt the last counts.
 async fn stored(app: &App, id: &str) -> Result<Vec<(UploadId, JobArtifact)>, ApiError> {
     let id = super::jobs::job_id(id)?;
-    let rows = app.read(move |reader| reader.job(id)).await?;
+    let rows = app
+        .read(move |reader| super::jobs::source(reader, id))
+        .await?;
     let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
     app.files(move |objects| Ok(of_job(objects, &rows))).await
+}
+
+/// Each job with the attempt that left something: a kept job's is that of the run before.
+pub(super) fn sources(
+    reader: &dyn Reader,
+    jobs: Vec<(Job, Attempt)>,
+) -> Result<Vec<(Job, Attempt)>, StoreError> {
+    let mut found = Vec::with_capacity(jobs.len());
+    for (job, attempt) in jobs {
+        let kept = match job.kept {
+            Some(kept) => reader.job(kept)?,
+            None => None,
+        };
+        found.push(match kept {
+            Some(mut rows) => match rows.attempts.pop() {
+                Some(last) => (rows.job, last),
+                None => (job, attempt),
+            },
+            None => (job, attempt),
+        });
+    }
+    Ok(found)
 }
 
 fn of_job(objects: &Objects, rows: &JobRows) -> Vec<(UploadId, JobArtifact)> {

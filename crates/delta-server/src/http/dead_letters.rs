@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, User};
-use super::functions::{Page, find, view};
+use super::functions::{Judged, Page, find, give_up, view};
 use super::runs::run_id;
 use crate::audit;
 use crate::identity::Principal;
@@ -34,7 +34,7 @@ pub fn routes() -> OpenApiRouter<App> {
         .routes(routes!(purge))
 }
 
-/// Dead letters, newest first. `function` and `cause` choose among those of a page.
+/// Dead letters, newest first.
 #[utoipa::path(get, path = "/api/v1/dead-letters", tag = "functions",
     params(("queue" = Option<String>, Query), ("function" = Option<String>, Query),
         ("cause" = Option<String>, Query), ("limit" = Option<u32>, Query),
@@ -46,14 +46,14 @@ async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<FunctionList>, ApiError> {
     let page = Page::parse(query.as_deref(), &["function", "cause"])?;
-    let more = page.more.clone();
-    let mut list = page.read(&app, RunKind::DeadLetters).await?;
-    list.functions.retain(|it| {
-        more.iter().all(|(name, wanted)| match name.as_str() {
+    let wanted = page.more.clone();
+    let fits = |it: &FunctionView| {
+        wanted.iter().all(|(name, wanted)| match name.as_str() {
             "function" => is_called(it, wanted),
             _ => it.cause.as_deref() == Some(wanted),
         })
-    });
+    };
+    let list = page.read(&app, RunKind::DeadLetters, fits).await?;
     Ok(axum::Json(list))
 }
 
@@ -67,14 +67,14 @@ async fn requeue(
     Heard(User(who), body): Heard<User>,
 ) -> Result<axum::Json<DeadLettersDone>, ApiError> {
     let body = body.without_receipt();
-    let (request, chosen, more) = chosen(&app, &body.bytes).await?;
+    let (request, chosen, next) = chosen(&app, &body.bytes).await?;
     let mut requeued = Vec::new();
     if !request.dry_run {
         requeued = again(&app, &chosen, &who).await?;
         put_aside(&app, &chosen).await?;
         audit::done("dead_letters.requeue", &who, &requeued.len().to_string());
     }
-    Ok(axum::Json(done(&request, &chosen, requeued, more)))
+    Ok(axum::Json(done(&request, &chosen, requeued, next)))
 }
 
 /// Put them aside: they are no dead letters any more, and go when their time is over.
@@ -87,37 +87,38 @@ async fn purge(
     Heard(User(who), body): Heard<User>,
 ) -> Result<axum::Json<DeadLettersDone>, ApiError> {
     let body = body.without_receipt();
-    let (request, chosen, more) = chosen(&app, &body.bytes).await?;
+    let (request, chosen, next) = chosen(&app, &body.bytes).await?;
     if !request.dry_run {
         put_aside(&app, &chosen).await?;
         audit::done("dead_letters.purge", &who, &chosen.len().to_string());
     }
-    Ok(axum::Json(done(&request, &chosen, Vec::new(), more)))
+    Ok(axum::Json(done(&request, &chosen, Vec::new(), next)))
 }
 
 fn done(
     request: &ChooseDeadLetters,
     chosen: &[JobRows],
     requeued: Vec<String>,
-    more: bool,
+    next: Option<RunId>,
 ) -> DeadLettersDone {
     DeadLettersDone {
         dry_run: request.dry_run,
         chosen: chosen.iter().map(|it| it.run.id.to_string()).collect(),
         requeued,
-        more,
+        more: next.is_some(),
+        next_before: next.map(|run| run.to_string()),
     }
 }
 
-/// Which are meant, and whether there are more than one request deals with.
+/// Which are meant, and where the next request goes on when one does not deal with all.
 async fn chosen(
     app: &App,
     body: &[u8],
-) -> Result<(ChooseDeadLetters, Vec<JobRows>, bool), ApiError> {
+) -> Result<(ChooseDeadLetters, Vec<JobRows>, Option<RunId>), ApiError> {
     let request = ChooseDeadLetters::parse(body)?;
     if request.ids.is_empty() {
-        let (rows, more) = fitting(app, &request).await?;
-        return Ok((request, rows, more));
+        let (rows, next) = fitting(app, &request).await?;
+        return Ok((request, rows, next));
     }
     let mut named = Vec::with_capacity(request.ids.len());
     for (index, id) in request.ids.iter().enumerate() {
@@ -128,11 +129,15 @@ async fn chosen(
         }
         named.push(rows);
     }
-    Ok((request, named, false))
+    Ok((request, named, None))
 }
 
-async fn fitting(app: &App, request: &ChooseDeadLetters) -> Result<(Vec<JobRows>, bool), ApiError> {
-    let (mut chosen, mut before, mut looked_at) = (Vec::new(), None, 0);
+async fn fitting(
+    app: &App,
+    request: &ChooseDeadLetters,
+) -> Result<(Vec<JobRows>, Option<RunId>), ApiError> {
+    let before = request.before.as_deref().map(run_id).transpose()?;
+    let (mut chosen, mut before, mut looked_at) = (Vec::<JobRows>::new(), before, 0);
     loop {
         let filter = RunFilter {
             before,
@@ -163,13 +168,14 @@ async fn fitting(app: &App, request: &ChooseDeadLetters) -> Result<(Vec<JobRows>
                 continue;
             }
             if chosen.len() == MAX_CHOSEN {
-                return Ok((chosen, true));
+                let next = chosen.last().map(|it| it.run.id);
+                return Ok((chosen, next));
             }
             chosen.push(rows);
         }
         match last {
             Some(last) if count == PAGE && looked_at < MAX_LOOKED_AT => before = Some(last),
-            last => return Ok((chosen, last.is_some() && count == PAGE)),
+            last => return Ok((chosen, last.filter(|_| count == PAGE))),
         }
     }
 }
@@ -196,13 +202,20 @@ async fn again(app: &App, chosen: &[JobRows], who: &Principal) -> Result<Vec<Str
         let new = repeated(rows, app.fresh_run_id(now), who);
         (Command::CreateRun(Box::new(new)), vec![spec])
     });
-    let mut made = Vec::with_capacity(chosen.len());
-    for answer in app.writer.together(now, commands).await? {
-        match answer?.reply {
-            Reply::Created { run, .. } => made.push(run.to_string()),
-            _ => return Err(NotDone::Internal.into()),
+    let (mut made, mut hopeless) = (Vec::with_capacity(chosen.len()), Vec::new());
+    let mut judged = Judged::default();
+    let answers = app.writer.together(now, commands).await?;
+    for (answer, rows) in answers.into_iter().zip(chosen) {
+        let Reply::Created { run, .. } = answer?.reply else {
+            return Err(NotDone::Internal.into());
+        };
+        if judged.is_hopeless(app, &rows.job.name).await? {
+            hopeless.push(run);
         }
+        made.push(run.to_string());
     }
+    // RQ-45
+    give_up(app, hopeless.into_iter()).await?;
     Ok(made)
 }
 
@@ -223,6 +236,7 @@ fn repeated(rows: &JobRows, id: RunId, who: &Principal) -> NewRun {
             name: rows.job.name.clone(),
             policy,
             spec: rows.job.spec,
+            kept: None,
         }]),
     }
 }

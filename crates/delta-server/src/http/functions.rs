@@ -33,6 +33,8 @@ pub const CALLS_BYTES: usize = 16 * 1024 * 1024;
 /// The longest that a caller may wait in one request: below the idle limit of common proxies.
 const LONGEST_WAIT: Duration = Duration::from_secs(50);
 const MAX_LIMIT: usize = 200;
+/// Rows that one request looks at for a filter.
+const MAX_LOOKED_AT: usize = 10_000;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -85,8 +87,8 @@ async fn enqueue(
     }
 }
 
-/// Makes the calls in one commit, each under a key of its own where there is one. Each begins a
-/// span, and is stored as what comes below it.
+/// Makes the calls in one commit, each under a key of its own where there is one; where one of the
+/// keys came with another request, none. Each begins a span, and is stored as what comes below it.
 async fn create(
     app: &App,
     calls: &[CreateFunction],
@@ -106,59 +108,73 @@ async fn create(
             trace: span.carrier.clone(),
         };
         spans.push(span);
-        let (new, spec) = functions::new_run(id, call, runner.as_deref(), asked, settings);
+        let (mut new, spec) = functions::new_run(id, call, runner.as_deref(), asked, settings);
+        new.header.keep = new.header.keep.map(|keep| keep.max(app.shortest_keep));
         commands.push((Command::CreateRun(Box::new(new)), vec![spec]));
     }
-    let answers = app.writer.together(asked.at, commands.into_iter()).await?;
+    let answers = app
+        .writer
+        .all_or_none(asked.at, commands.into_iter())
+        .await?;
     let mut views = Vec::with_capacity(answers.len());
     for answer in answers {
-        views.push(made(app, answer?).await?);
+        views.push(made(app, answer).await?);
     }
     for (span, view) in spans.into_iter().zip(&views) {
         span.end(run_id(&view.id)?, view);
     }
-    give_up_hopeless(app, calls, &mut views).await?;
+    give_up_hopeless(app, &mut views).await?;
     Ok(views)
 }
 
-/// RQ-45: calls of runners that nobody has fail at once, all of them in one commit.
-async fn give_up_hopeless(
-    app: &App,
-    calls: &[CreateFunction],
-    views: &mut [FunctionView],
-) -> Result<(), ApiError> {
-    let mut judged: HashMap<String, bool> = HashMap::new();
-    let mut given_up = Vec::new();
-    for (n, (call, view)) in calls.iter().zip(views.iter()).enumerate() {
-        let delayed = call.delay_seconds.is_some() || call.not_before.is_some();
-        let Some((runner, _)) = view.function.split_once('#') else {
-            continue;
-        };
-        if view.existing || delayed {
-            continue;
-        }
-        let hopeless = match judged.get(runner) {
-            Some(known) => *known,
-            None => app.known_runners.is_hopeless(app, runner).await?,
-        };
-        judged.insert(runner.to_owned(), hopeless);
-        if hopeless {
+/// RQ-45: calls of runners that nobody has fail at once, all of them in one commit; those for later
+/// too, while whoever made them looks.
+async fn give_up_hopeless(app: &App, views: &mut [FunctionView]) -> Result<(), ApiError> {
+    let (mut judged, mut given_up) = (Judged::default(), Vec::new());
+    for (n, view) in views.iter().enumerate() {
+        // Also one from before: whoever asks again may have been cut off in between.
+        if !view.has_ended() && judged.is_hopeless(app, &view.function).await? {
             given_up.push((n, run_id(&view.id)?));
         }
     }
-    if given_up.is_empty() {
+    give_up(app, given_up.iter().map(|(_, run)| *run)).await?;
+    for (n, run) in given_up {
+        views[n] = find(app, run).await.map(|rows| view(&rows))?;
+    }
+    Ok(())
+}
+
+/// Runners that were judged in a request, each once.
+#[derive(Default)]
+pub(super) struct Judged(HashMap<String, bool>);
+
+impl Judged {
+    /// Whether nobody will ever carry out this function.
+    pub async fn is_hopeless(&mut self, app: &App, function: &str) -> Result<bool, ApiError> {
+        let Some((runner, _)) = function.split_once('#') else {
+            return Ok(false);
+        };
+        if let Some(known) = self.0.get(runner) {
+            return Ok(*known);
+        }
+        let hopeless = app.known_runners.is_hopeless(app, runner).await?;
+        self.0.insert(runner.to_owned(), hopeless);
+        Ok(hopeless)
+    }
+}
+
+/// Nobody has the runner of these.
+pub(super) async fn give_up(
+    app: &App,
+    runs: impl ExactSizeIterator<Item = RunId>,
+) -> Result<(), ApiError> {
+    if runs.len() == 0 {
         return Ok(());
     }
     let cause = Cause::HandlerNotFound;
-    let commands = given_up
-        .iter()
-        .map(|(_, run)| Command::GiveUp { run: *run, cause });
-    let commands = commands.map(|command| (command, Vec::new()));
+    let commands = runs.map(|run| (Command::GiveUp { run, cause }, Vec::new()));
     for answer in app.writer.together(app.writer.now(), commands).await? {
         answer?;
-    }
-    for (n, run) in given_up {
-        views[n] = find(app, run).await.map(|rows| view(&rows))?;
     }
     Ok(())
 }
@@ -219,6 +235,10 @@ fn shown(run: &Run, job: &Job, attempts: &[Attempt]) -> FunctionView {
         attempts: job.attempts,
         max_attempts: job.policy.max_attempts,
         cause: job.cause.map(|cause| cause.name().to_owned()),
+        summary: match (&last.result, &last.error) {
+            (None, None) => attempts.iter().rev().find_map(said),
+            _ => None,
+        },
         result: last.result,
         error: last.error,
         created_at: views::at(run.created_at),
@@ -226,6 +246,12 @@ fn shown(run: &Run, job: &Job, attempts: &[Attempt]) -> FunctionView {
         started_at: lease.and_then(|it| it.acknowledged_at).map(views::at),
         ended_at: job.ended_at.map(views::at),
     }
+}
+
+/// What its agent said of an attempt that did not succeed.
+fn said(attempt: &Attempt) -> Option<String> {
+    let report = attempt.report.as_ref()?;
+    report.summary.as_ref().map(|it| it.to_string())
 }
 
 /// What an attempt answered, as it was kept.
@@ -342,7 +368,9 @@ async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<FunctionList>, ApiError> {
     let page = Page::parse(query.as_deref(), &[])?;
-    page.read(&app, RunKind::Functions).await.map(axum::Json)
+    page.read(&app, RunKind::Functions, |_| true)
+        .await
+        .map(axum::Json)
 }
 
 /// A page of calls.
@@ -385,33 +413,54 @@ impl Page {
         Ok(page)
     }
 
-    pub async fn read(self, app: &App, kind: RunKind) -> Result<FunctionList, ApiError> {
-        let limit = self.limit;
-        let filter = RunFilter {
-            before: self.before,
-            kind,
-            queue: self.queue.as_deref().map(Into::into),
-            ..RunFilter::default()
-        };
-        let rows = app.read(move |reader| {
-            let runs = reader.runs(&filter, limit + 1)?;
-            let rows = runs.iter().map(|run| reader.job(run.id.job(1)));
-            rows.filter_map(Result::transpose)
-                .collect::<Result<Vec<_>, _>>()
-        });
-        let mut rows = rows.await?;
-        let more = rows.len() > limit;
-        rows.truncate(limit);
-        let next = rows.last().filter(|_| more).map(|last| {
-            let cursor = Cursor {
-                created_at: views::at(last.run.created_at),
-                run: last.run.id.0.to_be_bytes(),
+    /// Those that fit, filled from as many rows as it takes: a page that is short is the last one,
+    /// but for one that has looked at [`MAX_LOOKED_AT`] rows, which says where to go on.
+    pub async fn read(
+        self,
+        app: &App,
+        kind: RunKind,
+        fits: impl Fn(&FunctionView) -> bool,
+    ) -> Result<FunctionList, ApiError> {
+        let (mut chosen, mut before, mut looked_at) = (Vec::new(), self.before, 0);
+        let next = loop {
+            let filter = RunFilter {
+                before,
+                kind,
+                queue: self.queue.as_deref().map(Into::into),
+                ..RunFilter::default()
             };
-            cursor.encode()
-        });
+            let most = self.limit + 1;
+            let rows = app.read(move |reader| {
+                let runs = reader.runs(&filter, most)?;
+                let rows = runs.iter().map(|run| reader.job(run.id.job(1)));
+                rows.filter_map(Result::transpose)
+                    .collect::<Result<Vec<_>, _>>()
+            });
+            let rows = rows.await?;
+            let (full, last) = (rows.len() == most, rows.last().map(cursor));
+            looked_at += rows.len();
+            let shown = rows.iter().map(|row| (cursor(row), view(row)));
+            chosen.extend(shown.filter(|(_, it)| fits(it)));
+            if chosen.len() > self.limit {
+                chosen.truncate(self.limit);
+                break chosen.last().map(|(at, _)| *at);
+            }
+            match last.filter(|_| full) {
+                None => break None,
+                Some(last) if looked_at >= MAX_LOOKED_AT => break Some(last),
+                Some(last) => before = Some(RunId(u128::from_be_bytes(last.run))),
+            }
+        };
         Ok(FunctionList {
-            functions: rows.iter().map(view).collect(),
-            next_cursor: next,
+            functions: chosen.into_iter().map(|(_, it)| it).collect(),
+            next_cursor: next.map(|at| at.encode()),
         })
+    }
+}
+
+fn cursor(row: &JobRows) -> Cursor {
+    Cursor {
+        created_at: views::at(row.run.created_at),
+        run: row.run.id.0.to_be_bytes(),
     }
 }

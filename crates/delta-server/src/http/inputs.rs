@@ -1,16 +1,14 @@
 //! Inputs of a job: the artifacts of the jobs it needs, for the holder of its lease alone.
 //!
 //! A job sees what its needs of the same run left, so it is of the same trust (T8). Of a rerun
-//! that leaves out jobs which succeeded before, their artifacts are those of the run it repeats.
-
-use std::collections::BTreeSet;
+//! the artifacts of jobs that were kept are those of the run they were kept from.
 
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use delta_core::{Attempt, Job, JobId};
 use delta_store::StoreError;
-use delta_store::read::{Reader, RunRows};
+use delta_store::read::Reader;
 use delta_wire::ErrorBody;
 use delta_wire::api::{ArtifactView, InputArtifact, InputList};
 use utoipa_axum::router::OpenApiRouter;
@@ -23,9 +21,6 @@ use super::extract::Runner;
 use super::uploads::held_for;
 use crate::fence::Right;
 use crate::objects::UploadId;
-
-/// Runs that are looked at for what was not run again: reruns of reruns.
-const MAX_RERUNS: usize = 32;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -123,46 +118,17 @@ async fn needed_by(
     app.read(move |reader| needed(reader, job)).await.map(Ok)
 }
 
-/// The jobs that a job needs, each with the attempt that ended it.
+/// The jobs that a job needs, each with the attempt that ended it. What retention deleted of an
+/// earlier run is gone.
 fn needed(reader: &dyn Reader, job: JobId) -> Result<Needed, StoreError> {
-    let mut found = Needed::new();
-    let mut seen = BTreeSet::new();
-    let Some(mut rows) = reader.run(job.run)? else {
-        return Ok(found);
+    let Some(rows) = reader.run(job.run)? else {
+        return Ok(Needed::new());
     };
     let consumer = rows.jobs.iter().find(|(it, _)| it.id == job);
-    let Some(name) = consumer.map(|(it, _)| it.name.clone()) else {
-        return Ok(found);
+    let Some(policy) = consumer.map(|(it, _)| it.policy.clone()) else {
+        return Ok(Needed::new());
     };
-    for _ in 0..MAX_RERUNS {
-        let before = rows.run.header.rerun_of;
-        take(rows, &name, &mut seen, &mut found);
-        let Some(before) = before else {
-            break;
-        };
-        // What retention deleted is gone.
-        match reader.run(before)? {
-            Some(older) => rows = older,
-            None => break,
-        }
-    }
-    Ok(found)
-}
-
-fn take(
-    rows: RunRows,
-    consumer: &str,
-    seen: &mut BTreeSet<delta_core::Text>,
-    found: &mut Vec<(Job, Attempt)>,
-) {
-    let policy = rows.jobs.iter().find(|(job, _)| &*job.name == consumer);
-    let Some(policy) = policy.map(|(job, _)| job.policy.clone()) else {
-        return;
-    };
-    for (job, attempt) in rows.jobs {
-        let needs = policy.needs.contains(&job.id.n);
-        if needs && seen.insert(job.name.clone()) {
-            found.push((job, attempt));
-        }
-    }
+    let needs = rows.jobs.into_iter();
+    let needs = needs.filter(|(it, _)| policy.needs.contains(&it.id.n));
+    artifacts::sources(reader, needs.collect())
 }

@@ -51,7 +51,9 @@ async fn show_log(
 ) -> Result<Response, ApiError> {
     let id = super::jobs::job_id(&id)?;
     let asked = Asked::read(query.as_deref())?;
-    let rows = app.read(move |reader| reader.job(id)).await?;
+    let rows = app
+        .read(move |reader| super::jobs::source(reader, id))
+        .await?;
     let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
     let accept = headers.get(header::ACCEPT).and_then(|it| it.to_str().ok());
     if accept.is_some_and(|it| it.contains("text/event-stream")) {

@@ -43,7 +43,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use delta_core::{Millis, RunId};
+use delta_core::{Millis, RunId, Span};
 use delta_store::StoreError;
 use delta_store::read::Reader;
 use delta_trace::Tracer;
@@ -59,6 +59,7 @@ pub use system::ready;
 
 use crate::agents::{Agents, PoolSandboxes};
 use crate::caches::CacheLimits;
+use crate::forges::fetching::Fetching;
 use crate::functions::{Known, Queues};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
@@ -84,12 +85,18 @@ pub struct Parts {
     pub pool_sandboxes: PoolSandboxes,
     pub cache_limits: CacheLimits,
     pub tracer: Tracer,
+    /// The shortest that the result of a function is kept.
+    pub shortest_keep: Span,
+    /// This server's address, as people and forges reach it.
+    pub public_url: Option<String>,
     pub queues: Queues,
     pub known_runners: Known,
     /// Rung when a run waits for its plan.
     pub planning: Arc<tokio::sync::Notify>,
+    /// How git servers are reached; set where this server plans.
+    pub fetching: std::sync::OnceLock<Arc<Fetching>>,
     /// Places for deliveries that are being read.
-    pub webhooks: tokio::sync::Semaphore,
+    pub webhooks: webhooks::Places,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     pub ids: Mutex<ContextV7>,
@@ -104,6 +111,8 @@ pub struct Equipment {
     pub pool_sandboxes: PoolSandboxes,
     pub cache_limits: CacheLimits,
     pub tracer: Tracer,
+    pub shortest_keep: Span,
+    pub public_url: Option<String>,
 }
 
 impl Deref for App {
@@ -134,10 +143,13 @@ impl App {
             pool_sandboxes: equipment.pool_sandboxes,
             cache_limits: equipment.cache_limits,
             tracer: equipment.tracer,
+            shortest_keep: equipment.shortest_keep,
+            public_url: equipment.public_url,
             queues: Queues::default(),
             known_runners: Known::default(),
             planning: Arc::default(),
-            webhooks: tokio::sync::Semaphore::new(webhooks::AT_ONCE),
+            fetching: Default::default(),
+            webhooks: webhooks::Places::default(),
             stop,
             ids: Mutex::new(ContextV7::new()),
             openapi: described::complete(openapi).to_json().unwrap_or_default(),

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use axum::extract::{Path, State};
 use delta_core::requirement::queue_of;
 use delta_core::{Millis, Text};
-use delta_store::queues::QueueRow;
+use delta_store::StoreError;
+use delta_store::read::Reader;
 use delta_wire::api::{CancelRequest, PausedView, QueueList, QueueView, RouteQueue};
 use delta_wire::job_spec::is_name;
 use delta_wire::{ErrorBody, Invalid};
@@ -60,9 +61,9 @@ async fn pause(
     let name = checked(name)?;
     let body = body.without_receipt();
     let reason = CancelRequest::parse(&body.bytes)?.reason;
-    let paused = Some((body.at, by(&who.id, reason.as_deref())));
-    set(&app, &name, |row| {
-        row.paused = row.paused.take().or(paused);
+    let paused = (body.at, by(&who.id, reason.as_deref()));
+    set(&app, &name, move |reader, name| {
+        reader.pause_queue(name, Some(&paused))
     })
     .await?;
     audit::done("queue.pause", &who, &name);
@@ -79,7 +80,7 @@ async fn resume(
     Heard(User(who), _): Heard<User>,
 ) -> Result<axum::Json<QueueView>, ApiError> {
     let name = checked(name)?;
-    set(&app, &name, |row| row.paused = None).await?;
+    set(&app, &name, |reader, name| reader.pause_queue(name, None)).await?;
     audit::done("queue.resume", &who, &name);
     view(&app, &name).await
 }
@@ -95,8 +96,9 @@ async fn route(
 ) -> Result<axum::Json<QueueView>, ApiError> {
     let name = checked(name)?;
     let request = RouteQueue::parse(&body.without_receipt().bytes)?;
-    set(&app, &name, |row| {
-        row.runner = request.runner.map(Into::into)
+    let runner: Option<Text> = request.runner.map(Into::into);
+    set(&app, &name, move |reader, name| {
+        reader.route_queue(name, runner.as_ref())
     })
     .await?;
     audit::done("queue.route", &who, &name);
@@ -110,18 +112,15 @@ fn checked(name: String) -> Result<String, ApiError> {
     }
 }
 
-/// Changes what is set about a queue, on disk before it counts.
-async fn set(app: &App, name: &str, change: impl FnOnce(&mut QueueRow)) -> Result<(), ApiError> {
-    let stored = app.read(|reader| reader.queues()).await?;
-    let mut row = stored.into_iter().find(|row| &*row.name == name);
-    let row = row.get_or_insert_with(|| QueueRow {
-        name: name.into(),
-        ..QueueRow::default()
-    });
-    change(row);
-    let (row, app2) = (row.clone(), app.clone());
+/// Changes one thing that is set about a queue, on disk before it counts.
+async fn set(
+    app: &App,
+    name: &str,
+    change: impl FnOnce(&dyn Reader, &Text) -> Result<(), StoreError> + Send + 'static,
+) -> Result<(), ApiError> {
+    let (name, app2): (Text, App) = (name.into(), app.clone());
     app.read(move |reader| {
-        reader.put_queue(&row)?;
+        change(reader, &name)?;
         app2.queues.read(reader, &app2.writer)
     })
     .await

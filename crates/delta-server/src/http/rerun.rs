@@ -1,5 +1,5 @@
 //! Running something again (SM-3): a new run with its own id and `run_attempt + 1`; the old one
-//! stays as it is.
+//! stays as it is. What is not run again is kept: it is in the new run what it came to in the old.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,10 +7,11 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use delta_core::command::{NewJob, NewRun};
-use delta_core::{Command, Digest, Job, Resolution, Text};
+use delta_core::command::{Kept, NewJob, NewRun};
+use delta_core::{Command, Digest, Job, JobId, Resolution, Text};
 use delta_store::read::RunRows;
 use delta_wire::api::{RerunRequest, RunView};
+use delta_wire::nearest::nearest;
 use delta_wire::{ErrorBody, ErrorCode, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -44,19 +45,24 @@ async fn rerun(
     let body = body.without_receipt();
     let request = RerunRequest::parse(&body.bytes)?;
     let rows = find(&app, old).await?;
-    if !rows.run.state.has_ended() {
+    if !rows.run.state.has_ended() || rows.run.live_jobs > 0 {
         let message = "the run has not ended; cancel it or wait for it first";
         return Err(ApiError::new(ErrorCode::Conflict, message));
     }
     // What was never planned is planned again.
     let unplanned = rows.jobs.is_empty() && rows.run.header.trigger.is_some();
-    let chosen = match unplanned {
-        true => BTreeSet::new(),
-        false => choose(&rows, &request)?,
+    let chosen = match (unplanned, &request.job) {
+        (true, Some(name)) => {
+            let why = "it has none, because it was not planned; without `job` it is planned again";
+            let why = format!("`{name}` is no job of this run: {why}");
+            return Err(Invalid::field("job", why).into());
+        }
+        (true, None) => BTreeSet::new(),
+        (false, _) => choose(&rows, &request)?,
     };
-    let numbers: Vec<u32> = chosen.iter().copied().collect();
+    let jobs: Vec<JobId> = rows.jobs.iter().map(|(job, _)| job.id).collect();
     let specs = app.read(move |reader| {
-        let specs = numbers.iter().map(|n| reader.spec(old.job(*n)));
+        let specs = jobs.iter().map(|id| reader.spec(*id));
         specs.collect::<Result<Option<Vec<Arc<str>>>, _>>()
     });
     let specs = specs.await?.ok_or_else(|| ApiError::not_found("run"))?;
@@ -86,9 +92,15 @@ fn choose(rows: &RunRows, request: &RerunRequest) -> Result<BTreeSet<u32>, ApiEr
         let named = |job: &&Job| *job.name == **name || job.id.to_string() == *name;
         let job = jobs().find(named);
         let job = job.ok_or_else(|| {
-            let names: Vec<&str> = jobs().map(|job| &*job.name).take(MAX_NAMES).collect();
-            let names = names.join(", ");
-            Invalid::field("job", format!("is no job of this run; it has {names}"))
+            let known: Vec<&str> = jobs().map(|job| &*job.name).collect();
+            let why = match nearest(name, known.iter().copied()) {
+                Some(meant) => format!("`{name}` is no job of this run; did you mean `{meant}`?"),
+                None => {
+                    let names = known[..known.len().min(MAX_NAMES)].join(", ");
+                    format!("`{name}` is no job of this run; it has {names}")
+                }
+            };
+            Invalid::field("job", why)
         })?;
         vec![job.id.n]
     } else {
@@ -113,28 +125,29 @@ fn choose(rows: &RunRows, request: &RerunRequest) -> Result<BTreeSet<u32>, ApiEr
     Ok(chosen)
 }
 
-/// The same jobs under new numbers; needs that succeeded before are met.
+/// The same jobs under the same numbers. Those that are not chosen are kept: they are in the new
+/// run what they came to in the old one, good or bad, so that its outcome is that of all jobs.
 fn again(
     rows: &RunRows,
     chosen: &BTreeSet<u32>,
     by: Text,
     idempotency: Option<(Digest, Digest)>,
 ) -> NewRun {
-    let numbers: BTreeMap<u32, u32> = chosen.iter().copied().zip(1..).collect();
-    let jobs = rows.jobs.iter().map(|(job, _)| job);
-    let jobs = jobs.filter(|job| chosen.contains(&job.id.n)).map(|job| {
-        let mut policy = (*job.policy).clone();
-        policy.needs = policy
-            .needs
-            .iter()
-            .filter_map(|n| numbers.get(n).copied())
-            .collect();
-        NewJob {
-            name: job.name.clone(),
-            policy,
-            spec: job.spec,
-        }
+    let kept = |job: &Job| {
+        let resolution = job.resolution.filter(|_| !chosen.contains(&job.id.n))?;
+        Some(Kept {
+            job: job.source(),
+            resolution,
+            cause: job.cause,
+        })
+    };
+    let jobs = rows.jobs.iter().map(|(job, _)| NewJob {
+        name: job.name.clone(),
+        policy: (*job.policy).clone(),
+        spec: job.spec,
+        kept: kept(job),
     });
+    let jobs: Vec<NewJob> = jobs.collect();
     let mut header = rows.run.header.clone();
     header.run_attempt += 1;
     header.rerun_of = Some(rows.run.id);
@@ -142,9 +155,15 @@ fn again(
     header.idempotency = idempotency;
     // What keeps a delivery from making two runs does not keep a person from a second one.
     header.unique = None;
+    // A failure that is kept is known: it is no reason to stop what was asked for.
+    let lost = |job: &NewJob| {
+        let kept = job.kept.map(|it| it.resolution);
+        job.policy.required && kept.is_some_and(|it| it != Resolution::Succeeded)
+    };
+    header.fail_fast &= !jobs.iter().any(lost);
     NewRun {
         id: rows.run.id,
         header,
-        jobs: Some(jobs.collect()),
+        jobs: Some(jobs),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use delta_core::why::Line;
 use delta_core::{Cause, Command, Digest, Reply, RunId};
 use delta_store::read::{RunFilter, RunKind, RunRows};
 use delta_wire::api::{CancelRequest, CreateRun, Cursor, ListRuns, RunList, RunView};
@@ -21,6 +22,8 @@ use crate::writer::{Answer, Lane, sha256};
 
 /// Bytes of an idempotency key: room for two UUIDs and a prefix.
 const MAX_KEY_BYTES: usize = 255;
+/// Reruns that are shown with a run: the newest, and more than anybody reads.
+const MAX_RERUNS: usize = 20;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -161,6 +164,7 @@ fn filter(list: &ListRuns) -> RunFilter {
         // Functions are many, and have lists of their own.
         kind: RunKind::Plain,
         queue: None,
+        rerun_of: None,
     }
 }
 
@@ -173,8 +177,34 @@ async fn show_run(
     _who: User,
     Path(id): Path<String>,
 ) -> Result<axum::Json<RunView>, ApiError> {
-    let rows = find(&app, run_id(&id)?).await?;
-    Ok(axum::Json(views::run(&rows, &app.writer.shared().settings)))
+    let id = run_id(&id)?;
+    let rows = find(&app, id).await?;
+    let again = RunFilter {
+        rerun_of: Some(id),
+        ..RunFilter::default()
+    };
+    let again = app.read(move |reader| reader.runs(&again, MAX_RERUNS));
+    let mut view = views::run(&rows, &app.writer.shared().settings);
+    view.reruns = again.await?.iter().map(|run| run.id.to_string()).collect();
+    let beside = app.read(move |reader| Ok((reader.report(id)?, reader.approval(id)?)));
+    let (report, approval) = beside.await?;
+    let untold = report.map(|row| row.why.to_string());
+    view.untold = untold.filter(|why| !why.is_empty());
+    if let Some(why) = &mut view.summary.why
+        && why.code == views::APPROVAL
+        && approval.is_some()
+    {
+        *why = views::planning();
+    }
+    if rows.run.waits_for_turn()
+        && let Some(group) = rows.run.header.concurrency.clone()
+    {
+        let members = app.read(move |reader| reader.group(&group.key)).await?;
+        let group = rows.run.header.concurrency.as_ref();
+        let line = group.map(|group| Line::of(group, &members, id.job(0)));
+        view.summary.why = line.as_ref().map(views::turn).or(view.summary.why);
+    }
+    Ok(axum::Json(view))
 }
 
 /// Ask a run to stop. Repeating it changes nothing.

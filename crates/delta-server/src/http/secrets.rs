@@ -5,7 +5,7 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Millis, Text};
-use delta_store::secrets::{SecretAbout, SecretId};
+use delta_store::secrets::{SecretAbout, SecretId, SecretPlace};
 use delta_wire::api::{
     FetchSecrets, SecretKind, SecretValues, SecretView, SecretsRotated, SetSecret,
 };
@@ -65,7 +65,7 @@ async fn list_secrets(
 /// Remove a secret: jobs that name it fail from now on.
 #[utoipa::path(delete, path = "/api/v1/secrets/{name}", tag = "secrets",
     params(("name" = String, Path), ("repository" = Option<String>, Query),
-        ("environment" = Option<String>, Query)),
+        ("branch" = Option<String>, Query), ("environment" = Option<String>, Query)),
     responses((status = 204), (status = 404, body = ErrorBody)))]
 async fn remove_secret(
     State(app): State<App>,
@@ -76,11 +76,13 @@ async fn remove_secret(
     let mut id = SecretId {
         name: name.into(),
         repository: "".into(),
+        branch: "".into(),
         environment: "".into(),
     };
     for (key, value) in query_pairs(query.as_deref())? {
         match key.as_str() {
             "repository" => id.repository = value.into(),
+            "branch" => id.branch = value.into(),
             "environment" => id.environment = value.into(),
             other => return Err(Invalid::field(other, "is not a known parameter").into()),
         }
@@ -146,9 +148,12 @@ async fn fetch_secrets(
     }
     let asked = names.clone();
     let fetched = on_keys(&app, move |app, keys| {
-        let repository = run.repository.as_deref().unwrap_or_default();
-        let environment = policy.environment.as_deref().unwrap_or_default();
-        secrets::fetch(&*app.reader, keys, &asked, repository, environment)
+        let place = SecretPlace {
+            repository: run.repository.as_deref().unwrap_or_default(),
+            branch: secrets::branch_of(&run),
+            environment: policy.environment.as_deref().unwrap_or_default(),
+        };
+        secrets::fetch(&*app.reader, keys, &asked, place)
     });
     match fetched.await? {
         Fetched::All(secrets) => {
@@ -163,8 +168,9 @@ async fn fetch_secrets(
                 held.key,
                 std::slice::from_ref(&name),
             );
-            let message =
-                format!("the secret {name} is not set for this job's repository and environment");
+            let message = format!(
+                "the secret {name} is not set for this job's repository, branch and environment"
+            );
             Err(ApiError::new(ErrorCode::NotFound, message).at("names"))
         }
     }
@@ -208,6 +214,7 @@ fn view(about: &SecretAbout) -> SecretView {
     SecretView {
         name: about.id.name.to_string(),
         repository: some(&about.id.repository),
+        branch: some(&about.id.branch),
         environment: some(&about.id.environment),
         kind: SecretKind::from_text(&about.kind).unwrap_or(SecretKind::Plain),
         created_at: at(about.created_at),
@@ -222,6 +229,7 @@ fn place(id: &SecretId) -> String {
     let mut line = id.name.to_string();
     for (word, value) in [
         ("repository", &id.repository),
+        ("branch", &id.branch),
         ("environment", &id.environment),
     ] {
         if !value.is_empty() {

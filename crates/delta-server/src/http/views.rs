@@ -4,13 +4,15 @@
 use delta_core::attempt::Report;
 use delta_core::bound::{attempt_must_end_by, run_must_end_by};
 use delta_core::lease::Revocation;
-use delta_core::why::{Scene, SeenAgent, why};
-use delta_core::{Attempt, Job, Lease, LeaseState, Millis, Run, RunState, Settings, Span, Text};
+use delta_core::why::{Line, Scene, SeenAgent, why};
+use delta_core::{
+    Attempt, Concurrency, Job, Lease, LeaseState, Millis, Run, RunState, Settings, Span, Text,
+};
 use delta_store::read::{JobRows, RunRows};
 use delta_wire::StepResult;
 use delta_wire::api::{
-    ArtifactView, AttemptView, CancelView, JobSummary, JobView, LeaseView, LogView, ProgressView,
-    ReportedView, RunSummary, RunView, Trigger, Trust, Why,
+    ArtifactView, AttemptView, CancelView, GroupView, JobSummary, JobView, LeaseView, LogView,
+    ProgressView, ReportedView, RunSummary, RunView, Trigger, Trust, Why,
 };
 use delta_wire::states::{JobState, RunOutcome};
 
@@ -26,6 +28,8 @@ pub fn run(rows: &RunRows, settings: &Settings) -> RunView {
     RunView {
         summary: run_summary(&rows.run, settings),
         version: rows.version,
+        reruns: Vec::new(),
+        untold: None,
         jobs: jobs.map(|(job, current)| summary(job, current)).collect(),
     }
 }
@@ -53,7 +57,10 @@ pub fn run_summary(run: &Run, settings: &Settings) -> RunSummary {
         started_at: run.started_at.map(at),
         ended_at: run.ended_at.map(at),
         must_end_by: run_must_end_by(run, settings).map(at),
-        why: will_fail(run).or_else(|| waits(run)),
+        why: will_fail(run)
+            .or_else(|| waits(run))
+            .or_else(|| in_line(run)),
+        concurrency: header.concurrency.as_ref().map(group),
         cancel: run.cancel.as_ref().map(|it| cancel(it.at, &it.by)),
     }
 }
@@ -71,18 +78,55 @@ fn cancel(asked_at: Millis, by: &str) -> CancelView {
     }
 }
 
-/// A stranger's request is planned when somebody says so.
+/// A run without a plan: it is being planned, or, a stranger's, once somebody says so.
 fn waits(run: &Run) -> Option<Why> {
     let trigger = run.header.trigger.as_deref().and_then(Trigger::from_text)?;
-    let planning = run.state == RunState::Planning && run.cancel.is_none();
-    (trigger.gated && planning).then(|| Why {
-        code: "waits_for_approval".into(),
+    if run.state != RunState::Planning || run.cancel.is_some() {
+        return None;
+    }
+    if !trigger.gated {
+        return Some(planning());
+    }
+    Some(Why {
+        code: APPROVAL.into(),
         message: format!(
             "It comes from another repository: it is planned once somebody approves it, with \
              delta-ci approve {}.",
             run.id
         ),
     })
+}
+
+/// The code of a run that waits for somebody.
+pub const APPROVAL: &str = "waits_for_approval";
+
+/// Of a run that nobody keeps waiting.
+pub fn planning() -> Why {
+    Why {
+        code: "waits_for_plan".into(),
+        message: "Its commit is being fetched and planned.".into(),
+    }
+}
+
+pub fn group(concurrency: &Concurrency) -> GroupView {
+    GroupView {
+        group: concurrency.group.to_string(),
+        cancel_older: concurrency.cancel_older,
+    }
+}
+
+/// Others of its group come first; who they are, says whoever looks at the group.
+fn in_line(run: &Run) -> Option<Why> {
+    let group = run.header.concurrency.as_ref()?;
+    let line = || Line::of(group, &Default::default(), run.id.job(0));
+    run.waits_for_turn().then(|| turn(&line()))
+}
+
+pub fn turn(line: &Line) -> Why {
+    Why {
+        code: "waiting_for_turn".into(),
+        message: format!("It {line}."),
+    }
 }
 
 /// A12: a lost required job is said at once, while the others go on.
@@ -102,6 +146,7 @@ pub fn summary(job: &Job, current: &Attempt) -> JobSummary {
         required: job.policy.required,
         attempts: job.attempts,
         cause: job.cause.map(|cause| cause.name().to_string()),
+        kept_from: job.kept.map(|id| id.to_string()),
         started_at: lease.and_then(|lease| lease.acknowledged_at).map(at),
         ended_at: job.ended_at.map(at),
     }
@@ -112,6 +157,8 @@ pub struct Surroundings<'a> {
     pub settings: &'a Settings,
     pub agents: &'a [SeenAgent],
     pub ahead: u64,
+    pub line: Option<Line>,
+    pub paused: Option<Text>,
     pub now: Millis,
     /// All jobs of the run.
     pub jobs: &'a [(Job, Attempt)],
@@ -140,6 +187,8 @@ pub fn job(
             unmet: unmet.map(|need| need.name.clone()).collect(),
             agents: around.agents,
             ahead: around.ahead,
+            line: around.line.clone(),
+            paused: around.paused.clone(),
             now: around.now,
         };
         let why = why(&scene);
@@ -169,7 +218,9 @@ pub fn job(
         max_attempts: policy.max_attempts,
         priority: policy.priority,
         once: policy.once,
+        concurrency: policy.concurrency.as_ref().map(group),
         cause: job.cause.map(|cause| cause.name().to_string()),
+        kept_from: job.kept.map(|id| id.to_string()),
         why: reason,
         must_end_by: ends.map(at),
         attempts: rows

@@ -1,15 +1,23 @@
 //! Deliveries of forges. Whoever sends one proves with it that it knows the repository's secret;
-//! all others hear the same, whether there is such a repository or not (T18).
+//! all others hear the same after the same work, whether there is such a repository or not (T18).
+//!
+//! Nobody is known before the whole body is read. So what cannot be signed is not read at all, a
+//! body arrives soon, and one address keeps few places: strangers wait for each other.
 
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use delta_core::{Command, Reply};
-use delta_forge::BadDelivery;
+use delta_forge::{BadDelivery, Kind};
 use delta_wire::api::DeliveryView;
 use delta_wire::{ErrorBody, ErrorCode};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -19,13 +27,95 @@ use super::extract::read;
 use super::secrets::on_keys;
 use crate::forges::trigger::{Heard, Meaning, meaning};
 use crate::forges::{self, Registered};
+use crate::listen::PeerAddress;
 
 /// Deliveries that are read at once: each may hold its largest body in memory.
-pub const AT_ONCE: usize = 32;
+const AT_ONCE: usize = 32;
+/// And from one address.
+const FROM_AN_ADDRESS: usize = 8;
 /// How long a delivery waits for its turn.
 const TURN: Duration = Duration::from_secs(8);
-/// How long a body may take to arrive.
-const BODY_TIME: Duration = Duration::from_secs(30);
+/// How long a body may take to arrive: a forge sends it in one go.
+const BODY_TIME: Duration = Duration::from_secs(5);
+
+/// Places for deliveries that are being read.
+pub struct Places {
+    all: Semaphore,
+    by_address: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        Places {
+            all: Semaphore::new(AT_ONCE),
+            by_address: Mutex::default(),
+        }
+    }
+}
+
+/// A place among those of its address, and among all.
+struct Place<'p> {
+    all: Option<SemaphorePermit<'p>>,
+    own: Option<OwnedSemaphorePermit>,
+    address: IpAddr,
+    places: &'p Places,
+}
+
+impl Places {
+    /// Waits for a place; none when it takes too long.
+    async fn take(&self, address: Option<PeerAddress>) -> Option<Place<'_>> {
+        // The admin socket has no address; whoever is there is one of us.
+        let address = address.map_or(Ipv6Addr::UNSPECIFIED.into(), |it| network(it.0));
+        let own = {
+            let mut known = self.known();
+            let places = || Arc::new(Semaphore::new(FROM_AN_ADDRESS));
+            known.entry(address).or_insert_with(places).clone()
+        };
+        // Made first, so that it is given back whatever happens.
+        let mut place = Place {
+            all: None,
+            own: None,
+            address,
+            places: self,
+        };
+        let wait = async {
+            place.own = own.acquire_owned().await.ok();
+            place.all = self.all.acquire().await.ok();
+        };
+        tokio::time::timeout(TURN, wait).await.ok()?;
+        Some(place)
+    }
+
+    /// How many are taken, and how many one address may have.
+    #[cfg(test)]
+    pub fn taken(&self) -> (usize, usize) {
+        (AT_ONCE - self.all.available_permits(), FROM_AN_ADDRESS)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Arc<Semaphore>>> {
+        let known = self.by_address.lock();
+        known.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        (self.own, self.all) = (None, None);
+        let mut known = self.places.known();
+        let alone = |it: &Arc<Semaphore>| Arc::strong_count(it) == 1;
+        if known.get(&self.address).is_some_and(alone) {
+            known.remove(&self.address);
+        }
+    }
+}
+
+/// Who has one address of version 6 has 2^64 of them.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(it) => Ipv6Addr::from_bits(it.to_bits() & !u128::from(u64::MAX)).into(),
+        four => four,
+    }
+}
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(deliver))
@@ -47,14 +137,23 @@ async fn deliver(
     State(app): State<App>,
     Path(name): Path<String>,
     headers: HeaderMap,
+    address: Option<Extension<PeerAddress>>,
     body: Body,
 ) -> Result<(StatusCode, axum::Json<DeliveryView>), ApiError> {
+    let may_be_signed = |kind: &Kind| kind.dialect().has_signature(&headers);
+    if !Kind::ALL.iter().any(may_be_signed) {
+        return Err(not_signed(&app));
+    }
     // A forge delivers once and gives up after ten seconds: it waits for its turn, not for nothing.
-    let place = tokio::time::timeout(TURN, app.webhooks.acquire()).await;
-    let Ok(Ok(_place)) = place else {
+    let Some(_place) = app.webhooks.take(address.map(|it| it.0)).await else {
         let message = "too many deliveries are being read; try again";
         return Err(ApiError::new(ErrorCode::Unavailable, message));
     };
+    let bytes = tokio::time::timeout(BODY_TIME, read(body, delta_forge::MAX_BODY));
+    let bytes = bytes.await.map_err(|_| {
+        let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
+        ApiError::new(ErrorCode::Unavailable, message)
+    })??;
     let wanted = name.clone();
     let found = on_keys(&app, move |app, keys| {
         let Some(registered) = forges::find(&*app.reader, &wanted)? else {
@@ -66,14 +165,6 @@ async fn deliver(
     let Some((registered, secret)) = found.await? else {
         return Err(not_signed(&app));
     };
-    if !registered.site.kind.dialect().has_signature(&headers) {
-        return Err(not_signed(&app));
-    }
-    let bytes = tokio::time::timeout(BODY_TIME, read(body, delta_forge::MAX_BODY));
-    let bytes = bytes.await.map_err(|_| {
-        let message = format!("the body did not arrive within {} s", BODY_TIME.as_secs());
-        ApiError::new(ErrorCode::Unavailable, message)
-    })??;
     let project = registered.site.project();
     let delivery = delta_forge::read(registered.site.kind, &headers, &bytes, &secret, &project);
     let delivery = delivery.map_err(|bad| match bad {

@@ -176,10 +176,18 @@ impl Objects {
     /// sync.
     fn write_whole(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let written = self.parts().join(format!("{}.part", fresh()));
-        let mut file = create(&written)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&written, path)
+        let write = || {
+            let mut file = create(&written)?;
+            file.write_all(bytes)?;
+            file.sync_all()?;
+            std::fs::rename(&written, path)
+        };
+        let done = write();
+        if done.is_err() {
+            // On a full disk each try would leave another one.
+            let _ = std::fs::remove_file(&written);
+        }
+        done
     }
 }
 
@@ -265,6 +273,20 @@ mod tests {
         assert_eq!(one.delete_parts(DEAD_PART).unwrap(), 0);
         assert_eq!(one.delete_parts(Duration::ZERO).unwrap(), 1);
         drop(being_sent);
+    }
+
+    // F44
+    #[test]
+    fn what_could_not_be_written_leaves_no_part() {
+        let (folder, one, _) = pair();
+        // Where it is to be is a folder with something in it.
+        let taken = folder.path().join("taken");
+        std::fs::create_dir_all(taken.join("by")).unwrap();
+        one.write_whole(&taken, b"bytes").unwrap_err();
+        assert_eq!(names(&one.parts()), [""; 0]);
+        one.write_whole(&folder.path().join("free"), b"bytes")
+            .unwrap();
+        assert_eq!(names(&one.parts()), [""; 0]);
     }
 
     #[test]

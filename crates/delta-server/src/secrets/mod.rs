@@ -11,7 +11,7 @@ use delta_core::run::RunHeader;
 use delta_core::{Millis, Policy, Text};
 use delta_store::StoreError;
 use delta_store::read::Reader;
-use delta_store::secrets::{SecretAbout, SecretId, SecretRow};
+use delta_store::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow};
 use delta_wire::api::{SecretKind, SecretValue, SetSecret};
 use zeroize::Zeroizing;
 
@@ -77,15 +77,24 @@ pub enum Fetched {
     Missing(Text),
 }
 
-/// Opens the secrets of these names that are good for a repository and an environment.
+/// The branch of a run, for secrets of branches: none for a tag and for a pull request, whose head
+/// is not the branch's yet.
+pub fn branch_of(run: &RunHeader) -> &str {
+    let git_ref = run.git_ref.as_deref().unwrap_or_default();
+    match git_ref.strip_prefix("refs/") {
+        Some(rest) => rest.strip_prefix("heads/").unwrap_or_default(),
+        None => git_ref,
+    }
+}
+
+/// Opens the secrets of these names that are good for a place.
 pub fn fetch(
     reader: &dyn Reader,
     keys: &Keyring,
     names: &[Text],
-    repository: &str,
-    environment: &str,
+    place: SecretPlace<'_>,
 ) -> Result<Fetched, SecretError> {
-    let rows = reader.secrets_for(names, repository, environment)?;
+    let rows = reader.secrets_for(names, place)?;
     let mut values = Vec::with_capacity(names.len());
     for name in names {
         let fit = rows.iter().filter(|row| row.about.id.name == *name);
@@ -104,9 +113,10 @@ pub fn fetch(
     Ok(Fetched::All(values))
 }
 
-/// The narrowest wins: one of the repository before one of the environment before one of neither.
-fn narrowness(id: &SecretId) -> (bool, bool) {
-    (!id.repository.is_empty(), !id.environment.is_empty())
+/// The narrowest wins: one of the repository before one of the branch before one of the environment
+/// before one of none.
+fn narrowness(id: &SecretId) -> [bool; 3] {
+    [&id.repository, &id.branch, &id.environment].map(|it| !it.is_empty())
 }
 
 /// Seals a secret and writes it, in place of the one that is there.
@@ -121,6 +131,7 @@ pub fn set(
     let id = SecretId {
         name: request.name.as_str().into(),
         repository: any(&request.repository),
+        branch: any(&request.branch),
         environment: any(&request.environment),
     };
     let value = Value {

@@ -83,7 +83,9 @@ fn bound(about: &SecretAbout) -> Vec<u8> {
         &version,
     ];
     let mut bound = Vec::new();
-    for part in parts {
+    // Rows from before there were branches have none, and open as they were sealed.
+    let branch = (!about.id.branch.is_empty()).then_some(&*about.id.branch);
+    for part in parts.into_iter().chain(branch) {
         bound.extend_from_slice(&(part.len() as u64).to_be_bytes());
         bound.extend_from_slice(part.as_bytes());
     }

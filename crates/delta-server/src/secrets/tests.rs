@@ -20,6 +20,7 @@ fn wanted(name: &str, repository: &str, environment: &str, value: &str) -> SetSe
         name: name.into(),
         value: value.into(),
         repository: some(repository),
+        branch: None,
         environment: some(environment),
         kind: SecretKind::Token,
         username: Some("git".into()),
@@ -32,7 +33,13 @@ fn put(reader: &MemoryReader, keys: &Keyring, request: &SetSecret, at: i64) -> S
 }
 
 fn value(reader: &MemoryReader, keys: &Keyring, repository: &str, environment: &str) -> String {
-    match fetch(reader, keys, &["T".into()], repository, environment).unwrap() {
+    let (repository, branch) = repository.split_once('@').unwrap_or((repository, ""));
+    let place = SecretPlace {
+        repository,
+        branch,
+        environment,
+    };
+    match fetch(reader, keys, &["T".into()], place).unwrap() {
         Fetched::All(values) => values[0].value.clone(),
         Fetched::Missing(name) => format!("no {name}"),
     }
@@ -61,6 +68,20 @@ fn the_narrowest_secret_wins() {
     assert_eq!(value(&reader, &keys, "other", "other"), "for all");
     assert_eq!(value(&reader, &keys, "", "e"), "for the environment");
     assert_eq!(value(&reader, &keys, "r", ""), "for the repository");
+    let of_main = SetSecret {
+        branch: Some("main".into()),
+        ..wanted("T", "r", "", "for main")
+    };
+    let about = put(&reader, &keys, &of_main, 1);
+    assert_eq!(value(&reader, &keys, "r@main", "e"), "for main");
+    assert_eq!(value(&reader, &keys, "r@other", "e"), "for both");
+    assert_eq!(value(&reader, &keys, "r", "e"), "for both");
+    // Moved to another branch by hand, it does not open.
+    let mut row = reader.secret(&about.id).unwrap().unwrap();
+    row.about.id.branch = "other".into();
+    assert!(seal::open(&keys, &row).is_err());
+    row.about.id.branch = "".into();
+    assert!(seal::open(&keys, &row).is_err());
 }
 
 #[test]
@@ -106,7 +127,7 @@ fn keys_are_changed_one_after_the_other() {
     ));
     put(&reader, &old, &wanted("T", "", "", "first value"), 1);
     assert!(matches!(
-        fetch(&reader, &new, &["T".into()], "", ""),
+        fetch(&reader, &new, &["T".into()], SecretPlace::default()),
         Err(SecretError::OtherKey { .. })
     ));
     assert_eq!(value(&reader, &both, "", ""), "first value");

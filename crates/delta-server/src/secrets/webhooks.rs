@@ -79,6 +79,7 @@ fn about(repository: &Text, version: u64, key: &Text) -> SecretAbout {
         id: SecretId {
             name: KIND.into(),
             repository: repository.clone(),
+            branch: "".into(),
             environment: "".into(),
         },
         kind: KIND.into(),

@@ -101,6 +101,30 @@ impl<'a> Batch<'a> {
         command: &Command,
         specs: &[Arc<str>],
     ) -> Result<Result<Answer, NotDone>, StoreError> {
+        let decision = match self.judge(at, command)? {
+            Ok(decision) => decision,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let noticed = Noticed::in_answer(&self.world, command, &decision.reply);
+        let mut answer = self.take_over(decision, specs);
+        answer.noticed = noticed.map(Box::new);
+        Ok(Ok(answer))
+    }
+
+    /// Why a command would not be carried out as the world is now. Changes nothing.
+    pub fn refusal(
+        &mut self,
+        at: Millis,
+        command: &Command,
+    ) -> Result<Option<NotDone>, StoreError> {
+        Ok(self.judge(at, command)?.err())
+    }
+
+    fn judge(
+        &mut self,
+        at: Millis,
+        command: &Command,
+    ) -> Result<Result<Decision, NotDone>, StoreError> {
         let settings = &self.shared.settings;
         let context = Context {
             now: at,
@@ -116,12 +140,7 @@ impl<'a> Batch<'a> {
             // A broken assertion in the core fails its own command, not its neighbours'.
             let decided = catch_unwind(AssertUnwindSafe(|| decide(&self.world, command, &context)));
             match decided {
-                Ok(Ok(decision)) => {
-                    let noticed = Noticed::in_answer(&self.world, command, &decision.reply);
-                    let mut answer = self.take_over(decision, specs);
-                    answer.noticed = noticed.map(Box::new);
-                    return Ok(Ok(answer));
-                }
+                Ok(Ok(decision)) => return Ok(Ok(decision)),
                 Ok(Err(Stop::Refused(refusal))) => return Ok(Err(refusal.into())),
                 Ok(Err(Stop::Missing(want))) => self.load_missing(want, command, loads)?,
                 Err(_) => {
@@ -249,6 +268,12 @@ pub(super) fn wants(command: &Command, wants: &mut BTreeSet<Want>) {
         Command::CancelRun { run, .. } | Command::GiveUp { run, .. } => {
             wants.insert(Want::Run(*run));
             wants.insert(Want::LiveJobs(*run));
+        }
+        Command::TakeTurn { member } => {
+            wants.insert(Want::Run(member.run));
+            if member.n > 0 {
+                wants.insert(Want::Job(*member));
+            }
         }
         Command::CancelJob { job, .. } => {
             wants.insert(Want::Run(job.run));

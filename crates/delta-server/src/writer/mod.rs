@@ -16,6 +16,7 @@ pub mod lanes;
 mod outbox;
 mod parking;
 mod receipts;
+mod stamped;
 #[cfg(test)]
 pub mod test_store;
 #[cfg(test)]
@@ -33,7 +34,7 @@ use delta_core::{
     Attempt, Command, Job, LeaseKey, Millis, Refusal, Reply, Run, Settings, Span, Text,
 };
 use delta_store::{Store, StoreError};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use delivery::{Delivery, GrantedLease};
@@ -108,7 +109,7 @@ impl Item {
     fn weight(&self) -> usize {
         match &self.kind {
             Kind::Command(order) => order.specs.len().max(1),
-            Kind::Several(orders) => orders.len(),
+            Kind::Several(orders) | Kind::Whole(orders) => orders.len(),
             _ => 1,
         }
     }
@@ -116,8 +117,10 @@ impl Item {
 
 enum Kind {
     Command(Box<Order>),
-    /// Commands that become durable in one commit.
+    /// Commands that become durable in one commit, where the store lets them.
     Several(Vec<Order>),
+    /// Commands of which all are carried out in one commit, or none.
+    Whole(Vec<Order>),
     Ask(Ask),
     /// Tell this session what happens to a lease.
     Listen(LeaseKey, Arc<Outbox>),
@@ -176,6 +179,8 @@ pub struct Shared {
     pub settings: Settings,
     pub metrics: Arc<Metrics>,
     pub watchers: Watchers,
+    /// Rung when the line of a concurrency group moved: the sweep looks at once.
+    pub turns: Notify,
     /// Leases are not judged expired before this moment (A40).
     pub lease_floor: Millis,
     /// Several servers write to this store.
@@ -242,10 +247,31 @@ impl Writer {
     }
 
     /// Carries out commands in one commit, each with the specs of the jobs it makes; their answers
-    /// in their order.
+    /// in their order. Each is decided alone: one may be refused and the next done, and what meets
+    /// something unreadable holds up no other.
     pub async fn together(
         &self,
         at: Millis,
+        commands: impl Iterator<Item = (Command, Vec<Arc<str>>)>,
+    ) -> Result<Vec<Result<Answer, NotDone>>, NotDone> {
+        self.send_all(at, Kind::Several, commands).await
+    }
+
+    /// Carries out all of these in one commit, or, where one is refused, none; their answers in
+    /// their order.
+    pub async fn all_or_none(
+        &self,
+        at: Millis,
+        commands: impl Iterator<Item = (Command, Vec<Arc<str>>)>,
+    ) -> Result<Vec<Answer>, NotDone> {
+        let answers = self.send_all(at, Kind::Whole, commands).await?;
+        answers.into_iter().collect()
+    }
+
+    async fn send_all(
+        &self,
+        at: Millis,
+        kind: fn(Vec<Order>) -> Kind,
         commands: impl Iterator<Item = (Command, Vec<Arc<str>>)>,
     ) -> Result<Vec<Result<Answer, NotDone>>, NotDone> {
         let (mut orders, mut sent) = (Vec::new(), Vec::new());
@@ -258,7 +284,7 @@ impl Writer {
                 ..Order::of(command)
             });
         }
-        self.push(Lane::People, at, self.arrived(at), Kind::Several(orders))?;
+        self.push(Lane::People, at, self.arrived(at), kind(orders))?;
         let mut answers = Vec::with_capacity(sent.len());
         for sent in sent {
             answers.push(sent.answer().await);

@@ -16,7 +16,7 @@ use delta_store::read::{
 use delta_store::results::{
     LeaseResults, PastResult, ResultClaim, ResultQuery, ResultRow, Results, StoredResult, TestQuery,
 };
-use delta_store::secrets::{SecretAbout, SecretId, SecretRow, Secrets};
+use delta_store::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow, Secrets};
 use delta_store::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 
 /// What a test does to the store while the writer has it.
@@ -187,6 +187,10 @@ impl Reader for TestReader {
         self.there()?.queue()
     }
 
+    fn group(&self, key: &delta_core::Digest) -> Result<delta_core::group::Members, StoreError> {
+        self.there()?.group(key)
+    }
+
     fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError> {
         self.there()?.ahead(match_key, order_key)
     }
@@ -272,8 +276,12 @@ impl Queues for TestReader {
         self.there()?.queues()
     }
 
-    fn put_queue(&self, queue: &QueueRow) -> Result<(), StoreError> {
-        self.there()?.put_queue(queue)
+    fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError> {
+        self.there()?.pause_queue(name, paused)
+    }
+
+    fn route_queue(&self, name: &Text, runner: Option<&Text>) -> Result<(), StoreError> {
+        self.there()?.route_queue(name, runner)
     }
 }
 
@@ -377,10 +385,9 @@ impl Secrets for TestReader {
     fn secrets_for(
         &self,
         names: &[Text],
-        repository: &str,
-        environment: &str,
+        place: SecretPlace<'_>,
     ) -> Result<Vec<SecretRow>, StoreError> {
-        self.there()?.secrets_for(names, repository, environment)
+        self.there()?.secrets_for(names, place)
     }
 
     fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError> {

@@ -306,3 +306,56 @@ async fn a_grant_lost_to_a_conflict_is_made_again_in_the_same_turn() {
     assert_eq!(granted.lease.attempt.job.run, RunId(1));
     granted.delivery.delivered();
 }
+
+/// Commands that make runs, each under its key with this request.
+fn creations(desk: &Desk, runs: &[(u128, u8, u8)]) -> Vec<(Command, Vec<Arc<str>>)> {
+    let body = br#"{"jobs":[{"name":"a","job_spec":{"steps":["true"]}}]}"#;
+    let made = runs.iter().map(|(id, key, request)| {
+        let (mut new, specs) = desk.new_run(*id, body);
+        new.header.idempotency = Some(([*key; 32], [*request; 32]));
+        (Command::CreateRun(Box::new(new)), specs)
+    });
+    made.collect()
+}
+
+#[tokio::test]
+async fn where_one_is_refused_none_of_all_is_done() {
+    let desk = plain(&[]);
+    let all = async |runs: &[(u128, u8, u8)]| {
+        let commands = creations(&desk, runs);
+        let now = desk.writer.now();
+        desk.writer.all_or_none(now, commands.into_iter()).await
+    };
+    assert_eq!(all(&[(1, 1, 1), (2, 2, 1)]).await.unwrap().len(), 2);
+    // Another request under the key of the second, and one longer than the first was.
+    for runs in [[(3, 3, 9), (4, 2, 9)], [(3, 1, 9), (4, 4, 9)]] {
+        let refused = all(&runs).await.unwrap_err();
+        assert!(matches!(refused, NotDone::Refused(_)), "{refused:?}");
+        for id in [3, 4] {
+            assert!(desk.reader.run(RunId(id)).unwrap().is_none(), "{runs:?}");
+        }
+    }
+    let again = all(&[(5, 1, 1), (6, 2, 1)]).await.unwrap();
+    let replayed = |it: &Answer| matches!(it.reply, Reply::Created { replayed: true, .. });
+    assert!(again.iter().all(replayed));
+}
+
+#[tokio::test]
+async fn all_or_none_is_not_split_where_others_are_always_first() {
+    // As often as a batch is tried.
+    let desk = plain(&[Fault::Conflict; 9]);
+    let commands = creations(&desk, &[(1, 1, 1), (2, 2, 1)]);
+    let now = desk.writer.now();
+    let answer = desk
+        .writer
+        .all_or_none(now, commands.clone().into_iter())
+        .await;
+    let why = answer.unwrap_err();
+    assert!(matches!(why, NotDone::Unavailable(_)), "{why:?}");
+    for id in [1, 2] {
+        assert!(desk.reader.run(RunId(id)).unwrap().is_none());
+    }
+    let now = desk.writer.now();
+    let made = desk.writer.all_or_none(now, commands.into_iter()).await;
+    assert_eq!(made.unwrap().len(), 2);
+}

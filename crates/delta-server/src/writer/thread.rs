@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use delta_core::{Command, LeaseKey, Millis, Reply, Settings};
+use delta_core::{Command, Fact, LeaseKey, Millis, Reply, Settings};
 use delta_store::{Store, StoreError, Writes};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Failed, wants};
@@ -22,6 +23,7 @@ use super::lanes::{Drained, Lanes};
 use super::outbox::{AnswerTo, Bells, Listeners};
 use super::parking::{Parking, SlotId};
 use super::receipts::Receipts;
+use super::stamped::{Stamped, units};
 use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, entropy, store_error};
 use crate::clock::Clock;
 use crate::functions::Rates;
@@ -78,6 +80,7 @@ impl Thread {
             longest_wait: self.longest_wait,
             receipts: Arc::new(Receipts::default()),
             waking: AtomicBool::new(false),
+            turns: Notify::new(),
             closing: AtomicBool::new(false),
             ended: CancellationToken::new(),
         });
@@ -109,13 +112,6 @@ struct Turns {
     listeners: Listeners,
     /// When closed connections were looked for.
     cleaned: Instant,
-}
-
-/// A command with the moment it was fully read.
-struct Stamped {
-    at: Millis,
-    arrived: Instant,
-    order: Box<Order>,
 }
 
 /// What a committed batch has to say.
@@ -180,36 +176,38 @@ impl Turns {
     fn serve(&mut self, items: &mut Vec<Item>) -> bool {
         let (mut orders, mut asked, mut wake) = (Vec::new(), Vec::new(), false);
         let mut bells = Bells::default();
-        for item in items.drain(..) {
+        for (index, item) in items.drain(..).enumerate() {
             let late = self.is_late(item.arrived);
             match item.kind {
                 Kind::Command(order) if late => {
                     self.shared.metrics.too_late.inc();
                     answer(order.answer, Err(too_late()), &mut bells);
                 }
-                Kind::Several(several) => {
-                    for order in several {
-                        if late {
-                            self.shared.metrics.too_late.inc();
-                            answer(order.answer, Err(too_late()), &mut bells);
-                            continue;
-                        }
-                        orders.push(Stamped {
-                            at: item.at,
-                            arrived: item.arrived,
-                            order: Box::new(order),
-                        });
+                Kind::Several(all) | Kind::Whole(all) if late => {
+                    for order in all {
+                        self.shared.metrics.too_late.inc();
+                        answer(order.answer, Err(too_late()), &mut bells);
                     }
+                }
+                Kind::Several(all) => {
+                    let all = all.into_iter().map(Box::new);
+                    orders.extend(all.map(|order| Stamped::new(item.at, item.arrived, order)));
+                }
+                Kind::Whole(all) => {
+                    let all = all.into_iter().map(Box::new);
+                    let stamped = all.map(|order| Stamped {
+                        whole: Some(index),
+                        ..Stamped::new(item.at, item.arrived, order)
+                    });
+                    orders.extend(stamped);
                 }
                 Kind::Ask(ask) if late => {
                     self.shared.metrics.too_late.inc();
                     ask.answer.send(Err(too_late()), &mut bells);
                 }
-                Kind::Command(order) => orders.push(Stamped {
-                    at: item.at,
-                    arrived: item.arrived,
-                    order,
-                }),
+                Kind::Command(order) => {
+                    orders.push(Stamped::new(item.at, item.arrived, order));
+                }
                 Kind::Ask(ask) if self.shared.is_closing() => {
                     ask.answer.send(Ok(None), &mut bells);
                 }
@@ -311,7 +309,7 @@ impl Turns {
     /// What to answer everybody of a batch that failed; nothing when each is to be tried alone,
     /// since one of them met something unreadable or a run that others keep changing.
     fn apart(&self, orders: &[Stamped], asked: &[SlotId], error: &StoreError) -> Option<NotDone> {
-        let commands = orders.len() + asked.len();
+        let commands = units(orders).count() + asked.len();
         let alone = matches!(error, StoreError::Corrupt(_) | StoreError::Conflict);
         if alone && commands > 1 {
             tracing::warn!(%error, commands, "a batch is run one by one");
@@ -324,14 +322,22 @@ impl Turns {
 
     fn run_singly(&mut self, orders: Vec<Stamped>, asked: Vec<SlotId>) -> bool {
         let mut more = false;
-        for order in orders {
+        let mut orders = orders.into_iter().peekable();
+        while let Some(order) = orders.next() {
+            let mut unit = vec![order];
+            while let Some(next) = orders.next_if(|next| unit[0].is_whole_with(next)) {
+                unit.push(next);
+            }
             // Those before it took their time (A38).
-            if self.is_late(order.arrived) {
-                self.shared.metrics.too_late.inc();
-                answer(order.order.answer, Err(too_late()), &mut Bells::default());
+            if self.is_late(unit[0].arrived) {
+                let mut bells = Bells::default();
+                for Stamped { order, .. } in unit {
+                    self.shared.metrics.too_late.inc();
+                    answer(order.answer, Err(too_late()), &mut bells);
+                }
                 continue;
             }
-            more |= self.run_batch(vec![order], Vec::new(), false);
+            more |= self.run_batch(unit, Vec::new(), false);
         }
         for slot in asked {
             more |= self.run_batch(Vec::new(), vec![slot], false);
@@ -397,6 +403,9 @@ impl Turns {
         for record in &done.writes.records {
             self.shared.watchers.wake(record.run);
         }
+        if moves_a_line(&done.writes) {
+            self.shared.turns.notify_one();
+        }
         self.shared
             .rates
             .note(&done.writes, self.shared.clock.now());
@@ -460,10 +469,30 @@ fn fill(batch: &mut Batch, orders: &[Stamped]) -> Result<Vec<Answered>, StoreErr
     }
     batch.load(&wanted)?;
     let mut answers = Vec::with_capacity(orders.len());
-    for Stamped { at, order, .. } in orders {
-        answers.push(batch.decide(*at, &order.command, &order.specs)?);
+    for unit in units(orders) {
+        if let Some(why) = refused_whole(batch, unit)? {
+            answers.extend(unit.iter().map(|_| Err(why.clone())));
+            continue;
+        }
+        for Stamped { at, order, .. } in unit {
+            answers.push(batch.decide(*at, &order.command, &order.specs)?);
+        }
     }
     Ok(answers)
+}
+
+/// Why none of these is done. Asked before the first is: what is decided cannot be taken back out
+/// of its batch.
+fn refused_whole(batch: &mut Batch, unit: &[Stamped]) -> Result<Option<NotDone>, StoreError> {
+    if unit.len() < 2 {
+        return Ok(None);
+    }
+    for Stamped { at, order, .. } in unit {
+        if let Some(why) = batch.refusal(*at, &order.command)? {
+            return Ok(Some(why));
+        }
+    }
+    Ok(None)
 }
 
 /// Decides once more the heartbeats whose lease has news, also from matching: those of this batch,
@@ -522,6 +551,17 @@ fn unnumbered(command: Command) -> Option<(LeaseKey, Command)> {
         )),
         _ => None,
     }
+}
+
+/// Whether somebody came into the line of a concurrency group or left it.
+fn moves_a_line(writes: &Writes) -> bool {
+    let edits = &writes.edits;
+    let mut runs = edits.runs.values();
+    let mut jobs = edits.jobs.values();
+    let mut facts = writes.records.iter().flat_map(|record| &record.facts);
+    runs.any(|run| run.place.is_some() && run.member().is_none())
+        || jobs.any(|job| job.place.is_some() && job.member().is_none())
+        || facts.any(|fact| matches!(fact, Fact::LineEntered { .. }))
 }
 
 fn answer(to: Option<AnswerTo>, answered: Answered, bells: &mut Bells) {

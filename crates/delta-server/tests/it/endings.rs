@@ -1,13 +1,19 @@
 //! How work ends: by the agent's word, by its silence, or because it does not know of it.
 
+use std::time::Duration;
+
 use delta_core::{Settings, Span};
 use delta_wire::agent::proto::agent_message::Message as Said;
+use delta_wire::agent::proto::result_stream::Payload;
 use delta_wire::agent::proto::server_message::Message as Say;
-use delta_wire::agent::proto::{AssignWork, RunStatus, WorkRejected};
+use delta_wire::agent::proto::{AssignWork, RunComplete, RunStatus, WorkRejected};
 use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::bench::{Bench, job, patient_settings};
+
+/// Long enough for work to be handed out where it is.
+const A_WHILE: Duration = Duration::from_millis(500);
 
 /// An agent with work of a job that has one attempt.
 async fn assigned(bench: &Bench) -> (Agent, AssignWork) {
@@ -57,6 +63,54 @@ async fn each_word_for_the_end_ends_the_attempt_as_it_should() {
 }
 
 #[tokio::test]
+async fn an_error_is_never_the_users_whatever_word_comes_with_it() {
+    // A30, A57
+    for (status, word, cause) in [
+        (RunStatus::Error, "gremlins", "agent_error"),
+        (RunStatus::Error, "lease_lost", "agent_error"),
+        (RunStatus::Error, "clone", "clone"),
+        (RunStatus::Error, "spec_error", "spec_error"),
+        (RunStatus::Failure, "gremlins", "user_exit"),
+        (RunStatus::Failure, "lease_lost", "user_exit"),
+    ] {
+        let bench = Bench::patient().await;
+        let (mut agent, work) = assigned(&bench).await;
+        agent.accepts(&work).await;
+        let complete = RunComplete {
+            status: status.into(),
+            cause: word.to_owned(),
+            ..Default::default()
+        };
+        let complete = agent.result(&work, Payload::RunComplete(complete));
+        agent.say([complete]).await;
+        taken(&mut agent).await;
+        let attempt = attempt(&bench, &work).await;
+        assert_eq!(attempt["cause"], cause, "{status:?} {word} {attempt}");
+    }
+}
+
+#[tokio::test]
+async fn an_agent_whose_disk_was_full_rests_and_others_go_on() {
+    // F43
+    let bench = Bench::patient().await;
+    let mut full = Agent::new(&bench).await;
+    bench.run_with(2).await;
+    let work = full.work().await;
+    full.accepts(&work).await;
+    let complete = RunComplete {
+        status: RunStatus::Failure.into(),
+        exit_code: Some(1),
+        cause: "disk_full".to_owned(),
+        ..Default::default()
+    };
+    let complete = full.result(&work, Payload::RunComplete(complete));
+    full.say([complete]).await;
+    taken(&mut full).await;
+    assert!(full.hears_no_work(A_WHILE).await, "the other job waits");
+    Agent::new(&bench).await.work().await;
+}
+
+#[tokio::test]
 async fn work_that_is_not_accepted_in_time_goes_back_to_the_queue() {
     // EP-22, RP-27
     let settings = Settings {
@@ -99,7 +153,7 @@ async fn work_that_is_rejected_after_it_was_accepted_has_failed() {
     let ended = (&attempt["state"], &attempt["cause"], &attempt["summary"]);
     let expected = (
         json!("FAILED"),
-        json!("agent_error"),
+        json!("declined"),
         json!("rejected: resource_exhausted"),
     );
     assert_eq!(ended, (&expected.0, &expected.1, &expected.2));

@@ -8,7 +8,7 @@ use crate::agent::{Agent, request};
 use crate::bench::{Answer, Bench, Lease, PATIENCE, config, patient_settings, text};
 
 /// A lease on a function, acknowledged; `None` when nothing came.
-async fn take(bench: &Bench, runner: &str, wait: f64) -> Option<Lease> {
+pub async fn take(bench: &Bench, runner: &str, wait: f64) -> Option<Lease> {
     let message = json!({
         "type": "Lease", "runner_id": runner, "wait_seconds": wait,
         "capabilities": ["work:function", "runner:python"],
@@ -22,28 +22,28 @@ async fn take(bench: &Bench, runner: &str, wait: f64) -> Option<Lease> {
     Some(lease)
 }
 
-async fn taken(bench: &Bench) -> Lease {
+pub async fn taken(bench: &Bench) -> Lease {
     take(bench, "r1", 10.0).await.expect("work")
 }
 
-async fn finish(bench: &Bench, lease: &Lease, status: &str, code: i64, answer: Value) {
+pub async fn finish(bench: &Bench, lease: &Lease, status: &str, code: i64, answer: Value) {
     let mut complete = lease.complete(status, code);
     complete["answer"] = answer;
     bench.say("/complete", complete).await.expect(200);
 }
 
-async fn not_found(bench: &Bench, lease: &Lease) {
+pub async fn not_found(bench: &Bench, lease: &Lease) {
     let mut complete = lease.complete("FAILED", 1);
     complete["cause"] = json!("handler_not_found");
     complete["answer"] = json!({"error": {"message": "no handler", "type": "handler_not_found"}});
     bench.say("/complete", complete).await.expect(200);
 }
 
-async fn enqueue(bench: &Bench, body: Value) -> Value {
+pub async fn enqueue(bench: &Bench, body: Value) -> Value {
     bench.ask("/functions", body).await.expect(201)
 }
 
-async fn shown(bench: &Bench, id: &Value, wait: u32) -> Value {
+pub async fn shown(bench: &Bench, id: &Value, wait: u32) -> Value {
     let path = format!("/api/v1/functions/{}?wait={wait}", text(id));
     bench.get(&path).await.expect(200)
 }
@@ -126,6 +126,28 @@ async fn an_error_is_tried_again_and_ends_as_a_dead_letter() {
 }
 
 #[tokio::test]
+async fn dead_letters_that_fit_are_found_behind_many_that_do_not() {
+    let bench = Bench::patient().await;
+    for name in ["wanted", "wanted", "other", "other", "other", "wanted"] {
+        let call = json!({"function": format!("python#{name}")});
+        enqueue(&bench, call).await;
+        not_found(&bench, &taken(&bench).await).await;
+    }
+    let (mut path, mut pages) = ("/api/v1/dead-letters?function=wanted&limit=1".to_owned(), 0);
+    loop {
+        let page = bench.get(&path).await.expect(200);
+        assert_eq!(page["functions"].as_array().unwrap().len(), 1, "{page}");
+        assert_eq!(page["functions"][0]["function"], "python#wanted");
+        pages += 1;
+        let Some(cursor) = page["next_cursor"].as_str() else {
+            break;
+        };
+        path = format!("/api/v1/dead-letters?function=wanted&limit=1&cursor={cursor}");
+    }
+    assert_eq!(pages, 3);
+}
+
+#[tokio::test]
 async fn a_missing_handler_is_a_dead_letter_at_once_and_can_be_called_again() {
     // RQ-37
     let bench = Bench::patient().await;
@@ -183,6 +205,16 @@ async fn a_missing_handler_is_a_dead_letter_at_once_and_can_be_called_again() {
     assert_eq!(dead["functions"], json!([]));
 }
 
+/// Why the only job of a call waits.
+async fn why(bench: &Bench, call: &Value) -> Value {
+    let job = text(&call["id"]).replacen("run_", "job_", 1);
+    let job = bench
+        .get(&format!("/api/v1/jobs/{job}_1"))
+        .await
+        .expect(200);
+    job["why"]["code"].clone()
+}
+
 #[tokio::test]
 async fn a_paused_queue_gives_nothing_out() {
     let bench = Bench::patient().await;
@@ -200,6 +232,10 @@ async fn a_paused_queue_gives_nothing_out() {
     assert_eq!(json!(lease.run), other["id"]);
     finish(&bench, &lease, "SUCCEEDED", 0, json!({"result": null})).await;
     assert!(take(&bench, "r1", 0.3).await.is_none(), "mail is paused");
+    assert_eq!(why(&bench, &mail).await, "queue_paused");
+    let later = json!({"function": "python#f", "queue": "video", "delay_seconds": 3600});
+    let later = enqueue(&bench, later).await;
+    assert_eq!(why(&bench, &later).await, "waiting_for_moment");
     let queues = bench.get("/api/v1/queues").await.expect(200);
     let of = |name: &str| {
         let all = queues["queues"].as_array().unwrap();
@@ -500,10 +536,14 @@ async fn a_batch_with_something_wrong_makes_nothing() {
     post(one.clone()).await.expect(201);
     post(one).await.expect(201);
     let other = json!({"functions": [{"function": "python#g"}]});
-    let refused = post(other).await.expect(409);
-    assert_eq!(refused["code"], "IDEMPOTENCY_CONFLICT");
-    let list = bench.get("/api/v1/functions").await.expect(200);
-    assert_eq!(list["functions"].as_array().unwrap().len(), 1);
+    // A longer one too, none of which is made.
+    let longer = json!({"functions": [{"function": "python#f"}, {"function": "python#g"}]});
+    for body in [other, longer] {
+        let refused = post(body).await.expect(409);
+        assert_eq!(refused["code"], "IDEMPOTENCY_CONFLICT");
+        let list = bench.get("/api/v1/functions").await.expect(200);
+        assert_eq!(list["functions"].as_array().unwrap().len(), 1);
+    }
 }
 
 #[tokio::test]
@@ -511,6 +551,10 @@ async fn a_result_is_gone_after_its_time() {
     let data = tempfile::tempdir().unwrap();
     let sqlite = |data: &tempfile::TempDir| delta_server::Config {
         store: delta_server::StoreChoice::Sqlite,
+        limits: delta_server::Limits {
+            shortest_keep: delta_core::Span(100),
+            ..delta_server::Limits::recommended()
+        },
         ..config(data, patient_settings())
     };
     let first = sqlite(&data);

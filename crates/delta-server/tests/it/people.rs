@@ -191,28 +191,79 @@ async fn a_rerun_is_a_new_run_and_the_old_one_stays() {
         (&failed["run_attempt"], &failed["rerun_of"]),
         (&json!(2), &json!(old))
     );
-    let names = |view: &Value| -> Vec<String> {
-        view["jobs"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|job| text(&job["name"]))
-            .collect()
+    let jobs = |view: &Value| view["jobs"].as_array().unwrap().clone();
+    let fresh = |view: &Value| -> Vec<String> {
+        let all = jobs(view).into_iter();
+        let again = all.filter(|job| job["kept_from"].is_null());
+        again.map(|job| text(&job["name"])).collect()
     };
-    assert_eq!(names(&failed), ["bad", "last"]);
-    let all = rerun(json!({})).await.expect(201);
-    assert_eq!(names(&all), ["good", "bad", "last"]);
-    let one = rerun(json!({ "job": "good" })).await.expect(201);
-    assert_eq!(names(&one), ["good"]);
-    let unmet = rerun(json!({ "job": "last" })).await.expect(201);
-    assert_eq!(names(&unmet), ["bad", "last"], "with the need that failed");
+    assert_eq!(fresh(&failed), ["bad", "last"]);
+    let kept = &jobs(&failed)[0];
     assert_eq!(
-        rerun(json!({ "job": "nobody" })).await.expect(422)["field"],
-        "job"
+        (&kept["name"], &kept["state"], &kept["kept_from"]),
+        (
+            &json!("good"),
+            &json!("SUCCEEDED"),
+            &before["jobs"][0]["job_id"]
+        )
     );
-    assert_eq!(bench.show(&old).await, before, "the old run is untouched");
+    let all = rerun(json!({})).await.expect(201);
+    assert_eq!(fresh(&all), ["good", "bad", "last"]);
+    let one = rerun(json!({ "job": "good" })).await.expect(201);
+    assert_eq!(fresh(&one), ["good"]);
+    assert_eq!(
+        jobs(&one)[1]["state"],
+        "FAILED",
+        "a failure is no success by leaving it out"
+    );
+    let unmet = rerun(json!({ "job": "last" })).await.expect(201);
+    assert_eq!(fresh(&unmet), ["bad", "last"], "with the need that failed");
+    let unknown = rerun(json!({ "job": "lastt" })).await.expect(422);
+    assert_eq!(unknown["field"], "job");
+    let said = text(&unknown["message"]);
+    assert!(said.contains("did you mean `last`?"), "{said}");
+    let said = rerun(json!({ "job": "nobody" })).await.expect(422)["message"].clone();
+    assert!(text(&said).contains("it has good, bad, last"), "{said}");
+    let mut after = bench.show(&old).await;
+    let again = after.as_object_mut().unwrap().remove("reruns").unwrap();
+    let newest_first = [&unmet, &one, &all, &failed].map(|view| view["run_id"].clone());
+    assert_eq!(again, json!(newest_first), "the old run knows the new ones");
+    assert_eq!(after, before, "and is as it was");
     let lease = bench.acked().await;
     assert_eq!(lease.granted["job_spec"]["steps"], json!(["true"]));
+}
+
+#[tokio::test]
+async fn a_rerun_of_a_rerun_points_at_what_was_executed() {
+    let bench = Bench::patient().await;
+    let view = bench.create(json!([job("good"), job("bad")])).await;
+    let executed = view["jobs"][0]["job_id"].clone();
+    let complete = async |status: &str, code: i64| {
+        let lease = bench.acked().await;
+        bench
+            .say("/complete", lease.complete(status, code))
+            .await
+            .expect(200);
+    };
+    complete("SUCCEEDED", 0).await;
+    let mut last = text(&view["run_id"]);
+    for _ in 0..2 {
+        complete("FAILED", 1).await;
+        assert_eq!(bench.show(&last).await["outcome"], "FAILED");
+        let again = json!({ "failed_only": true });
+        let again = bench.ask_owned(format!("/runs/{last}/rerun"), again).await;
+        let again = again.expect(201);
+        assert_eq!(again["jobs"][0]["kept_from"], executed);
+        last = text(&again["run_id"]);
+    }
+    complete("SUCCEEDED", 0).await;
+    assert_eq!(bench.show(&last).await["outcome"], "SUCCESS");
+    let nothing = bench.ask_owned(
+        format!("/runs/{last}/rerun"),
+        json!({ "failed_only": true }),
+    );
+    let said = nothing.await.expect(409);
+    assert_eq!(said["message"], "every job of the run succeeded");
 }
 
 #[tokio::test]

@@ -412,6 +412,42 @@ async fn an_attempt_whose_failures_are_all_known_to_pass_failed_by_flaky_tests()
 }
 
 #[tokio::test]
+async fn a_failure_that_the_agent_saw_another_reason_for_is_not_called_flaky() {
+    // A57
+    let bench = Bench::patient().await;
+    let commit = "1".repeat(40);
+    tested_on(&bench, &commit, &[("shaky", "PASS")]).await;
+    let mut agent = Agent::new(&bench).await;
+    for (by_tests, cause) in [
+        (Some(false), "user_exit"),
+        (Some(true), "flaky"),
+        (None, "flaky"),
+    ] {
+        let body = json!({ "repository": "https://example.org/r.git", "ref": "main",
+            "commit": commit, "jobs": [job("unit")] });
+        let run = text(&bench.ask("/runs", body).await.expect(201)["run_id"]);
+        let work = agent.work().await;
+        agent.accepts(&work).await;
+        let failed = TestResult {
+            test_id: String::new(),
+            suite: String::new(),
+            ..result("shaky", TestStatus::Fail)
+        };
+        let complete = RunComplete {
+            status: RunStatus::Failure.into(),
+            exit_code: Some(4),
+            cause: "user_exit".to_owned(),
+            failed_by_tests: by_tests,
+            ..Default::default()
+        };
+        let complete = agent.result(&work, Payload::RunComplete(complete));
+        agent.say([agent.tested(&work, failed), complete]).await;
+        assert!(agent.complete_acked().await);
+        assert_eq!(causes_of(&bench, &run).await, [cause], "{by_tests:?}");
+    }
+}
+
+#[tokio::test]
 async fn tests_of_nothing_and_questions_that_make_no_sense_are_refused() {
     let bench = Bench::patient().await;
     let (run, _) = bench.create_one().await;

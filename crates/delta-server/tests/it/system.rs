@@ -84,6 +84,7 @@ async fn the_description_lists_exactly_the_paths_that_exist() {
         ("get", "/api/v1/repositories"),
         ("post", "/api/v1/repositories"),
         ("delete", "/api/v1/repositories/{name}"),
+        ("post", "/api/v1/repositories/{name}/runs"),
         ("post", "/api/v1/webhooks/{repository}"),
         ("get", "/api/v1/tokens"),
         ("post", "/api/v1/tokens"),
@@ -144,6 +145,7 @@ async fn overload_refuses_people_with_a_time_to_come_back_and_serves_runners() {
     let full = Config {
         limits: Limits {
             waiting_requests: 0,
+            ..Limits::recommended()
         },
         ..config(&data, patient_settings())
     };

@@ -24,6 +24,7 @@ const ENDINGS: &[&str] = &[
     "cancel_run",
     "plan",
     "create_run",
+    "take_turn",
 ];
 const PLANS: &[&str] = &["create_run", "plan"];
 const PLAN_FAILS: &[&str] = &["create_run", "fail_plan", "run_due"];
@@ -58,7 +59,7 @@ const RUN: &[Row<RS, RE>] = &[
         &[RS::Queued, RS::Running],
         RE::CancelRequested,
         RS::CancelRequested,
-        &["cancel_run", "cancel_job", "plan"],
+        &["cancel_run", "cancel_job", "plan", "take_turn"],
     ),
     (&[RS::CancelRequested], RE::Canceled, RS::Canceled, ENDINGS),
     (
@@ -84,6 +85,7 @@ const RUN: &[Row<RS, RE>] = &[
             "create_run",
             "fail_plan",
             "report",
+            "take_turn",
         ],
     ),
 ];
@@ -152,6 +154,8 @@ const ATTEMPT: &[Row<AS, AE>] = &[
         AS::Canceled,
         ENDINGS,
     ),
+    (&[AS::Created], AE::Kept, AS::Succeeded, &["create_run"]),
+    (&[AS::Created], AE::KeptFailed, AS::Failed, &["create_run"]),
 ];
 
 const LEASE: &[Row<LS, LE>] = &[
@@ -183,6 +187,7 @@ const LEASE: &[Row<LS, LE>] = &[
             "cancel_job",
             "complete",
             "cancel_ack",
+            "take_turn",
         ],
     ),
 ];

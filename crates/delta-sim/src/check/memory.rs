@@ -48,6 +48,8 @@ pub struct Memory {
     pub cancel_asked: BTreeSet<AttemptId>,
     pub run_cancel_asked: BTreeSet<RunId>,
     pub plan_failed: BTreeSet<RunId>,
+    /// Whose turn it is in each group.
+    pub turns: BTreeMap<Digest, JobId>,
     /// The first accepting answer to each message.
     pub accepted: BTreeMap<Message, Reply>,
 }
@@ -77,6 +79,7 @@ impl Memory {
         for fact in step.facts() {
             self.remember_fact(run, fact);
         }
+        super::groups::remember(step, &mut self.turns);
         if let (Some(message), true) = (Message::of(step.command), accepts(step.reply)) {
             self.accepted
                 .entry(message)

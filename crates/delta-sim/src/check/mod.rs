@@ -6,6 +6,7 @@
 
 pub mod edges;
 pub mod finality;
+pub mod groups;
 pub mod leases;
 pub mod memory;
 pub mod replies;
@@ -75,6 +76,7 @@ pub const STEPWISE: &[(&str, Invariant)] = &[
     ("I16", replies::i16_repeats_change_nothing),
     ("I19", leases::i19_expiry_only_grows_up_to_its_cap),
     ("I20", leases::i20_leased_means_one_live_lease),
+    ("G1", groups::g1_one_of_a_group_is_at_work),
 ];
 
 /// How often each invariant was judged.

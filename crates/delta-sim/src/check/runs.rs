@@ -49,7 +49,7 @@ pub fn i09_failure_has_a_reason(step: &Step, memory: &Memory) -> Verdict {
     if planning && run.jobs == 0 {
         return Ok(());
     }
-    if run.cause == Some(Cause::NoAgent) {
+    if matches!(run.cause, Some(Cause::NoAgent | Cause::NoTurn)) {
         let due = run.queued_at.map(|at| at + run.header.wait_timeout);
         return match due.is_some_and(|at| step.now >= at) {
             true => Ok(()),

@@ -70,6 +70,7 @@ impl Shape {
                 ..stage::policy(if n == 1 { 2 } else { 1 })
             },
             spec: [n as u8; 32],
+            kept: None,
         };
         (1..=JOBS).map(job).collect()
     }
@@ -146,10 +147,12 @@ impl Finalise {
             Action::Plan => Command::Plan {
                 run: RUN,
                 jobs: self.shape.jobs(),
+                settings: None,
             },
             Action::PlanNothing => Command::Plan {
                 run: RUN,
                 jobs: Vec::new(),
+                settings: None,
             },
             Action::FailPlan => Command::FailPlan {
                 run: RUN,

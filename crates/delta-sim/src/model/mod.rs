@@ -77,5 +77,9 @@ fn absent(world: &mut World, want: delta_core::Want) {
             world.holders.insert((principal, runner), None).map(drop)
         }
         Want::LiveJobs(id) => world.whole.insert(id).then_some(()),
+        Want::Group(key) => {
+            world.put_group(key, Default::default());
+            None
+        }
     };
 }

@@ -88,6 +88,7 @@ pub fn header(run_timeout: Span) -> RunHeader {
         rerun_of: None,
         priority: 0,
         fail_fast: false,
+        concurrency: None,
         needs_report: false,
         run_timeout,
         wait_timeout: run_timeout,
@@ -115,6 +116,8 @@ pub fn policy(max_attempts: u32) -> Policy {
         environment: None,
         not_before: None,
         backoff: None,
+        fail_fast_group: None,
+        concurrency: None,
     }
 }
 
@@ -123,6 +126,7 @@ pub fn create_run(max_attempts: u32, run_timeout: Span) -> Command {
         name: "unit".into(),
         policy: policy(max_attempts),
         spec: [0; 32],
+        kept: None,
     };
     Command::CreateRun(Box::new(NewRun {
         id: RUN,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use delta_core::command::{NewJob, NewRun};
 use delta_core::policy::RetryOn;
-use delta_core::run::RunHeader;
-use delta_core::{Cause, Command, Digest, JobId, Policy, RunId, Span, Text};
+use delta_core::run::{RunHeader, RunSettings};
+use delta_core::{Cause, Command, Concurrency, Digest, JobId, Policy, RunId, Span, Text};
 use delta_store::events::sha256;
 
 use crate::rng::Rng;
@@ -40,6 +40,7 @@ pub fn wish(rng: &mut Rng, rerun_of: Option<RunId>) -> Wish {
         rerun_of,
         priority: rng.between(-1, 1) as i32,
         fail_fast: rng.per_mille(300),
+        concurrency: group(rng, 250),
         needs_report: rng.per_mille(300),
         run_timeout: Span::secs(rng.between(8, 60)),
         wait_timeout: Span::secs(rng.between(5, 60)),
@@ -59,6 +60,19 @@ pub fn wish(rng: &mut Rng, rerun_of: Option<RunId>) -> Wish {
     }
 }
 
+/// One of two groups, for some.
+fn group(rng: &mut Rng, per_mille: u64) -> Option<Concurrency> {
+    let name = if rng.coin() { "one" } else { "two" };
+    // Groups of runs and groups of jobs are never the same.
+    let key = sha256(format!("{name} {per_mille}").as_bytes());
+    let cancel_older = rng.per_mille(300);
+    rng.per_mille(per_mille).then(|| Concurrency {
+        group: name.into(),
+        key,
+        cancel_older,
+    })
+}
+
 fn job(n: u32, rng: &mut Rng) -> NewJob {
     let needs = (1..n).filter(|_| rng.per_mille(350)).collect();
     let name: Text = format!("job {n}").into();
@@ -68,6 +82,7 @@ fn job(n: u32, rng: &mut Rng) -> NewJob {
     }
     NewJob {
         spec: sha256(spec(&name).as_bytes()),
+        kept: None,
         name,
         policy: Policy {
             required: rng.per_mille(750),
@@ -82,6 +97,8 @@ fn job(n: u32, rng: &mut Rng) -> NewJob {
             environment: None,
             not_before: None,
             backoff: None,
+            fail_fast_group: rng.per_mille(200).then(|| "cells".into()),
+            concurrency: group(rng, 150),
         },
     }
 }
@@ -113,10 +130,15 @@ impl Wish {
             2 => Some(Command::Plan {
                 run,
                 jobs: Vec::new(),
+                settings: None,
             }),
             _ => Some(Command::Plan {
                 run,
                 jobs: self.jobs.clone(),
+                settings: Some(RunSettings {
+                    fail_fast: rng.per_mille(300),
+                    ..self.header.settings()
+                }),
             }),
         }
     }

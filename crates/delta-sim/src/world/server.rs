@@ -153,6 +153,7 @@ impl Server<'_> {
             .map(|due| match due {
                 Due::Run(run) => Command::RunDue { run },
                 Due::Attempt(attempt) => Command::AttemptDue { attempt },
+                Due::Turn(member) => Command::TakeTurn { member },
             })
             .map(|command| own(command, now))
             .collect()

@@ -1,7 +1,7 @@
 //! Hot columns: names of states, ids and numbers as both SQL stores keep them.
 
 use delta_core::lease::{ClosingKind, Revocation};
-use delta_core::{AttemptState, Cause, Digest, LeaseState, Resolution, RunId, RunState};
+use delta_core::{AttemptState, Cause, Digest, JobId, LeaseState, Resolution, RunId, RunState};
 
 use super::corrupt;
 use crate::StoreError;
@@ -47,6 +47,11 @@ pub fn run_id(bytes: &[u8]) -> Result<RunId, StoreError> {
         .try_into()
         .map_err(|_| corrupt("a run id", "not 16 bytes"))?;
     Ok(RunId(u128::from_be_bytes(bytes)))
+}
+
+/// A job's id as people write it.
+pub fn job_id(text: &str) -> Result<JobId, StoreError> {
+    text.parse().map_err(|why| corrupt("a job id", why))
 }
 
 pub fn digest(bytes: &[u8]) -> Result<Digest, StoreError> {

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use delta_core::attempt::{AttemptCancel, AttemptEvent, Report};
 use delta_core::fact::{Ending, Grant};
 use delta_core::lease::{Closing, LeaseEvent, Revocation};
-use delta_core::run::{RunCancel, RunEvent, RunHeader};
+use delta_core::run::{RunCancel, RunEvent, RunHeader, RunSettings};
 use delta_core::{
-    Cause, Digest, Fact, Job, JobId, Millis, Policy, Resolution, Run, RunId, RunState, Span, Text,
+    Cause, Digest, Fact, Job, JobId, Millis, Place, Policy, Resolution, Run, RunId, RunState, Span,
+    Text,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::leaf::{self, is_default};
-use super::part::{self, AttemptCancelPart, ReportPart, RunCancelPart, RunHeaderPart};
+use super::part::{
+    self, AttemptCancelPart, ReportPart, RunCancelPart, RunHeaderPart, RunSettingsPart,
+};
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Fact", rename_all = "snake_case")]
@@ -30,8 +33,15 @@ pub enum FactPart {
         )]
         cause: Option<Cause>,
     },
+    RunConfigured(#[serde(with = "RunSettingsPart")] RunSettings),
     RunCancelAsked(#[serde(with = "RunCancelPart")] RunCancel),
     NeedMet {
+        job: u32,
+    },
+    LineEntered {
+        job: u32,
+    },
+    TurnTaken {
         job: u32,
     },
     AttemptCreated {
@@ -158,6 +168,8 @@ struct RunPart {
     required_failed: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     required_canceled: u32,
+    #[serde(with = "part::place", default, skip_serializing_if = "Option::is_none")]
+    place: Option<Place>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -194,6 +206,14 @@ struct JobPart {
         skip_serializing_if = "Option::is_none"
     )]
     ended_at: Option<Millis>,
+    #[serde(
+        with = "leaf::job_id::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    kept: Option<JobId>,
+    #[serde(with = "part::place", default, skip_serializing_if = "Option::is_none")]
+    place: Option<Place>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use delta_core::attempt::AttemptEvent;
 use delta_core::lease::{LeaseEvent, Revocation};
 use delta_core::run::RunEvent;
-use delta_core::{Cause, Digest, Millis, Resolution, RunId, RunState, Span, Text};
+use delta_core::{Cause, Digest, JobId, Millis, Resolution, RunId, RunState, Span, Text};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -90,6 +90,10 @@ leaf!(
     }
 );
 leaf!(run_id, RunId, |value, to| to.collect_str(value), |from| {
+    let text = Cow::<str>::deserialize(from)?;
+    text.parse().map_err(D::Error::custom)
+});
+leaf!(job_id, JobId, |value, to| to.collect_str(value), |from| {
     let text = Cow::<str>::deserialize(from)?;
     text.parse().map_err(D::Error::custom)
 });

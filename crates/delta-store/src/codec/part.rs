@@ -6,8 +6,8 @@ use std::sync::Arc;
 use delta_core::attempt::{AttemptCancel, Progress, Report};
 use delta_core::lease::{Closing, ClosingKind};
 use delta_core::policy::{Backoff, RetryOn};
-use delta_core::run::{RunCancel, RunHeader, Unique};
-use delta_core::{Cause, Digest, Millis, Policy, RunId, Span, Text};
+use delta_core::run::{RunCancel, RunHeader, RunSettings, Unique};
+use delta_core::{Cause, Concurrency, Digest, Millis, Place, Policy, RunId, Span, Text};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -49,6 +49,8 @@ pub struct RunHeaderPart {
     priority: i32,
     #[serde(default, skip_serializing_if = "is_default")]
     fail_fast: bool,
+    #[serde(with = "concurrency", default, skip_serializing_if = "Option::is_none")]
+    concurrency: Option<Concurrency>,
     #[serde(default, skip_serializing_if = "is_default")]
     needs_report: bool,
     #[serde(with = "leaf::span")]
@@ -81,6 +83,76 @@ pub struct RunHeaderPart {
         skip_serializing_if = "Option::is_none"
     )]
     trigger: Option<Text>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "RunSettings")]
+pub struct RunSettingsPart {
+    #[serde(default, skip_serializing_if = "is_default")]
+    priority: i32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    fail_fast: bool,
+    #[serde(with = "leaf::span")]
+    run_timeout: Span,
+    #[serde(with = "concurrency", default, skip_serializing_if = "Option::is_none")]
+    concurrency: Option<Concurrency>,
+}
+
+/// A group, its key, and whether older ones are ended.
+pub mod concurrency {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Shown(
+        #[serde(with = "leaf::text")] Text,
+        #[serde(with = "leaf::digest")] Digest,
+        bool,
+    );
+
+    pub fn serialize<S: Serializer>(value: &Option<Concurrency>, to: S) -> Result<S::Ok, S::Error> {
+        let shown = |it: &Concurrency| Shown(it.group.clone(), it.key, it.cancel_older);
+        value.as_ref().map(shown).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<Concurrency>, D::Error> {
+        let read = Option::<Shown>::deserialize(from)?;
+        Ok(read.map(|Shown(group, key, cancel_older)| Concurrency {
+            group,
+            key,
+            cancel_older,
+        }))
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Place")]
+pub struct PlacePart {
+    #[serde(with = "leaf::millis")]
+    since: Millis,
+    #[serde(
+        with = "leaf::millis::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    taken_at: Option<Millis>,
+}
+
+/// An option of a place.
+pub mod place {
+    use super::*;
+
+    #[derive(Serialize, Deserialize)]
+    struct Inner(#[serde(with = "PlacePart")] Place);
+
+    pub fn serialize<S: Serializer>(value: &Option<Place>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(Inner).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Place>, D::Error> {
+        Ok(Option::<Inner>::deserialize(from)?.map(|Inner(place)| place))
+    }
 }
 
 /// A key, and until when nobody else may have it.
@@ -160,6 +232,14 @@ pub struct PolicyPart {
     not_before: Option<Millis>,
     #[serde(with = "backoff", default, skip_serializing_if = "Option::is_none")]
     backoff: Option<Backoff>,
+    #[serde(
+        with = "leaf::text::opt",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    fail_fast_group: Option<Text>,
+    #[serde(with = "concurrency", default, skip_serializing_if = "Option::is_none")]
+    concurrency: Option<Concurrency>,
 }
 
 /// Base and cap.

@@ -1,13 +1,14 @@
 //! Cold columns: parts of a row that are read whole or not at all, each one JSON text.
 
-use delta_core::Policy;
 use delta_core::attempt::{AttemptCancel, Progress, Report};
 use delta_core::run::{RunCancel, RunHeader};
+use delta_core::{Place, Policy};
 use serde::{Deserialize, Serialize};
 
 use super::corrupt;
 use super::part::{
-    AttemptCancelPart, PolicyPart, ProgressPart, ReportPart, RunCancelPart, RunHeaderPart,
+    AttemptCancelPart, PlacePart, PolicyPart, ProgressPart, ReportPart, RunCancelPart,
+    RunHeaderPart,
 };
 use crate::StoreError;
 
@@ -71,6 +72,14 @@ json_column!(
     AttemptCancel,
     "AttemptCancelPart",
     "an attempt's cancel"
+);
+
+json_column!(
+    encode_place,
+    decode_place,
+    Place,
+    "PlacePart",
+    "a place in a line"
 );
 
 /// Numbers of jobs, as `[1,2]`.

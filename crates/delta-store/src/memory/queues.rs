@@ -1,5 +1,7 @@
 //! What is set about queues, in memory.
 
+use delta_core::{Millis, Text};
+
 use super::reader::MemoryReader;
 use crate::StoreError;
 use crate::queues::{QueueRow, Queues};
@@ -9,12 +11,33 @@ impl Queues for MemoryReader {
         Ok(self.tables().queues.values().cloned().collect())
     }
 
-    fn put_queue(&self, queue: &QueueRow) -> Result<(), StoreError> {
-        let mut tables = self.tables();
-        match queue.is_plain() {
-            true => tables.queues.remove(&queue.name),
-            false => tables.queues.insert(queue.name.clone(), queue.clone()),
-        };
+    fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError> {
+        self.set(name, |row| {
+            row.paused = match paused {
+                Some(paused) => row.paused.take().or_else(|| Some(paused.clone())),
+                None => None,
+            }
+        });
         Ok(())
+    }
+
+    fn route_queue(&self, name: &Text, runner: Option<&Text>) -> Result<(), StoreError> {
+        self.set(name, |row| row.runner = runner.cloned());
+        Ok(())
+    }
+}
+
+impl MemoryReader {
+    fn set(&self, name: &Text, change: impl FnOnce(&mut QueueRow)) {
+        let mut tables = self.tables();
+        let row = tables.queues.entry(name.clone());
+        let row = row.or_insert_with(|| QueueRow {
+            name: name.clone(),
+            ..QueueRow::default()
+        });
+        change(row);
+        if row.paused.is_none() && row.runner.is_none() {
+            tables.queues.remove(name);
+        }
     }
 }

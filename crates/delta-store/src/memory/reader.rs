@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use delta_core::group::Members;
 use delta_core::{Attempt, Digest, Job, JobId, LeaseKey, Millis, Run, RunId};
 
 use super::tables::Tables;
@@ -98,6 +99,10 @@ impl Reader for MemoryReader {
 
     fn ahead(&self, match_key: &str, order_key: i64) -> Result<u64, StoreError> {
         Ok(self.tables().index.ahead(match_key, order_key))
+    }
+
+    fn group(&self, key: &Digest) -> Result<Members, StoreError> {
+        Ok(self.tables().index.group(key))
     }
 
     fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError> {

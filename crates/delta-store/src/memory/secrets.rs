@@ -4,7 +4,7 @@ use delta_core::Text;
 
 use super::reader::MemoryReader;
 use crate::StoreError;
-use crate::secrets::{SecretAbout, SecretId, SecretRow, Secrets};
+use crate::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow, Secrets};
 
 impl Secrets for MemoryReader {
     fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError> {
@@ -20,15 +20,15 @@ impl Secrets for MemoryReader {
     fn secrets_for(
         &self,
         names: &[Text],
-        repository: &str,
-        environment: &str,
+        place: SecretPlace<'_>,
     ) -> Result<Vec<SecretRow>, StoreError> {
         let good_for = |scope: &Text, wanted: &str| scope.is_empty() || **scope == *wanted;
         let tables = self.tables();
         let rows = tables.secrets.iter().filter(|(id, _)| {
             names.contains(&id.name)
-                && good_for(&id.repository, repository)
-                && good_for(&id.environment, environment)
+                && good_for(&id.repository, place.repository)
+                && good_for(&id.branch, place.branch)
+                && good_for(&id.environment, place.environment)
         });
         Ok(rows.map(|(_, row)| row.clone()).collect())
     }

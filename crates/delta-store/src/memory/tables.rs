@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use delta_core::{
-    Attempt, AttemptId, Digest, Job, JobId, Lease, LeaseKey, Millis, Run, RunId, Text, Want, World,
+    Attempt, AttemptId, Digest, Job, JobId, Lease, LeaseKey, Millis, Run, RunId, RunState, Text,
+    Want, World,
 };
 
 use super::results::ResultTable;
@@ -103,6 +104,7 @@ impl Tables {
                 known.or_insert_with(|| self.index.holder(principal, runner));
             }
             Want::LiveJobs(run) => self.live_jobs(*run, world),
+            Want::Group(key) => world.put_group(*key, self.index.group(key)),
         }
     }
 
@@ -169,8 +171,10 @@ impl Tables {
             self.index.put_run(run);
             self.runs.insert(*id, run.clone());
         }
-        self.jobs
-            .extend(writes.edits.jobs.iter().map(|(id, job)| (*id, job.clone())));
+        for (id, job) in &writes.edits.jobs {
+            self.index.put_job(job);
+            self.jobs.insert(*id, job.clone());
+        }
         for (id, attempt) in &writes.edits.attempts {
             let jobs = &self.jobs;
             let key = || &jobs[&id.job].policy.requires;
@@ -195,7 +199,11 @@ impl Tables {
 
     /// Deletes the first of those that something is said about.
     fn delete(&mut self, said: impl Fn(&Run) -> Option<Millis>, limit: usize) -> Vec<RunId> {
+        // What its forge has not heard of is owed, and not forgotten.
+        let owes =
+            |run: &Run| run.state != RunState::Reported && self.reports.contains_key(&run.id);
         let ended = self.runs.values().filter(|run| run.live_jobs == 0);
+        let ended = ended.filter(|run| !owes(run));
         let old = ended.filter_map(|run| said(run).map(|at| (at, run.id)));
         let mut old: Vec<(Millis, RunId)> = old.collect();
         old.sort_unstable();

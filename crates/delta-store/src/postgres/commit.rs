@@ -28,6 +28,8 @@ use crate::{CommitError, StoreError, Writes};
 #[derive(Default)]
 struct Reading {
     new_runs: BTreeSet<RunId>,
+    /// Runs whose plan said something about them.
+    configured: BTreeSet<RunId>,
     new_jobs: BTreeSet<JobId>,
     new_attempts: BTreeSet<AttemptId>,
     /// Jobs that a fact changes; an edit of any other holds the row as it was.
@@ -62,7 +64,10 @@ impl Reading {
                 self.moved_jobs.insert(run.job(*job));
                 self.new_attempts.insert(run.job(*job).attempt(*index));
             }
-            Fact::NeedMet { job } | Fact::JobResolved { job, .. } => {
+            Fact::NeedMet { job }
+            | Fact::LineEntered { job }
+            | Fact::TurnTaken { job }
+            | Fact::JobResolved { job, .. } => {
                 self.moved_jobs.insert(run.job(*job));
             }
             Fact::LeaseGranted { job, index, .. } => {
@@ -86,6 +91,9 @@ impl Reading {
             | Fact::LeaseClamped { job, index, .. } => {
                 self.named.insert(run.job(*job).attempt(*index));
             }
+            Fact::RunConfigured(_) => {
+                self.configured.insert(run);
+            }
             Fact::RunMoved { .. } | Fact::RunCancelAsked(_) => {}
         }
     }
@@ -107,6 +115,7 @@ impl<'a> Plan<'a> {
         plan.queue(writes);
         plan.holders(writes, &reading, projects);
         plan.delayed(writes, &reading, projects);
+        plan.lines(writes, projects);
         let mut rows = Rows::default();
         for event in events {
             rows.push([
@@ -131,7 +140,7 @@ impl<'a> Plan<'a> {
 
     fn runs(&mut self, writes: &'a Writes, reading: &Reading) {
         let (mut inserted, mut updated) = (Rows::default(), Rows::default());
-        let mut reports = Rows::default();
+        let (mut reports, mut headers) = (Rows::default(), Rows::default());
         for (id, run) in &writes.edits.runs {
             let (key, moving) = ([Value::Id(*id)], rows::run_moving(run));
             if reading.new_runs.contains(id) {
@@ -141,10 +150,14 @@ impl<'a> Plan<'a> {
                 }
             } else {
                 updated.push(key.into_iter().chain(moving));
+                if reading.configured.contains(id) {
+                    headers.push([Value::Id(*id), rows::run_header(run)]);
+                }
             }
         }
         self.add(Sql::InsertRuns, inserted);
         self.add(Sql::UpdateRuns, updated);
+        self.add(Sql::UpdateHeaders, headers);
         self.add(Sql::InsertReports, reports);
     }
 
@@ -251,6 +264,33 @@ impl<'a> Plan<'a> {
         }
         self.add(Sql::DeleteHolders, gone);
         self.add(Sql::InsertHolders, here);
+    }
+
+    /// Members of concurrency groups: one that is over has its place still, and leaves the line.
+    fn lines(&mut self, writes: &'a Writes, projects: &Projects<'a>) {
+        let (mut gone, mut here) = (Rows::default(), Rows::default());
+        let edits = &writes.edits;
+        let runs = edits.runs.values().filter_map(|run| {
+            let key = &run.header.concurrency.as_ref()?.key;
+            run.place.map(|_| (key, run.id.job(0), run.member()))
+        });
+        let jobs = edits.jobs.values().filter_map(|job| {
+            let key = &job.policy.concurrency.as_ref()?.key;
+            job.place.map(|_| (key, job.id, job.member()))
+        });
+        for (key, id, member) in runs.chain(jobs) {
+            let key = rows::line_key(key, id).into_iter();
+            match member {
+                None => gone.push(key),
+                Some(member) => here.push(key.chain([
+                    Value::Text(projects.of(id.run)),
+                    Value::Bool(member.taken),
+                    Value::Bool(member.cancel_older),
+                ])),
+            }
+        }
+        self.add(Sql::LeaveLine, gone);
+        self.add(Sql::PutLine, here);
     }
 
     /// Retries that wait for their moment, and functions with a delay.

@@ -4,9 +4,10 @@
 //! Rows that are in the world already are newer than the table's: a decision of this batch may
 //! have changed them. They are never replaced.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use delta_core::group::Members;
 use delta_core::{AttemptId, Digest, JobId, LeaseKey, RunId, Text, Want, World};
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -30,6 +31,7 @@ struct Wanted {
     live: BTreeSet<RunId>,
     keys: BTreeSet<Digest>,
     uniques: BTreeSet<Digest>,
+    groups: BTreeSet<Digest>,
     holders: BTreeSet<(Text, Text)>,
     /// Jobs whose current attempt comes along: whoever asks for a job looks at it next.
     current: BTreeSet<JobId>,
@@ -71,6 +73,9 @@ impl Wanted {
             }
             Want::Unique(key) if !world.uniques.contains_key(key) => {
                 self.uniques.insert(*key);
+            }
+            Want::Group(key) if !world.groups.contains_key(key) => {
+                self.groups.insert(*key);
             }
             Want::Holder(principal, runner) => {
                 let holder = (principal.clone(), runner.clone());
@@ -133,6 +138,7 @@ struct Arrays {
     live: Vec<Uuid>,
     keys: Vec<Vec<u8>>,
     uniques: Vec<Vec<u8>>,
+    groups: Vec<Vec<u8>>,
     holders: (Vec<String>, Vec<String>),
 }
 
@@ -146,6 +152,8 @@ impl Arrays {
             .extend(wanted.keys.iter().map(|key| key.to_vec()));
         let uniques = wanted.uniques.iter().map(|key| key.to_vec());
         arrays.uniques.extend(uniques);
+        let groups = wanted.groups.iter().map(|key| key.to_vec());
+        arrays.groups.extend(groups);
         arrays.jobs = pairs(&wanted.jobs);
         arrays.current = pairs(&wanted.current);
         for id in &wanted.attempts {
@@ -200,6 +208,11 @@ impl Arrays {
             calls.push((Sql::LockUniques, vec![&self.uniques]));
             calls.push((Sql::Uniques, vec![&self.uniques]));
         }
+        if !self.groups.is_empty() {
+            // Whose turn it is, one writer at a time decides.
+            calls.push((Sql::LockUniques, vec![&self.groups]));
+            calls.push((Sql::Line, vec![&self.groups]));
+        }
         if !self.holders.0.is_empty() {
             calls.push((Sql::Holders, vec![&self.holders.0, &self.holders.1]));
         }
@@ -238,10 +251,19 @@ impl PgStore {
             .batch
             .as_mut()
             .expect("the batch was open a moment ago");
+        let mut groups: BTreeMap<Digest, Members> = BTreeMap::new();
         for ((sql, _), rows) in calls.iter().zip(&answers) {
             for row in rows {
+                if *sql == Sql::Line {
+                    let (key, member) = rows::read_member(&mut Fields::of(row))?;
+                    groups.entry(key).or_default().insert(member.id, member);
+                    continue;
+                }
                 enter(*sql, row, batch, world)?;
             }
+        }
+        for key in &wanted.groups {
+            world.put_group(*key, groups.remove(key).unwrap_or_default());
         }
         let found = |id: &RunId| batch.locked.contains_key(id);
         let absent: Vec<RunId> = wanted

@@ -1,16 +1,27 @@
 //! What is set about queues, in PostgreSQL, through the connections of the reading side.
 
+use delta_core::{Millis, Text};
+
 use super::reader::PgReader;
 use super::sql::Sql;
 use super::value::{Fields, escape, unescape};
 use crate::StoreError;
 use crate::queues::{QueueRow, Queues};
 
-pub(super) const READ: &str = "SELECT name, paused_at, paused_by, runner FROM queues ORDER BY name";
-pub(super) const PUT: &str = "INSERT INTO queues (project, name, paused_at, paused_by, runner) \
-     VALUES ('default', $1, $2, $3, $4) ON CONFLICT (name) DO UPDATE SET \
-     paused_at = excluded.paused_at, paused_by = excluded.paused_by, runner = excluded.runner";
-pub(super) const REMOVE: &str = "DELETE FROM queues WHERE name = $1";
+pub(super) const READ: &str = "SELECT name, paused_at, paused_by, runner FROM queues \
+     WHERE paused_at IS NOT NULL OR runner IS NOT NULL ORDER BY name";
+// Each changes its own columns in one statement: what others set at the same moment stays.
+pub(super) const PAUSE: &str = "INSERT INTO queues (project, name, paused_at, paused_by) \
+     VALUES ('default', $1, $2, $3) ON CONFLICT (name) DO UPDATE SET \
+     paused_at = excluded.paused_at, paused_by = excluded.paused_by \
+     WHERE queues.paused_at IS NULL";
+pub(super) const RESUME: &str =
+    "UPDATE queues SET paused_at = NULL, paused_by = NULL WHERE name = $1";
+pub(super) const ROUTE: &str = "INSERT INTO queues (project, name, runner) \
+     VALUES ('default', $1, $2) ON CONFLICT (name) DO UPDATE SET runner = excluded.runner";
+pub(super) const UNROUTE: &str = "UPDATE queues SET runner = NULL WHERE name = $1";
+pub(super) const FORGET: &str =
+    "DELETE FROM queues WHERE name = $1 AND paused_at IS NULL AND runner IS NULL";
 
 impl Queues for PgReader {
     fn queues(&self) -> Result<Vec<QueueRow>, StoreError> {
@@ -29,22 +40,25 @@ impl Queues for PgReader {
         found.iter().map(read).collect()
     }
 
-    fn put_queue(&self, queue: &QueueRow) -> Result<(), StoreError> {
-        if queue.is_plain() {
-            return self
-                .rows(Sql::RemoveQueue, &[&escape(&queue.name)])
-                .map(drop);
+    fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError> {
+        let name = escape(name);
+        match paused {
+            Some((at, by)) => self.rows(Sql::PauseQueue, &[&name, &at.0, &escape(by)]),
+            None => self
+                .rows(Sql::ResumeQueue, &[&name])
+                .and_then(|_| self.rows(Sql::ForgetQueue, &[&name])),
         }
-        let paused = queue.paused.as_ref();
-        let done = self.rows(
-            Sql::PutQueue,
-            &[
-                &escape(&queue.name),
-                &paused.map(|(at, _)| at.0),
-                &paused.map(|(_, by)| escape(by)),
-                &queue.runner.as_deref().map(escape),
-            ],
-        );
-        done.map(drop)
+        .map(drop)
+    }
+
+    fn route_queue(&self, name: &Text, runner: Option<&Text>) -> Result<(), StoreError> {
+        let name = escape(name);
+        match runner {
+            Some(runner) => self.rows(Sql::RouteQueue, &[&name, &escape(runner)]),
+            None => self
+                .rows(Sql::UnrouteQueue, &[&name])
+                .and_then(|_| self.rows(Sql::ForgetQueue, &[&name])),
+        }
+        .map(drop)
     }
 }

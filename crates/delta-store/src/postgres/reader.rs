@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use delta_core::group::Members;
 use delta_core::{Digest, Job, JobId, Millis, Run, RunId};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
@@ -217,6 +218,7 @@ impl Reader for PgReader {
             RunKind::Functions | RunKind::DeadLetters => Some(true),
         };
         let dead = filter.kind == RunKind::DeadLetters;
+        let rerun_of = filter.rerun_of.map(|id| id.to_string());
         let most = limit as i64;
         let found = self.rows(
             Sql::ListRuns,
@@ -231,6 +233,7 @@ impl Reader for PgReader {
                 &queue,
                 &functions,
                 &dead,
+                &rerun_of,
                 &most,
             ],
         )?;
@@ -287,6 +290,15 @@ impl Reader for PgReader {
             .first()
             .ok_or_else(|| corrupt("the queue", "it has no count"))?;
         Fields::of(row).unsigned()
+    }
+
+    fn group(&self, key: &Digest) -> Result<Members, StoreError> {
+        let found = self.rows(Sql::Line, &[&vec![key.to_vec()]])?;
+        let members = found.iter().map(|row| {
+            let (_, member) = rows::read_member(&mut Fields::of(row))?;
+            Ok((member.id, member))
+        });
+        members.collect()
     }
 
     fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError> {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use delta_core::attempt::Progress;
 use delta_core::lease::Closing;
-use delta_core::{Attempt, AttemptId, Job, JobId, Lease, Millis, Run, RunState, Span};
+use delta_core::{
+    Attempt, AttemptId, Digest, Job, JobId, Lease, Member, Millis, Run, RunState, Span,
+};
 
 use super::value::{Fields, Value};
 use crate::StoreError;
@@ -26,6 +28,7 @@ pub(super) const RUN_FIXED: Columns = &[
     ("idempotency_key", "bytea"),
     ("queue", "text"),
     ("unique_key", "bytea"),
+    ("rerun_of", "text"),
     ("created_at", "int8"),
 ];
 
@@ -66,6 +69,7 @@ pub(super) const RUN_MOVING: Columns = &[
     ("due_at", "int8"),
     ("moment", "int8"),
     ("keep_until", "int8"),
+    ("place", "text"),
 ];
 
 /// What is read of a run, for [`read_run`].
@@ -84,6 +88,7 @@ pub(super) const RUN_READ: &[&str] = &[
     "live_jobs",
     "required_failed",
     "required_canceled",
+    "place",
 ];
 
 pub(super) const JOB_KEY: Columns = &[("run_id", "uuid"), ("n", "int8")];
@@ -95,6 +100,7 @@ pub(super) const JOB_FIXED: Columns = &[
     ("match_key", "text"),
     ("spec_digest", "bytea"),
     ("dependents", "text"),
+    ("kept", "text"),
     ("spec", "bytea"),
 ];
 
@@ -104,6 +110,7 @@ pub(super) const JOB_MOVING: Columns = &[
     ("resolution", "text"),
     ("cause", "text"),
     ("ended_at", "int8"),
+    ("place", "text"),
 ];
 
 /// What is read of a job, for [`read_job`].
@@ -119,6 +126,8 @@ pub(super) const JOB_READ: &[&str] = &[
     "resolution",
     "cause",
     "ended_at",
+    "kept",
+    "place",
 ];
 
 pub(super) const ATTEMPT_KEY: Columns = &[("run_id", "uuid"), ("job", "int8"), ("n", "int8")];
@@ -170,23 +179,31 @@ pub(super) const LEASE: Columns = &[
     ("lease_heartbeat_seq", "int8"),
 ];
 
-pub(super) fn run_fixed(run: &Run) -> [Value<'_>; 9] {
+pub(super) fn run_fixed(run: &Run) -> [Value<'_>; 10] {
     let header = &run.header;
     let key = header.idempotency.as_ref().map(|(key, _)| key.as_slice());
     [
         Value::Text(&header.project),
-        Value::Json(Some(row::encode_header(header))),
+        run_header(run),
         Value::OptText(header.repository.as_deref()),
         Value::OptText(header.git_ref.as_deref()),
         Value::OptText(header.commit.as_deref()),
         Value::Bytes(key),
         Value::OptText(header.queue.as_deref()),
         Value::Bytes(header.unique.as_ref().map(|it| it.key.as_slice())),
+        Value::Json(header.rerun_of.map(|id| id.to_string())),
         Value::Int(run.created_at.0),
     ]
 }
 
-pub(super) fn run_moving(run: &Run) -> [Value<'_>; 15] {
+/// What a plan may change of it.
+pub(super) const RUN_HEADER: Columns = &[("header", "text")];
+
+pub(super) fn run_header(run: &Run) -> Value<'_> {
+    Value::Json(Some(row::encode_header(&run.header)))
+}
+
+pub(super) fn run_moving(run: &Run) -> [Value<'_>; 16] {
     [
         Value::Text(run.state.name()),
         Value::OptText(run.outcome.map(|outcome| outcome.name())),
@@ -203,6 +220,7 @@ pub(super) fn run_moving(run: &Run) -> [Value<'_>; 15] {
         Value::OptInt(millis(run.due_at())),
         Value::OptInt(millis(moment(run))),
         Value::OptInt(millis(run.keep_until())),
+        Value::Json(run.place.as_ref().map(row::encode_place)),
     ]
 }
 
@@ -237,7 +255,35 @@ pub(super) fn read_run(fields: &mut Fields) -> Result<Run, StoreError> {
         live_jobs: fields.small()?,
         required_failed: fields.small()?,
         required_canceled: fields.small()?,
+        place: fields.opt_plain()?.map(row::decode_place).transpose()?,
     })
+}
+
+pub(super) const LINE_KEY: Columns = &[("key", "bytea"), ("run_id", "uuid"), ("job", "int8")];
+
+pub(super) const LINE: Columns = &[
+    ("project", "text"),
+    ("taken", "bool"),
+    ("cancel_older", "bool"),
+];
+
+pub(super) fn line_key(key: &Digest, id: JobId) -> [Value<'_>; 3] {
+    [
+        Value::Bytes(Some(key)),
+        Value::Id(id.run),
+        Value::Int(id.n.into()),
+    ]
+}
+
+/// Key of the group, and a member of it.
+pub(super) fn read_member(fields: &mut Fields) -> Result<(Digest, Member), StoreError> {
+    let key = fields.digest()?;
+    let member = Member {
+        id: fields.job()?,
+        taken: fields.truth()?,
+        cancel_older: fields.truth()?,
+    };
+    Ok((key, member))
 }
 
 pub(super) fn job_key<'a>(id: JobId) -> [Value<'a>; 2] {
@@ -248,7 +294,7 @@ pub(super) fn job_fixed<'a>(
     job: &'a Job,
     project: &'a str,
     spec: Option<&'a str>,
-) -> [Value<'a>; 7] {
+) -> [Value<'a>; 8] {
     [
         Value::Text(project),
         Value::Text(&job.name),
@@ -256,17 +302,19 @@ pub(super) fn job_fixed<'a>(
         Value::Text(&job.policy.requires),
         Value::Bytes(Some(&job.spec)),
         Value::Json(Some(row::encode_numbers(&job.dependents))),
+        Value::Json(job.kept.map(|id| id.to_string())),
         Value::Bytes(spec.map(str::as_bytes)),
     ]
 }
 
-pub(super) fn job_moving(job: &Job) -> [Value<'_>; 5] {
+pub(super) fn job_moving(job: &Job) -> [Value<'_>; 6] {
     [
         Value::Int(job.waiting_on.into()),
         Value::Int(job.attempts.into()),
         Value::OptText(job.resolution.map(|resolution| resolution.name())),
         Value::OptText(job.cause.map(|cause| cause.name())),
         Value::OptInt(millis(job.ended_at)),
+        Value::Json(job.place.as_ref().map(row::encode_place)),
     ]
 }
 
@@ -282,6 +330,8 @@ pub(super) fn read_job(fields: &mut Fields) -> Result<Job, StoreError> {
         resolution: fields.opt_plain()?.map(column::resolution).transpose()?,
         cause: fields.opt_plain()?.map(column::cause).transpose()?,
         ended_at: fields.opt_millis()?,
+        kept: fields.opt_plain()?.map(column::job_id).transpose()?,
+        place: fields.opt_plain()?.map(row::decode_place).transpose()?,
     })
 }
 

@@ -46,6 +46,22 @@ const STEPS: &[Migration] = &[
         version: 9,
         sql: include_str!("../../migrations/postgres/0009_forges.sql"),
     },
+    Migration {
+        version: 10,
+        sql: include_str!("../../migrations/postgres/0010_reruns.sql"),
+    },
+    Migration {
+        version: 11,
+        sql: include_str!("../../migrations/postgres/0011_groups.sql"),
+    },
+    Migration {
+        version: 12,
+        sql: include_str!("../../migrations/postgres/0012_secrets_of_branches.sql"),
+    },
+    Migration {
+        version: 13,
+        sql: include_str!("../../migrations/postgres/0013_stages_of_reports.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

@@ -8,7 +8,7 @@ use super::reader::PgReader;
 use super::sql::Sql;
 use super::value::{Fields, escape};
 use crate::StoreError;
-use crate::secrets::{SecretAbout, SecretId, SecretRow, Secrets};
+use crate::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow, Secrets};
 
 impl Secrets for PgReader {
     fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError> {
@@ -26,6 +26,7 @@ impl Secrets for PgReader {
                 &escape(&id.name),
                 &escape(&id.repository),
                 &escape(&id.environment),
+                &escape(&id.branch),
             ],
         )?;
         found.first().map(read).transpose()
@@ -34,13 +35,17 @@ impl Secrets for PgReader {
     fn secrets_for(
         &self,
         names: &[Text],
-        repository: &str,
-        environment: &str,
+        place: SecretPlace<'_>,
     ) -> Result<Vec<SecretRow>, StoreError> {
         let names: Vec<String> = names.iter().map(|it| escape(it).into_owned()).collect();
         let found = self.rows(
             Sql::SecretsFor,
-            &[&names, &escape(repository), &escape(environment)],
+            &[
+                &names,
+                &escape(place.repository),
+                &escape(place.environment),
+                &escape(place.branch),
+            ],
         )?;
         found.iter().map(read).collect()
     }
@@ -49,6 +54,7 @@ impl Secrets for PgReader {
         let about = &row.about;
         let (name, repository) = (escape(&about.id.name), escape(&about.id.repository));
         let (environment, by) = (escape(&about.id.environment), escape(&about.updated_by));
+        let branch = escape(&about.id.branch);
         let (kind, key) = (&*about.kind, &*about.key);
         let version = about.version.cast_signed();
         let sealed = row.sealed.as_slice();
@@ -66,6 +72,7 @@ impl Secrets for PgReader {
                     &by,
                     &sealed,
                     &about.created_at.0,
+                    &branch,
                 ],
             ),
             Some(old) => self.rows(
@@ -81,6 +88,7 @@ impl Secrets for PgReader {
                     &by,
                     &sealed,
                     &old.cast_signed(),
+                    &branch,
                 ],
             ),
         };
@@ -94,6 +102,7 @@ impl Secrets for PgReader {
                 &escape(&id.name),
                 &escape(&id.repository),
                 &escape(&id.environment),
+                &escape(&id.branch),
             ],
         )?;
         Ok(!gone.is_empty())
@@ -104,7 +113,7 @@ impl Secrets for PgReader {
 pub(super) fn text(sql: Sql) -> &'static str {
     macro_rules! about {
         () => {
-            "name, repository, environment, kind, version, key_id, created_at, updated_at, \
+            "name, repository, branch, environment, kind, version, key_id, created_at, updated_at, \
              updated_by"
         };
     }
@@ -112,37 +121,37 @@ pub(super) fn text(sql: Sql) -> &'static str {
         Sql::Secrets => concat!(
             "SELECT ",
             about!(),
-            " FROM secrets ORDER BY name, repository, environment"
+            " FROM secrets ORDER BY name, repository, branch, environment"
         ),
         Sql::Secret => concat!(
             "SELECT ",
             about!(),
             ", sealed FROM secrets WHERE project = 'default' AND name = $1 AND repository = $2 \
-             AND environment = $3"
+             AND environment = $3 AND branch = $4"
         ),
         Sql::SecretsFor => concat!(
             "SELECT ",
             about!(),
             ", sealed FROM secrets WHERE project = 'default' AND name = ANY ($1) \
-             AND repository IN ('', $2) AND environment IN ('', $3)"
+             AND repository IN ('', $2) AND environment IN ('', $3) AND branch IN ('', $4)"
         ),
         Sql::NewSecret => {
             "INSERT INTO secrets AS s (project, name, repository, environment, kind, version, \
-             key_id, updated_at, updated_by, sealed, created_at) \
-             VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
-             ON CONFLICT (project, name, repository, environment) DO UPDATE \
+             key_id, updated_at, updated_by, sealed, created_at, branch) \
+             VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+             ON CONFLICT (project, name, repository, branch, environment) DO UPDATE \
              SET version = s.version WHERE s.version = excluded.version \
              AND s.sealed = excluded.sealed RETURNING name"
         }
         Sql::ReplaceSecret => {
             "UPDATE secrets SET kind = $4, version = $5, key_id = $6, updated_at = $7, \
              updated_by = $8, sealed = $9 WHERE project = 'default' AND name = $1 \
-             AND repository = $2 AND environment = $3 \
+             AND repository = $2 AND environment = $3 AND branch = $11 \
              AND (version = $10 OR (version = $5 AND sealed = $9)) RETURNING name"
         }
         Sql::RemoveSecret => {
             "DELETE FROM secrets WHERE project = 'default' AND name = $1 AND repository = $2 \
-             AND environment = $3 RETURNING name"
+             AND environment = $3 AND branch = $4 RETURNING name"
         }
         other => unreachable!("{other:?} is not about secrets"),
     }
@@ -153,6 +162,7 @@ fn about(fields: &mut Fields<'_>) -> Result<SecretAbout, StoreError> {
         id: SecretId {
             name: fields.text()?,
             repository: fields.text()?,
+            branch: fields.text()?,
             environment: fields.text()?,
         },
         kind: fields.text()?,

@@ -3,7 +3,8 @@
 
 use super::rows::{
     ATTEMPT_FIXED, ATTEMPT_KEY, ATTEMPT_MOVING, ATTEMPT_RENEWED, Columns, JOB_FIXED, JOB_KEY,
-    JOB_MOVING, JOB_READ, LEASE, REPORT, RUN_FIXED, RUN_KEY, RUN_MOVING, RUN_READ,
+    JOB_MOVING, JOB_READ, LEASE, LINE, LINE_KEY, REPORT, RUN_FIXED, RUN_HEADER, RUN_KEY,
+    RUN_MOVING, RUN_READ,
 };
 use super::sql_read;
 
@@ -20,12 +21,12 @@ macro_rules! statements {
 
 statements! {
     Lock, LockAtOnce, Tips, Jobs, Attempts, CurrentAttempts, LiveJobs, LiveAttempts, PastLeases,
-    Keys, LockUniques, Uniques, Holders,
+    Keys, LockUniques, Uniques, Holders, Line,
     ClaimOne, ClaimSome, MatchKeys,
-    InsertRuns, InsertReports, UpdateRuns, InsertJobs, UpdateJobs, InsertAttempts, UpdateAttempts,
-    RenewAttempts, InsertPastLeases, InsertEvents, EnterQueue, LeaveQueue, InsertHolders,
-    DeleteHolders, InsertDelayed, DeleteDelayed, Notify,
-    DueRuns, DueLeases, DueDelayed, Leased, Specs, NewestMoment, EventIsThere,
+    InsertRuns, InsertReports, UpdateRuns, UpdateHeaders, InsertJobs, UpdateJobs, InsertAttempts,
+    UpdateAttempts, RenewAttempts, InsertPastLeases, InsertEvents, EnterQueue, LeaveQueue,
+    InsertHolders, DeleteHolders, InsertDelayed, DeleteDelayed, PutLine, LeaveLine, Notify,
+    DueRuns, DueLeases, DueDelayed, DueLines, Leased, Specs, NewestMoment, EventIsThere,
     XactStatus, EndXact,
     ReadRun, ReadRunJobs, ReadJobRun, ReadJob, ReadJobAttempts, ReadJobLeases, ListRuns, Events,
     Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
@@ -33,7 +34,8 @@ statements! {
     DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, WithdrawResults,
     SizesOfResults, PutResultClaim, LeaseResults,
     LeaseClaim, RunResults, RunClaims, ResultPage, TestHistory, Secrets, Secret, SecretsFor,
-    NewSecret, ReplaceSecret, RemoveSecret, Queues, PutQueue, RemoveQueue, Repositories, Repository,
+    NewSecret, ReplaceSecret, RemoveSecret, Queues, PauseQueue, ResumeQueue,
+    RouteQueue, UnrouteQueue, ForgetQueue, Repositories, Repository,
     NewRepository, ReplaceRepository, RemoveRepository, ReportsDue, Report, TakeReport, PutReport,
     RemoveReport, Approve, Approval, PutPlan, ReadPlan, Ping, Stats,
 }
@@ -65,6 +67,12 @@ impl Sql {
             Sql::Uniques => "SELECT w.key, r.id FROM unnest($1::bytea[]) AS w(key), \
                  LATERAL (SELECT id FROM runs WHERE unique_key = w.key \
                           ORDER BY id DESC LIMIT 1) r"
+                .into(),
+            Sql::DueLines => "SELECT l.key, l.run_id, l.job, l.taken, l.cancel_older FROM lines l \
+                 WHERE l.key IN (SELECT w.key FROM lines w WHERE NOT w.taken) LIMIT 100000"
+                .into(),
+            Sql::Line => "SELECT l.key, l.run_id, l.job, l.taken, l.cancel_older \
+                 FROM unnest($1::bytea[]) AS w(key) JOIN lines l ON l.key = w.key"
                 .into(),
             Sql::Holders => "SELECT h.principal, h.runner, h.run_id, h.job, h.n \
                  FROM unnest($1::text[], $2::text[]) AS w(principal, runner) \
@@ -152,6 +160,7 @@ impl Sql {
             Sql::InsertRuns => insert("runs", &[RUN_KEY, RUN_FIXED, RUN_MOVING]),
             Sql::InsertReports => insert("reports", &[REPORT]),
             Sql::UpdateRuns => update("runs", RUN_KEY, &[RUN_MOVING]),
+            Sql::UpdateHeaders => update("runs", RUN_KEY, &[RUN_HEADER]),
             Sql::InsertJobs => insert("jobs", &[JOB_KEY, JOB_FIXED, JOB_MOVING]),
             Sql::UpdateJobs => update("jobs", JOB_KEY, &[JOB_MOVING]),
             Sql::InsertAttempts => insert(
@@ -187,6 +196,11 @@ impl Sql {
                 wanted(&[ATTEMPT_KEY, QUEUED]),
                 same(ATTEMPT_KEY)
             ),
+            Sql::PutLine => format!(
+                "{} ON CONFLICT (key, run_id, job) DO UPDATE SET taken = excluded.taken",
+                insert("lines", &[LINE_KEY, LINE])
+            ),
+            Sql::LeaveLine => delete("lines", LINE_KEY),
             Sql::Notify => format!("SELECT pg_notify('{CHANNEL}', $1)"),
             other => sql_read::text(other),
         }
@@ -357,7 +371,8 @@ mod tests {
     use crate::postgres::connect::{Planning, Target};
 
     /// Statements that look at everything there is of something, by intent.
-    const WHOLE: [Sql; 5] = [
+    const WHOLE: [Sql; 6] = [
+        Sql::DueLines,
         Sql::Leased,
         Sql::DueLeases,
         Sql::NewestMoment,

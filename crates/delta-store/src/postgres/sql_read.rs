@@ -48,7 +48,8 @@ pub(super) fn text(sql: Sql) -> String {
              AND ($8::text IS NULL OR r.queue = $8) AND ($9::bool IS NULL OR \
              (r.queue IS NOT NULL) = $9) AND (NOT $10::bool OR (r.queue IS NOT NULL \
              AND r.outcome IN ('FAILED', 'TIMEOUT') AND r.state <> 'REPORTED' \
-             AND r.live_jobs = 0)) ORDER BY r.id DESC LIMIT $11"
+             AND r.live_jobs = 0)) AND ($11::text IS NULL OR r.rerun_of = $11) \
+             ORDER BY r.id DESC LIMIT $12"
         ),
         Sql::Secrets
         | Sql::Secret
@@ -57,8 +58,11 @@ pub(super) fn text(sql: Sql) -> String {
         | Sql::ReplaceSecret
         | Sql::RemoveSecret => super::secrets::text(sql).into(),
         Sql::Queues => super::queues::READ.into(),
-        Sql::PutQueue => super::queues::PUT.into(),
-        Sql::RemoveQueue => super::queues::REMOVE.into(),
+        Sql::PauseQueue => super::queues::PAUSE.into(),
+        Sql::ResumeQueue => super::queues::RESUME.into(),
+        Sql::RouteQueue => super::queues::ROUTE.into(),
+        Sql::UnrouteQueue => super::queues::UNROUTE.into(),
+        Sql::ForgetQueue => super::queues::FORGET.into(),
         Sql::PutResults
         | Sql::WithdrawResults
         | Sql::SizesOfResults

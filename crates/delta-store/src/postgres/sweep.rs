@@ -3,21 +3,25 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use delta_core::{AttemptId, JobId, Millis, RunId};
+use delta_core::group::Members;
+use delta_core::{AttemptId, Digest, JobId, Millis, RunId};
 use tokio_postgres::{Error, Row};
 use uuid::Uuid;
 
 use super::connect::Session;
 use super::error::Trouble;
+use super::rows::read_member;
 use super::sql::Sql;
 use super::store::PgStore;
 use super::value::{Fields, uuid};
 use crate::codec::{column, corrupt};
+use crate::index::turns_due;
 use crate::{Due, StoreError};
 
 /// Tables with rows of a run, children first. A run whose jobs are all resolved has nothing in the
 /// queue and no holder.
-const OF_A_RUN: [&str; 10] = [
+const OF_A_RUN: [&str; 11] = [
+    "lines",
     "plans",
     "reports",
     "approvals",
@@ -51,9 +55,22 @@ impl PgStore {
                 });
             }
         }
+        due.extend(turns_due(self.find_lines()?.values(), limit));
         due.sort_unstable();
         due.truncate(limit);
         Ok(due.into_iter().map(|(_, due)| due).collect())
+    }
+
+    /// Groups in which somebody waits.
+    fn find_lines(&mut self) -> Result<BTreeMap<Digest, Members>, StoreError> {
+        let rows =
+            self.anywhere(async |session: &Session| session.rows(Sql::DueLines, &[]).await)?;
+        let mut groups: BTreeMap<Digest, Members> = BTreeMap::new();
+        for row in &rows {
+            let (key, member) = read_member(&mut Fields::of(row))?;
+            groups.entry(key).or_default().insert(member.id, member);
+        }
+        Ok(groups)
     }
 
     pub(super) fn find_leased(&mut self) -> Result<Vec<AttemptId>, StoreError> {
@@ -177,12 +194,15 @@ impl PgStore {
     }
 }
 
+/// What is owed to a forge is not forgotten: here and below.
 const OLD_RUNS: &str = "SELECT id, pg_current_xact_id()::text FROM runs \
-     WHERE ended AND moment < $1 AND live_jobs = 0 ORDER BY moment, id LIMIT $2 \
+     WHERE ended AND moment < $1 AND live_jobs = 0 AND (state = 'REPORTED' OR NOT EXISTS \
+     (SELECT 1 FROM reports WHERE reports.run_id = runs.id)) ORDER BY moment, id LIMIT $2 \
      FOR UPDATE SKIP LOCKED";
 
 const KEPT_RUNS: &str = "SELECT id, pg_current_xact_id()::text FROM runs \
-     WHERE keep_until < $1 AND live_jobs = 0 ORDER BY keep_until, id LIMIT $2 \
+     WHERE keep_until < $1 AND live_jobs = 0 AND (state = 'REPORTED' OR NOT EXISTS \
+     (SELECT 1 FROM reports WHERE reports.run_id = runs.id)) ORDER BY keep_until, id LIMIT $2 \
      FOR UPDATE SKIP LOCKED";
 
 const TOMBSTONES: &str = "INSERT INTO tombstones (project, run_id, version, hash) \

@@ -149,6 +149,10 @@ impl<'r> Fields<'r> {
         Ok(self.job()?.attempt(self.small()?))
     }
 
+    pub(super) fn truth(&mut self) -> Result<bool, StoreError> {
+        self.next()
+    }
+
     pub(super) fn int(&mut self) -> Result<i64, StoreError> {
         self.next()
     }

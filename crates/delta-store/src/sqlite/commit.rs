@@ -23,6 +23,8 @@ const WAL_LOOK_EVERY: u64 = 256;
 #[derive(Default)]
 struct Touched {
     runs: IdSet<RunId>,
+    /// Runs whose plan said something about them.
+    headers: IdSet<RunId>,
     jobs: IdSet<JobId>,
     attempts: IdSet<AttemptId>,
     moved: IdSet<AttemptId>,
@@ -167,6 +169,7 @@ impl SqliteStore {
             }
         }
         for (id, job) in &edits.jobs {
+            index.put_job(job);
             match job.resolution {
                 Some(_) => self.jobs.remove(*id),
                 None => self.jobs.put(*id, job.clone(), batch),
@@ -228,6 +231,9 @@ impl Before<'_> {
                 write.insert_run(run)?;
             } else if self.runs.peek(*id) != Some(run) {
                 write.update_run(run)?;
+                if plan.touched.headers.contains(id) {
+                    write.update_header(run)?;
+                }
             }
         }
         for (id, job) in &edits.jobs {
@@ -288,9 +294,15 @@ fn touched(writes: &Writes) -> Touched {
                     touched.attempts.insert(id);
                     continue;
                 }
+                Fact::RunConfigured(_) => {
+                    touched.headers.insert(record.run);
+                    continue;
+                }
                 Fact::RunMoved { .. }
                 | Fact::RunCancelAsked(_)
                 | Fact::NeedMet { .. }
+                | Fact::LineEntered { .. }
+                | Fact::TurnTaken { .. }
                 | Fact::JobResolved { .. } => continue,
                 Fact::AttemptMoved { job, index, .. }
                 | Fact::CancelAsked { job, index, .. }

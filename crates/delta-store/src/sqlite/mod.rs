@@ -174,6 +174,7 @@ impl SqliteStore {
                 let known = world.holders.entry((principal.clone(), runner.clone()));
                 known.or_insert_with(|| self.index().holder(principal, runner));
             }
+            Want::Group(key) => world.put_group(*key, self.index().group(key)),
             Want::LiveJobs(run) if world.whole.insert(*run) => self.live_jobs(*run, world)?,
             _ => {}
         }

@@ -55,6 +55,22 @@ const MIGRATIONS: &[Migration] = &[
         version: 9,
         sql: include_str!("../../migrations/sqlite/0009_forges.sql"),
     },
+    Migration {
+        version: 10,
+        sql: include_str!("../../migrations/sqlite/0010_reruns.sql"),
+    },
+    Migration {
+        version: 11,
+        sql: include_str!("../../migrations/sqlite/0011_groups.sql"),
+    },
+    Migration {
+        version: 12,
+        sql: include_str!("../../migrations/sqlite/0012_secrets_of_branches.sql"),
+    },
+    Migration {
+        version: 13,
+        sql: include_str!("../../migrations/sqlite/0013_events_in_their_order.sql"),
+    },
 ];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller
@@ -111,6 +127,7 @@ impl SqliteStore {
         self.newest = Millis(self.meta("newest")?);
         self.run_count = column::unsigned(self.meta("runs")?);
         self.reload_runs()?;
+        self.reload_lines()?;
         self.reload_attempts()?;
         self.reload_queue()?;
         self.doubtful = false;
@@ -126,6 +143,19 @@ impl SqliteStore {
         );
         for run in rows::all(&self.connection, sql, [], rows::read_run)? {
             self.index().put_run(&run);
+        }
+        Ok(())
+    }
+
+    /// Jobs in the line of a concurrency group.
+    fn reload_lines(&mut self) -> Result<(), StoreError> {
+        let sql = concat!(
+            "SELECT ",
+            columns!(job),
+            " FROM jobs INDEXED BY jobs_in_line WHERE place IS NOT NULL AND resolution IS NULL"
+        );
+        for job in rows::all(&self.connection, sql, [], rows::read_job)? {
+            self.index().put_job(&job);
         }
         Ok(())
     }
@@ -228,13 +258,18 @@ mod tests {
     fn tokens_of_an_older_file_keep_their_rights() {
         use crate::read::{Reader as _, Role, Scope};
         let dir = tempfile::tempdir().unwrap();
-        let (store, reader) = open_with(dir.path(), &MIGRATIONS[..2]).unwrap();
-        drop(reader);
+        let path = dir.path().join(FILE);
+        let connection = open_writer(&path).unwrap();
+        let mut file = File {
+            connection: &connection,
+            path,
+        };
+        migrate(&mut file, &MIGRATIONS[..2]).unwrap();
         let insert = "INSERT INTO credentials (credential_id, project, name, role, hash, \
                       created_at, expires_at) VALUES ('tok_1', 'default', 'n', 'runner', \
                       zeroblob(32), 5, 99)";
-        store.connection.execute(insert, []).unwrap();
-        drop(store);
+        connection.execute(insert, []).unwrap();
+        drop(connection);
         let (_store, reader) = open(dir.path()).unwrap();
         let kept = reader.credential(&[0; 32]).unwrap().unwrap();
         assert_eq!((&*kept.id, kept.role), ("tok_1", Role::Runner));

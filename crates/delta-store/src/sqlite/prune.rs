@@ -26,15 +26,22 @@ const TABLES: [&str; 12] = [
     "runs",
 ];
 
+/// Its forge has heard of its end, or nobody is to hear of it: what is owed is not forgotten.
+const OWES_NOTHING: &str = "(state = 'REPORTED' OR NOT EXISTS \
+     (SELECT 1 FROM reports WHERE reports.run_id = runs.run_id))";
+
 impl SqliteStore {
     pub(super) fn prune_runs(
         &mut self,
         before: Millis,
         limit: usize,
     ) -> Result<Vec<RunId>, StoreError> {
-        let sql = "SELECT run_id FROM runs INDEXED BY runs_ended \
-                   WHERE ended_at < ?1 AND live_jobs = 0 ORDER BY ended_at, run_id LIMIT ?2";
-        self.delete(sql, before, limit)
+        let sql = format!(
+            "SELECT run_id FROM runs INDEXED BY runs_ended \
+             WHERE ended_at < ?1 AND live_jobs = 0 AND {OWES_NOTHING} \
+             ORDER BY ended_at, run_id LIMIT ?2"
+        );
+        self.delete(&sql, before, limit)
     }
 
     /// Runs that say themselves how long they are kept.
@@ -43,9 +50,12 @@ impl SqliteStore {
         now: Millis,
         limit: usize,
     ) -> Result<Vec<RunId>, StoreError> {
-        let sql = "SELECT run_id FROM runs INDEXED BY runs_kept \
-                   WHERE keep_until < ?1 AND live_jobs = 0 ORDER BY keep_until, run_id LIMIT ?2";
-        self.delete(sql, now, limit)
+        let sql = format!(
+            "SELECT run_id FROM runs INDEXED BY runs_kept \
+             WHERE keep_until < ?1 AND live_jobs = 0 AND {OWES_NOTHING} \
+             ORDER BY keep_until, run_id LIMIT ?2"
+        );
+        self.delete(&sql, now, limit)
     }
 
     fn delete(

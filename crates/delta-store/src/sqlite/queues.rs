@@ -1,6 +1,7 @@
 //! What is set about queues, in SQLite, through the connections of the reading side.
 
-use rusqlite::{Row, params};
+use delta_core::{Millis, Text};
+use rusqlite::{Connection, Row, params};
 
 use super::connection::store_error;
 use super::credentials::PROJECT;
@@ -11,31 +12,45 @@ use crate::queues::{QueueRow, Queues};
 
 impl Queues for SqliteReader {
     fn queues(&self) -> Result<Vec<QueueRow>, StoreError> {
-        let sql = "SELECT name, paused_at, paused_by, runner FROM queues ORDER BY name";
+        let sql = "SELECT name, paused_at, paused_by, runner FROM queues \
+                   WHERE paused_at IS NOT NULL OR runner IS NOT NULL ORDER BY name";
         rows::all(&self.reader(), sql, [], read)
     }
 
-    fn put_queue(&self, queue: &QueueRow) -> Result<(), StoreError> {
+    fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError> {
         let writer = self.writer();
-        let done = if queue.is_plain() {
-            writer.execute("DELETE FROM queues WHERE name = ?1", [&*queue.name])
-        } else {
-            let paused = queue.paused.as_ref();
-            let sql = "INSERT INTO queues (name, project, paused_at, paused_by, runner) \
-                       VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT (name) DO UPDATE SET \
-                       paused_at = excluded.paused_at, paused_by = excluded.paused_by, \
-                       runner = excluded.runner";
-            let values = params![
-                &*queue.name,
-                PROJECT,
-                paused.map(|(at, _)| at.0),
-                paused.map(|(_, by)| &**by),
-                queue.runner.as_deref(),
-            ];
-            writer.execute(sql, values)
+        let Some((at, by)) = paused else {
+            let sql = "UPDATE queues SET paused_at = NULL, paused_by = NULL WHERE name = ?1";
+            return clear(&writer, sql, name);
         };
+        let sql = "INSERT INTO queues (name, project, paused_at, paused_by) \
+                   VALUES (?1, ?2, ?3, ?4) ON CONFLICT (name) DO UPDATE SET \
+                   paused_at = excluded.paused_at, paused_by = excluded.paused_by \
+                   WHERE queues.paused_at IS NULL";
+        let done = writer.execute(sql, params![&**name, PROJECT, at.0, &**by]);
         done.map(drop).map_err(store_error)
     }
+
+    fn route_queue(&self, name: &Text, runner: Option<&Text>) -> Result<(), StoreError> {
+        let writer = self.writer();
+        let Some(runner) = runner else {
+            let sql = "UPDATE queues SET runner = NULL WHERE name = ?1";
+            return clear(&writer, sql, name);
+        };
+        let sql = "INSERT INTO queues (name, project, runner) VALUES (?1, ?2, ?3) \
+                   ON CONFLICT (name) DO UPDATE SET runner = excluded.runner";
+        let done = writer.execute(sql, params![&**name, PROJECT, &**runner]);
+        done.map(drop).map_err(store_error)
+    }
+}
+
+/// Takes something back; a queue about which nothing is left is forgotten.
+fn clear(writer: &Connection, sql: &str, name: &Text) -> Result<(), StoreError> {
+    let empty = "DELETE FROM queues WHERE name = ?1 AND paused_at IS NULL AND runner IS NULL";
+    for sql in [sql, empty] {
+        writer.execute(sql, [&**name]).map_err(store_error)?;
+    }
+    Ok(())
 }
 
 fn read(row: &Row) -> Result<QueueRow, StoreError> {

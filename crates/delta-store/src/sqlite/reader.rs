@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use delta_core::group::Members;
 use delta_core::{AttemptId, Digest, JobId, Lease, Millis, Run, RunId, RunState};
 use rusqlite::{Connection, ToSql, params};
 
@@ -179,6 +180,10 @@ impl Reader for SqliteReader {
         Ok(self.index().ahead(match_key, order_key))
     }
 
+    fn group(&self, key: &Digest) -> Result<Members, StoreError> {
+        Ok(self.index().group(key))
+    }
+
     fn run_ids(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>, StoreError> {
         let sql = "SELECT run_id FROM runs WHERE run_id > ?1 ORDER BY run_id LIMIT ?2";
         // An empty blob sorts before every id.
@@ -272,6 +277,9 @@ fn runs_query(filter: &RunFilter, limit: usize) -> (String, Vec<Box<dyn ToSql>>)
         if let Some(wanted) = wanted {
             add(condition, Box::new(wanted.to_string()));
         }
+    }
+    if let Some(old) = filter.rerun_of {
+        add("rerun_of =", Box::new(old.to_string()));
     }
     // What is true of all these runs anyway lets SQLite see that a partial index holds them.
     sql.push_str(match filter.kind {

@@ -17,11 +17,11 @@ use crate::read::{Credential, Role, Scope};
 macro_rules! columns {
     (run) => {
         "run_id, state, outcome, cause, cancel, created_at, queued_at, started_at, ended_at, jobs, \
-         live_jobs, required_failed, required_canceled, header"
+         live_jobs, required_failed, required_canceled, place, header"
     };
     (job) => {
         "run_id, job, name, policy, spec, dependents, waiting_on, attempts, resolution, cause, \
-         ended_at"
+         ended_at, kept, place"
     };
     (attempt) => {
         "run_id, job, attempt, state, created_at, not_before, queued_at, order_key, ended_at, \
@@ -120,6 +120,7 @@ pub fn read_run(row: &Row) -> Result<Run, StoreError> {
         live_jobs: c.small()?,
         required_failed: c.small()?,
         required_canceled: c.small()?,
+        place: c.map_opt(json::decode_place)?,
         header: c.map(json::decode_header)?,
     })
 }
@@ -138,6 +139,8 @@ pub fn read_job(row: &Row) -> Result<Job, StoreError> {
         resolution: c.map_opt(column::resolution)?,
         cause: c.map_opt(column::cause)?,
         ended_at: c.millis_opt()?,
+        kept: c.map_opt(column::job_id)?,
+        place: c.map_opt(json::decode_place)?,
     })
 }
 

@@ -17,6 +17,7 @@ enum Sql {
     InsertRun,
     InsertReport,
     UpdateRun,
+    UpdateHeader,
     InsertJob,
     UpdateJob,
     InsertAttempt,
@@ -38,31 +39,33 @@ impl Sql {
             Sql::InsertRun => {
                 "INSERT INTO runs (run_id, state, outcome, cause, cancel, queued_at, started_at, \
                  ended_at, jobs, live_jobs, required_failed, required_canceled, project, \
-                 keep_until, created_at, repository, git_ref, commit_id, idempotency_key, queue, \
-                 unique_key, header) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?14, ?13, ?15, ?16, \
-                 ?17, ?18, ?19, ?20, ?21, ?22)"
+                 keep_until, place, created_at, repository, git_ref, commit_id, idempotency_key, \
+                 queue, unique_key, rerun_of, header) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?15, ?13, ?14, ?16, \
+                 ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24)"
             }
             Sql::InsertReport => {
                 "INSERT INTO reports (run_id, project, stage, tries, next_at, why) \
                  VALUES (?1, ?2, 0, 0, ?3, '')"
             }
-            // The header of a run never changes.
+            // The header of a run changes once at most, by its plan.
             Sql::UpdateRun => {
                 "UPDATE runs SET state = ?2, outcome = ?3, cause = ?4, cancel = ?5, \
                  queued_at = ?6, started_at = ?7, ended_at = ?8, jobs = ?9, live_jobs = ?10, \
-                 required_failed = ?11, required_canceled = ?12, keep_until = ?13 \
+                 required_failed = ?11, required_canceled = ?12, keep_until = ?13, \
+                 place = ?14 \
                  WHERE run_id = ?1"
             }
+            Sql::UpdateHeader => "UPDATE runs SET header = ?2 WHERE run_id = ?1",
             Sql::InsertJob => {
                 "INSERT INTO jobs (run_id, job, project, name, policy, spec, dependents, \
-                 waiting_on, attempts, resolution, cause, ended_at) \
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)"
+                 waiting_on, attempts, resolution, cause, ended_at, place, kept) \
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)"
             }
             // Name, policy and spec of a job never change.
             Sql::UpdateJob => {
                 "UPDATE jobs SET waiting_on = ?3, attempts = ?4, resolution = ?5, cause = ?6, \
-                 ended_at = ?7 WHERE run_id = ?1 AND job = ?2"
+                 ended_at = ?7, place = ?8 WHERE run_id = ?1 AND job = ?2"
             }
             Sql::InsertAttempt | Sql::UpdateAttempt | Sql::RenewAttempt | Sql::InsertPastLease => {
                 self.attempt_text()
@@ -173,7 +176,8 @@ impl Values<'_, '_> {
         self.put(run.live_jobs)?;
         self.put(run.required_failed)?;
         self.put(run.required_canceled)?;
-        self.put(millis(run.keep_until()))
+        self.put(millis(run.keep_until()))?;
+        self.put(run.place.as_ref().map(json::encode_place))
     }
 
     fn job_key(&mut self, id: JobId) -> Result<(), StoreError> {
@@ -259,6 +263,7 @@ impl<'c> Write<'c> {
         values.put(header.idempotency.map(|(key, _)| key))?;
         values.put(header.queue.as_deref())?;
         values.put(header.unique.map(|it| it.key))?;
+        values.put(header.rerun_of.map(|id| id.to_string()))?;
         values.put(json::encode_header(header))?;
         values.run()?;
         match header.needs_report {
@@ -282,6 +287,13 @@ impl<'c> Write<'c> {
         values.run_on_one()
     }
 
+    pub fn update_header(&mut self, run: &Run) -> Result<(), StoreError> {
+        let mut values = self.values(Sql::UpdateHeader)?;
+        values.put(column::run_bytes(run.id))?;
+        values.put(json::encode_header(&run.header))?;
+        values.run_on_one()
+    }
+
     pub fn insert_job(&mut self, project: &str, job: &Job) -> Result<(), StoreError> {
         let (policy, text) = match self.policy.take() {
             Some(last) if last.0 == job.policy => last,
@@ -299,6 +311,8 @@ impl<'c> Write<'c> {
         values.put(job.resolution.map(|resolution| resolution.name()))?;
         values.put(job.cause.map(|cause| cause.name()))?;
         values.put(millis(job.ended_at))?;
+        values.put(job.place.as_ref().map(json::encode_place))?;
+        values.put(job.kept.map(|id| id.to_string()))?;
         values.run()?;
         self.policy = Some((policy, text));
         Ok(())
@@ -312,6 +326,7 @@ impl<'c> Write<'c> {
         values.put(job.resolution.map(|resolution| resolution.name()))?;
         values.put(job.cause.map(|cause| cause.name()))?;
         values.put(millis(job.ended_at))?;
+        values.put(job.place.as_ref().map(json::encode_place))?;
         values.run_on_one()
     }
 

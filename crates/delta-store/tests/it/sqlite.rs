@@ -86,6 +86,9 @@ const AS_VERSION_4: &str = "CREATE TABLE queue (run_id BLOB NOT NULL, job INTEGE
     DROP INDEX runs_plain; DROP INDEX runs_queue; DROP INDEX runs_dead; DROP INDEX runs_unique; \
     DROP INDEX runs_kept; ALTER TABLE runs DROP COLUMN queue; \
     ALTER TABLE runs DROP COLUMN unique_key; ALTER TABLE runs DROP COLUMN keep_until; \
+    DROP INDEX runs_rerun_of; ALTER TABLE runs DROP COLUMN rerun_of; \
+    ALTER TABLE jobs DROP COLUMN kept; DROP INDEX jobs_in_line; \
+    ALTER TABLE runs DROP COLUMN place; ALTER TABLE jobs DROP COLUMN place; \
     PRAGMA user_version = 4";
 
 #[test]

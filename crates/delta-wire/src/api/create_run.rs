@@ -43,6 +43,8 @@ pub const MAX_PRIORITY: i32 = 1000;
 const MAX_WORD: usize = 128;
 /// Characters of a repository, a ref or a commit.
 pub const MAX_SOURCE: usize = 512;
+/// Characters of a concurrency group's name: room for the longest ref and some words.
+pub const MAX_GROUP: usize = 512;
 /// Words in `retry_on`: the closed list of causes is shorter.
 pub const MAX_RETRY_ON: usize = 64;
 
@@ -62,6 +64,9 @@ pub struct CreateRun {
     /// The first required failure cancels the rest (A12).
     #[schema(required = false, default = false)]
     pub fail_fast: bool,
+    /// At most one run of this group is at work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Group>,
     /// How long the run may take from its first grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<Seconds>,
@@ -71,6 +76,17 @@ pub struct CreateRun {
     /// Added to each job's own priority.
     #[schema(required = false, default = 0, minimum = -1000, maximum = 1000)]
     pub priority: i32,
+}
+
+/// A concurrency group: of its members at most one is at work. Groups of runs and groups of jobs
+/// have nothing to do with each other, and neither have those of different repositories.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Group {
+    #[schema(example = "production")]
+    pub group: String,
+    /// Whoever comes ends the older ones, instead of waiting until they are done.
+    #[schema(required = false, default = false)]
+    pub cancel_older: bool,
 }
 
 spelled! {
@@ -104,6 +120,13 @@ pub struct CreateJob {
     /// Never silently repeated (A69).
     #[schema(required = false, default = false)]
     pub once: bool,
+    /// A word that the cells of one matrix share: the first required one that fails cancels the
+    /// others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fail_fast_group: Option<String>,
+    /// At most one job of this group is at work, whichever run it is of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Group>,
     /// Causes to retry on; when absent, what the kind of work suggests (A57).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<Vec<String>>,
@@ -148,6 +171,7 @@ fn read_run(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateRun> {
     let commit = p.note(f.may("commit", source));
     let trust = p.note(f.may("trust", trust));
     let fail_fast = p.note(f.may("fail_fast", Node::boolean));
+    let concurrency = p.note(f.may("concurrency", group));
     let timeout_seconds = p.note(f.may("timeout_seconds", timeout));
     let wait_timeout_seconds = p.note(f.may("wait_timeout_seconds", timeout));
     let priority = p.note(f.may("priority", priority));
@@ -159,6 +183,7 @@ fn read_run(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateRun> {
         commit: commit?,
         trust: trust?.unwrap_or(Trust::Trusted),
         fail_fast: fail_fast?.unwrap_or(false),
+        concurrency: concurrency?,
         timeout_seconds: timeout_seconds?,
         wait_timeout_seconds: wait_timeout_seconds?,
         priority: priority?.unwrap_or(0),
@@ -198,6 +223,8 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
     let requires = p.note(f.may("requires", |it| words(it, MAX_REQUIRES, requirement)));
     let priority = p.note(f.may("priority", priority));
     let once = p.note(f.may("once", Node::boolean));
+    let fail_fast_group = p.note(f.may("fail_fast_group", |it| it.text(MAX_NAME)));
+    let concurrency = p.note(f.may("concurrency", group));
     let retry_on = p.note(f.may("retry_on", |it| words(it, MAX_RETRY_ON, retry_on)));
     let spec = p
         .note(f.must("job_spec", Ok))
@@ -236,6 +263,8 @@ fn read_job(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateJob> {
         requires: requires?.unwrap_or_default(),
         priority: priority?.unwrap_or(0),
         once: once?.unwrap_or(false),
+        fail_fast_group: fail_fast_group?,
+        concurrency: concurrency?,
         retry_on: retry_on?,
         job_spec,
         work,
@@ -270,6 +299,28 @@ fn job_name(node: Node<'_>) -> Result<String, Invalid> {
 
 fn name_letter(c: char) -> bool {
     c.is_ascii_alphanumeric() || NAME_MARKS.contains(c)
+}
+
+/// `{"group": "production", "cancel_older": true}`.
+fn group(node: Node<'_>) -> Result<Group, Invalid> {
+    let mut fields = node.object()?;
+    let group = fields.must("group", |it| {
+        let text = it.text(MAX_GROUP)?;
+        match text.trim().is_empty() || text.chars().any(char::is_control) {
+            true => Err(Invalid::here("must be one line, and not empty")),
+            false => Ok(text),
+        }
+    })?;
+    let cancel_older = fields.may("cancel_older", Node::boolean)?;
+    let mut strange = Problems::new();
+    fields.refuse_unknown(&mut strange);
+    match strange.iter().next() {
+        Some(problem) => Err(problem.clone()),
+        None => Ok(Group {
+            group,
+            cancel_older: cancel_older.unwrap_or(false),
+        }),
+    }
 }
 
 /// How long a step, a job or a run may take.

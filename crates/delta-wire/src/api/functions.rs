@@ -216,6 +216,9 @@ pub struct FunctionView {
     /// How the latest attempt that said something went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<FunctionError>,
+    /// What its agent said of the latest attempt, where no handler said anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
     pub created_at: Millis,
     /// Not before this moment is it tried, or tried again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -227,6 +230,12 @@ pub struct FunctionView {
 }
 
 impl FunctionView {
+    /// What went wrong, as its handler said, or else its agent.
+    pub fn trouble(&self) -> Option<&str> {
+        let error = self.error.as_ref().map(|it| it.message.as_str());
+        error.or(self.summary.as_deref())
+    }
+
     /// Nothing will happen to it by itself any more.
     pub fn has_ended(&self) -> bool {
         self.ended_at.is_some()
@@ -380,6 +389,9 @@ pub struct ChooseDeadLetters {
     /// Only say which they are.
     #[schema(required = false, default = false)]
     pub dry_run: bool,
+    /// Only those called before this one: the `next_before` of the answer before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<String>,
 }
 
 impl ChooseDeadLetters {
@@ -391,6 +403,7 @@ impl ChooseDeadLetters {
             let cause = p.note(f.may("cause", |it| it.text(64)));
             let all = p.note(f.may("all", Node::boolean));
             let dry_run = p.note(f.may("dry_run", Node::boolean));
+            let before = p.note(f.may("before", |it| it.text(64)));
             let chosen = ChooseDeadLetters {
                 ids: ids?.unwrap_or_default(),
                 queue: queue?,
@@ -398,6 +411,7 @@ impl ChooseDeadLetters {
                 cause: cause?,
                 all: all?.unwrap_or(false),
                 dry_run: dry_run?.unwrap_or(false),
+                before: before?,
             };
             let filters = [&chosen.queue, &chosen.function, &chosen.cause];
             let filtered = filters.iter().any(|it| it.is_some());
@@ -422,9 +436,11 @@ pub struct DeadLettersDone {
     /// The calls that repeat them, in the same order; empty for a purge.
     #[serde(default)]
     pub requeued: Vec<String>,
-    /// There are more: say it again.
+    /// There are more: say it again, with `next_before` as `before`.
     #[serde(default)]
     pub more: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_before: Option<String>,
 }
 
 #[cfg(test)]

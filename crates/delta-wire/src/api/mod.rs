@@ -26,7 +26,7 @@ pub use agents::{
 pub use caches::{
     CacheChecked, CacheFound, CacheList, CacheSaved, CacheView, FindCache, MAX_CACHE_KEY, cache_key,
 };
-pub use create_run::{CreateJob, CreateRun, Trust};
+pub use create_run::{CreateJob, CreateRun, Group, Trust};
 pub use cursor::Cursor;
 pub use functions::{
     ChooseDeadLetters, CreateFunction, CreateFunctions, DeadLettersDone, FunctionDetail,
@@ -36,6 +36,7 @@ pub use list::ListRuns;
 pub use log::{LogBegin, LogEnd, LogPlace, LogState, LogView};
 pub use repositories::{
     DeliveryView, ForgeName, ForkPolicy, PutRepository, RepositoryView, Trigger, TriggerEvent,
+    TriggerRun,
 };
 pub use requests::{CancelRequest, RerunRequest};
 pub use results::{
@@ -47,7 +48,7 @@ pub use secrets::{
 };
 pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{
-    ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, InputArtifact,
-    InputList, JobArtifact, JobSummary, JobView, LeaseView, ProgressView, ReportedView, RunList,
-    RunSummary, RunView, Why,
+    ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, GroupView,
+    InputArtifact, InputList, JobArtifact, JobSummary, JobView, LeaseView, ProgressView,
+    ReportedView, RunList, RunSummary, RunView, Why,
 };

@@ -1,6 +1,8 @@
 //! Repositories that people register, what a webhook is answered, and what is known of a trigger.
 //! A webhook's secret is in the request that sets it, and in nothing else.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,6 +19,10 @@ const MAX_REPOSITORY_NAME: usize = 64;
 /// Bytes a webhook's secret must have: one that can be guessed signs for anybody (T18).
 const MIN_WEBHOOK_SECRET: usize = 16;
 const MAX_WEBHOOK_SECRET: usize = 1024;
+/// Inputs of one run, and bytes of a name and of a value.
+const MAX_INPUTS: usize = 50;
+const MAX_INPUT_NAME: usize = 64;
+const MAX_INPUT_BYTES: usize = 4096;
 
 spelled! {
     /// Which forge it is at.
@@ -36,7 +42,9 @@ spelled! {
     }
 }
 
-/// `POST /api/v1/repositories`: made, or replaced.
+/// `POST /api/v1/repositories`: made, or changed. What is absent is as it usually is in a new one,
+/// and stays as it was in one that is there; only what is told from the clone address and the forge
+/// is told anew when those change.
 #[derive(Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PutRepository {
     /// Small letters, digits, `-`, `_` and `.`: a part of the webhook's address.
@@ -60,11 +68,12 @@ pub struct PutRepository {
     /// What the forge signs its deliveries with. May be left out when a repository is replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook_secret: Option<String>,
-    #[schema(required = false)]
-    pub forks: ForkPolicy,
-    /// Whether a newer run of a pull request ends the older ones.
-    #[schema(required = false, default = true)]
-    pub supersede: bool,
+    /// `approve` in a new one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forks: Option<ForkPolicy>,
+    /// Whether a newer run of a pull request ends the older ones; it does in a new one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub supersede: Option<bool>,
     /// Who is told about the end of each run, by a signed webhook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notify_url: Option<String>,
@@ -106,8 +115,8 @@ impl PutRepository {
                 token: token?,
                 credential: credential?,
                 webhook_secret: webhook_secret?,
-                forks: forks?.unwrap_or(ForkPolicy::Approve),
-                supersede: supersede?.unwrap_or(true),
+                forks: forks?,
+                supersede: supersede?,
                 notify_url: notify_url?,
                 notify_secret: notify_secret?,
             };
@@ -189,9 +198,64 @@ pub struct RepositoryView {
     pub notify_secret: Option<String>,
     /// Where the forge delivers to, below this server's address.
     pub webhook_path: String,
+    /// The same with the server's address, where it knows under which people reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhook_url: Option<String>,
+    /// What will not work as it is, such as a secret that is named and not set. Said when it is
+    /// registered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     pub created_at: Millis,
     pub updated_at: Millis,
     pub updated_by: String,
+}
+
+/// `POST /api/v1/repositories/{name}/runs`: plan what a ref is now, and run it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct TriggerRun {
+    /// A branch, or a whole ref such as `refs/tags/v1`.
+    #[serde(rename = "ref")]
+    #[schema(example = "main")]
+    pub git_ref: String,
+    /// Values for what the pipeline file declares under `on: {manual: {inputs: …}}`.
+    #[schema(required = false)]
+    pub inputs: BTreeMap<String, String>,
+}
+
+impl TriggerRun {
+    pub fn parse(body: &[u8]) -> Result<Self, Problems> {
+        strict(body, |f, p| {
+            let git_ref = p.note(f.must("ref", |it| it.text(MAX_SOURCE)));
+            let inputs = p.note(f.may("inputs", inputs));
+            Some(TriggerRun {
+                git_ref: git_ref?,
+                inputs: inputs?.unwrap_or_default(),
+            })
+        })
+    }
+}
+
+/// Names and values as somebody typed them; the pipeline file says which it takes.
+fn inputs(node: Node<'_>) -> Result<BTreeMap<String, String>, Invalid> {
+    let fields = node.object()?;
+    if fields.len() > MAX_INPUTS {
+        return Err(Invalid::here(format!("has more than {MAX_INPUTS} entries")));
+    }
+    let mut inputs = BTreeMap::new();
+    for (name, value) in fields.entries() {
+        if name.is_empty() || name.len() > MAX_INPUT_NAME {
+            return Err(Invalid::here(format!(
+                "has a name of not 1 to {MAX_INPUT_NAME} bytes"
+            )));
+        }
+        let value = value.string().map_err(|it| it.within(name))?;
+        if value.len() > MAX_INPUT_BYTES {
+            let why = format!("has more than {MAX_INPUT_BYTES} bytes");
+            return Err(Invalid::here(why).within(name));
+        }
+        inputs.insert(name.to_owned(), value);
+    }
+    Ok(inputs)
 }
 
 /// What a webhook is answered.
@@ -214,6 +278,7 @@ spelled! {
         Push = "push",
         Tag = "tag",
         PullRequest = "pull_request",
+        Manual = "manual",
     }
 }
 
@@ -244,6 +309,9 @@ pub struct Trigger {
     /// Somebody must let it go on first.
     #[serde(default)]
     pub gated: bool,
+    /// Of one that somebody asked for: values for the inputs that the pipeline file declares.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub inputs: BTreeMap<String, String>,
 }
 
 impl Trigger {
@@ -268,9 +336,9 @@ mod tests {
     }
 
     #[test]
-    fn a_repository_needs_little_and_is_careful_with_forks() {
+    fn a_repository_needs_little() {
         let it = parse("").unwrap();
-        assert_eq!((it.forks, it.supersede), (ForkPolicy::Approve, true));
+        assert_eq!((it.forks, it.supersede), (None, None));
         let it = parse(r#","forks":"run","supersede":false,"token":"STATUS_TOKEN""#).unwrap();
         assert_eq!(it.token.as_deref(), Some("STATUS_TOKEN"));
     }
@@ -310,6 +378,7 @@ mod tests {
             source: Some("$(id)".into()),
             fork: true,
             gated: true,
+            inputs: BTreeMap::new(),
         };
         assert_eq!(Trigger::from_text(&trigger.to_text()), Some(trigger));
         assert_eq!(Trigger::from_text("{}"), None);

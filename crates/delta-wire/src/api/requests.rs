@@ -31,10 +31,11 @@ impl CancelRequest {
 /// `POST /api/v1/runs/{id}/rerun`. An empty body says the same as `{}`: everything again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RerunRequest {
-    /// Only the jobs that did not succeed, and those that need them.
+    /// Only the jobs that did not succeed, and those that need them. The others are kept.
     #[schema(required = false, default = false)]
     pub failed_only: bool,
-    /// Only this job, by name or id, and those that need it.
+    /// Only this job, by name or id, those that need it, and what it needs that did not end well.
+    /// The others are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
 }

@@ -42,6 +42,10 @@ pub struct SetSecret {
     /// Only for runs of this repository; for all when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
+    /// Only for runs of this branch, without `refs/heads/`; for all when absent. Runs of tags and
+    /// of pull requests are of none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
     /// Only for jobs of this environment; for all when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
@@ -70,6 +74,7 @@ impl SetSecret {
             let name = p.note(f.must("name", secret_name));
             let value = p.note(f.must("value", value));
             let repository = p.note(f.may("repository", repository));
+            let branch = p.note(f.may("branch", branch));
             let environment = p.note(f.may("environment", environment_name));
             let kind = p.note(f.may("kind", kind));
             let username = p.note(f.may("username", username));
@@ -78,6 +83,7 @@ impl SetSecret {
                 name: name?,
                 value: value?,
                 repository: repository?,
+                branch: branch?,
                 environment: environment?,
                 kind: kind?.unwrap_or(SecretKind::Plain),
                 username: username?,
@@ -137,6 +143,17 @@ fn repository(node: Node<'_>) -> Result<String, Invalid> {
     }
 }
 
+/// As people name it: `refs/heads/` would never fit.
+fn branch(node: Node<'_>) -> Result<String, Invalid> {
+    let text = repository(node)?;
+    match text.starts_with("refs/") {
+        true => Err(Invalid::here(
+            "must be the branch's name, without `refs/heads/`",
+        )),
+        false => Ok(text),
+    }
+}
+
 fn kind(node: Node<'_>) -> Result<SecretKind, Invalid> {
     SecretKind::from_text(&node.string()?)
         .ok_or_else(|| Invalid::here("must be `plain`, `token` or `ssh-key`"))
@@ -169,6 +186,8 @@ pub struct SecretView {
     pub name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
     pub kind: SecretKind,

@@ -20,6 +20,12 @@ pub struct RunView {
     pub summary: RunSummary,
     /// Number of its newest event; rises without gaps.
     pub version: u64,
+    /// Runs that ran this one again, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reruns: Vec<String>,
+    /// What keeps its forge, or whoever else is to be told, from having heard of it so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untold: Option<String>,
     pub jobs: Vec<JobSummary>,
 }
 
@@ -54,9 +60,19 @@ pub struct RunSummary {
     /// What to expect of it while it is not over, such as `will fail`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
+    /// The group of which one run at a time is at work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<GroupView>,
     /// Who asked for it to stop, if somebody did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cancel: Option<CancelView>,
+}
+
+/// A concurrency group, as the run or the job names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GroupView {
+    pub group: String,
+    pub cancel_older: bool,
 }
 
 /// One line about a job.
@@ -69,6 +85,9 @@ pub struct JobSummary {
     pub attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// The job of an earlier run whose result this is: it was not run again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_from: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,8 +135,14 @@ pub struct JobView {
     pub max_attempts: u32,
     pub priority: i32,
     pub once: bool,
+    /// The group of which one job at a time is at work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<GroupView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// The job of an earlier run whose result this is: its attempts, log and artifacts are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_from: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

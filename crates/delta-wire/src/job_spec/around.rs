@@ -6,6 +6,7 @@
 
 use serde::{Serialize, Serializer};
 
+use super::braces::{MAX_ALTERNATIVES, alternatives};
 use super::{MAX_ENV, MAX_PATH, MAX_PATTERNS, MAX_WORD, Strangers, as_map, environment};
 use crate::fields::{Fields, Node};
 use crate::invalid::{Invalid, Problems};
@@ -482,7 +483,12 @@ pub(super) fn inside(node: Node<'_>) -> Result<String, Invalid> {
 
 /// A pattern of files inside the workspace.
 pub(super) fn pattern(node: Node<'_>) -> Result<String, Invalid> {
-    inside(node)
+    let text = inside(node)?;
+    if alternatives(&text).is_none() {
+        let words = format!("its braces stand for more than {MAX_ALTERNATIVES} patterns");
+        return Err(Invalid::here(words));
+    }
+    Ok(text)
 }
 
 /// What nobody asked for: refused where a person wrote it, left alone where an agent reads it.

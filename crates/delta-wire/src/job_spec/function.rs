@@ -8,15 +8,20 @@ use crate::fields::{Fields, Node};
 use crate::invalid::{Invalid, Problems};
 use crate::time::Millis;
 
-/// Characters of a function's name, its runner included.
+/// Characters of a function's name as its producer says it, its runner included.
 pub const MAX_FUNCTION: usize = 200;
+/// The same as it is stored: the route of its queue may have named the runner.
+const MAX_ROUTED: usize = MAX_QUEUE + 1 + MAX_FUNCTION;
 /// Characters of a queue's name, and of a runner's: they become requirements.
 pub const MAX_QUEUE: usize = 100;
 /// Bytes of the parameters: a message, not a file.
 pub const MAX_PARAMS_BYTES: usize = 1 << 20;
 /// What producers of traces put beside a call: two entries by W3C, a few more by others.
 const MAX_CARRIED: usize = 16;
-const MAX_CARRIED_BYTES: usize = 2048;
+/// Those that the server may have added to them.
+const ADDED: usize = 2;
+/// Characters of an entry; a longer one is left out.
+const MAX_CARRIED_TEXT: usize = 2048;
 /// Where a function waits when nobody says.
 pub const DEFAULT_QUEUE: &str = "default";
 
@@ -51,11 +56,11 @@ impl FunctionSpec {
             return Err(Invalid::here("is empty"));
         }
         let spec = FunctionSpec {
-            name: f.must("name", function_name)?,
+            name: f.must("name", |it| named(it, MAX_ROUTED))?,
             params: f.may("params", params)?.unwrap_or_else(no_params),
             queue: f.may("queue", queue_name)?.unwrap_or_else(default_queue),
             enqueued_at: f.may("enqueued_at", moment)?,
-            trace_context: f.may("trace_context", carrier)?.unwrap_or_default(),
+            trace_context: f.may("trace_context", carried)?.unwrap_or_default(),
         };
         finish(f, strangers)?;
         Ok(spec)
@@ -84,7 +89,11 @@ pub(crate) fn no_params() -> JsonText {
 
 /// `handler` or `runner#handler`; the runner is a word that agents offer.
 pub(crate) fn function_name(node: Node<'_>) -> Result<String, Invalid> {
-    let name = node.text(MAX_FUNCTION)?;
+    named(node, MAX_FUNCTION)
+}
+
+fn named(node: Node<'_>, most: usize) -> Result<String, Invalid> {
+    let name = node.text(most)?;
     let (runner, handler) = match name.split_once('#') {
         Some((runner, handler)) => (Some(runner), handler),
         None => (None, name.as_str()),
@@ -128,16 +137,29 @@ pub(crate) fn params(node: Node<'_>) -> Result<JsonText, Invalid> {
     JsonText::new(text.to_owned()).ok_or_else(|| Invalid::here("cannot be read"))
 }
 
+/// As the producer says it.
 pub(crate) fn carrier(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
+    read_carrier(node, MAX_CARRIED)
+}
+
+/// As it was stored.
+fn carried(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
+    read_carrier(node, MAX_CARRIED + ADDED)
+}
+
+/// RQ-28: a trace never refuses a call. What is too long to be carried, as baggage may be, or empty
+/// is left out.
+fn read_carrier(node: Node<'_>, most: usize) -> Result<Vec<(String, String)>, Invalid> {
     let fields = node.object()?;
-    if fields.len() > MAX_CARRIED {
-        return Err(Invalid::here(format!(
-            "has more than {MAX_CARRIED} entries"
-        )));
+    if fields.len() > most {
+        return Err(Invalid::here(format!("has more than {most} entries")));
     }
     let mut all = Vec::new();
     for (name, value) in fields.entries() {
-        all.push((name.to_owned(), value.text(MAX_CARRIED_BYTES)?));
+        let value = value.string()?;
+        if (1..=MAX_CARRIED_TEXT).contains(&value.chars().count()) {
+            all.push((name.to_owned(), value));
+        }
     }
     fields.close();
     Ok(all)
@@ -195,6 +217,38 @@ mod tests {
             let problem = read(&format!(r#"{{"name":"f","params":{bad}}}"#)).unwrap_err();
             assert!(problem.starts_with("function.params"), "{problem}");
         }
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_carried_is_left_out() {
+        // RQ-28
+        let long = "x".repeat(2049);
+        let text = format!(
+            r#"{{"name":"f","trace_context":{{"baggage":"{long}","tracestate":"",
+                "traceparent":"00-1-2-01"}}}}"#
+        );
+        let carried = read(&text).unwrap().trace_context;
+        assert_eq!(carried, [("traceparent".into(), "00-1-2-01".into())]);
+    }
+
+    #[test]
+    fn what_the_server_adds_to_a_full_carrier_is_read_again() {
+        let entries = |count: usize| {
+            let all: Vec<String> = (0..count).map(|n| format!(r#""k{n}":"v""#)).collect();
+            format!(r#"{{{}}}"#, all.join(","))
+        };
+        let call = |count| format!(r#"{{"function":"f","trace_context":{}}}"#, entries(count));
+        let heard = |count| crate::api::CreateFunctions::parse(call(count).as_bytes());
+        assert!(heard(16).is_ok());
+        assert!(heard(17).is_err());
+        let spec = |count| {
+            read(&format!(
+                r#"{{"name":"f","trace_context":{}}}"#,
+                entries(count)
+            ))
+        };
+        assert_eq!(spec(18).unwrap().trace_context.len(), 18);
+        assert!(spec(19).is_err());
     }
 
     #[test]

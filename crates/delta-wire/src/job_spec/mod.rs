@@ -6,6 +6,7 @@
 //! here, so that it can never count as a success.
 
 mod around;
+mod braces;
 mod function;
 mod test_spec;
 
@@ -25,6 +26,7 @@ pub use around::{
     MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
     ServiceSpec, environment_name, is_shells_own, secret_name,
 };
+pub use braces::alternatives;
 pub use function::{DEFAULT_QUEUE, FunctionSpec, MAX_PARAMS_BYTES, is_name};
 pub(crate) use function::{carrier, default_queue, function_name, no_params, params, queue_name};
 pub use test_spec::{ExecutionKind, ExecutionSpec, ResultConfig, TestSpec};
@@ -431,6 +433,10 @@ mod tests {
             refused(r#"{"steps":["a"],"artifacts":[{"type":"t"}]}"#)
                 .starts_with("artifacts[0].path_glob: is missing")
         );
+        let many = "{a,b}".repeat(7);
+        let artifacts = format!(r#"{{"steps":["a"],"artifacts":["x","{many}"]}}"#);
+        let words = refused(&artifacts);
+        assert!(words.starts_with("artifacts[1]: its braces"), "{words}");
     }
 
     // T6: it would have to be in a command line.

@@ -218,8 +218,14 @@ async fn fetch(around: &Around<'_>, index: usize, found: &CacheView) -> Result<S
         .map_err(|error| Trouble::Refused(error.to_string()))?;
     let staging = unpacked.map_err(trouble)?;
     // Not one byte of it counts before all of it is right.
-    came?;
-    Ok(staging)
+    match came {
+        Ok(()) => Ok(staging),
+        Err(trouble) => {
+            // Gigabytes take a while to go, and this is not the place to wait for it.
+            let _ = tokio::task::spawn_blocking(move || drop(staging)).await;
+            Err(trouble)
+        }
+    }
 }
 
 /// A fresh folder with all of an archive, or nothing.

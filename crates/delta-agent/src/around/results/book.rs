@@ -28,6 +28,15 @@ pub struct Id {
     pub n: u32,
 }
 
+/// Who says that a test failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Unhappy {
+    /// A test of the job spec, by its place there.
+    Test(u32),
+    /// A report of the job, with when it was written last.
+    Report(Option<i64>),
+}
+
 /// What became of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entered {
@@ -53,6 +62,8 @@ struct State {
     seen: HashMap<Id, Seen>,
     /// Reports by number: that of a test, or of the job.
     reports: HashMap<(Option<u32>, String), u32>,
+    /// When reports of the job were written last, as far as that is known.
+    written: HashMap<u32, i64>,
     /// Reports that the last round has read; nothing before it.
     last: Option<HashSet<u32>>,
     /// Results that the last round has seen.
@@ -166,6 +177,23 @@ impl Book {
         if let Some(last) = &mut self.state().last {
             last.insert(report);
         }
+    }
+
+    /// When a report was written last, in milliseconds of this machine's clock.
+    pub fn written(&self, report: u32, at: i64) {
+        self.state().written.insert(report, at);
+    }
+
+    /// Who reported a failure, each of them once.
+    pub fn unhappy(&self) -> HashSet<Unhappy> {
+        let state = self.state();
+        let unhappy = |it: &Seen| matches!(it.status, Status::Fail | Status::Error);
+        let seen = state.seen.iter().filter(|(_, it)| unhappy(it));
+        let of = |(id, it): (&Id, &Seen)| match id.test {
+            Some(test) => Unhappy::Test(test),
+            None => Unhappy::Report(state.written.get(&it.report).copied()),
+        };
+        seen.map(of).collect()
     }
 
     /// The last round has in hand whatever this test has reported.

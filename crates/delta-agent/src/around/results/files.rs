@@ -49,6 +49,13 @@ pub fn about(file: &File) -> Option<About> {
     Some(About(it.dev(), it.ino(), size, time.0, time.1))
 }
 
+/// When it was written last, in milliseconds of this machine's clock.
+pub fn written(file: &File) -> Option<i64> {
+    let it = file.metadata().ok()?;
+    let millis = it.mtime().checked_mul(1000)?;
+    millis.checked_add(it.mtime_nsec() / 1_000_000)
+}
+
 /// Whether a pattern means one path alone.
 pub fn is_one_path(pattern: &str) -> bool {
     !pattern.contains(['*', '?', '[', '{'])

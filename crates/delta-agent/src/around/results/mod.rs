@@ -18,6 +18,7 @@ mod spec;
 mod stale;
 mod tail;
 mod verdict;
+mod why;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ use self::spec::{ReportSpec, reports};
 pub(crate) use self::stale::Stale;
 use self::tail::Stage;
 use self::verdict::{failed, sentence, verdict, wire_status};
-use super::{Around, Failed, Kept};
+use super::{Around, Failed, Kept, Tested};
 use crate::agent::SlotContext;
 use crate::attempt::StepRecord;
 use crate::mask::Patterns;
@@ -184,8 +185,12 @@ impl Results {
         if summary.total_tests > 0 {
             around.log.mark(&sentence(&summary));
         }
+        let tested = Tested {
+            summary,
+            failed_it: why::failed_by_tests(spec, around.records, &self.book.unhappy()),
+        };
         Kept {
-            summary: (summary.total_tests > 0).then_some(summary),
+            summary: (summary.total_tests > 0).then_some(tested),
             failed: failed(spec, &summary, &ours).or(missing),
             ..Kept::default()
         }

@@ -79,7 +79,11 @@ impl Source<'_> {
             let words = said("it was there before the first step, and is not counted");
             return Some(Said::plain(words));
         }
-        book.decides(book.report(self.report.test, self.path));
+        let number = book.report(self.report.test, self.path);
+        book.decides(number);
+        if let Some(at) = files::written(&file) {
+            book.written(number, at);
+        }
         let (report, worst) = self.read(BufReader::new(file), book);
         let mut cause = None;
         let problem = match report.problem {

@@ -6,10 +6,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use delta_wire::places::is_never_a_server;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::super::address::{Refused, is_never_a_server};
+use super::super::address::Refused;
 
 /// Where the environment names proxies, as the client reads it.
 const PROXIES: [&str; 6] = [

@@ -71,7 +71,8 @@ pub(super) fn main(
     reachable: &[Reachable],
     holder: String,
 ) -> Vec<OsString> {
-    let mut words = Words::new(["run", "--interactive", "--rm", "--init", "--pull", "never"]);
+    // Not removed by itself: how it ended is asked for afterwards.
+    let mut words = Words::new(["run", "--interactive", "--init", "--pull", "never"]);
     words.two("--name", names.main());
     words.all(names.labels());
     words.kept_from_the_machine(&order.capabilities);
@@ -284,7 +285,7 @@ mod tests {
         let made = main(&order(), &names, Path::new("/s/pipe"), &[], "hold".into());
         assert_eq!(
             text(&made),
-            "run --interactive --rm --init --pull never --name delta-ci-me-3 \
+            "run --interactive --init --pull never --name delta-ci-me-3 \
              --label delta-ci.agent=me --label delta-ci.attempt=me-3 \
              --security-opt no-new-privileges --cap-drop ALL --user 7:8 \
              --network delta-ci-me-3 --memory 64m --memory-swap 64m --cpus 0.5 --pids-limit 9 \

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use delta_core::Cause;
+use delta_core::time::Span;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Pid;
 use tokio::net::unix::pipe;
@@ -31,10 +32,13 @@ use tokio::net::unix::pipe;
 use self::arguments::Names;
 pub(super) use self::calls::exit_status;
 use self::calls::{Call, Calling, NoAnswer, Waiting};
+use self::verdict::Standing;
 use super::attempt::Shim;
+use super::evidence::kills_on_this_machine;
 use super::steps::StepEnd;
 use crate::attempt::fresh_key;
-use crate::container::{ContainerOrder, WORKSPACE};
+use crate::clock;
+use crate::container::{ContainerOrder, Kind, WORKSPACE};
 use crate::secret::Secret;
 
 /// The pipe in the attempt's state folder.
@@ -45,6 +49,9 @@ const WRITE_ONLY: u32 = 0o222;
 
 /// Bytes kept of what the first process prints, for a sentence when it ends too early.
 const MAX_CHATTER: usize = 16 * 1024;
+
+/// How long the end of a container may take to be seen after that of the step in it.
+const ENDING: Span = Span::secs(1);
 
 /// The containers of one attempt.
 pub(super) struct Container {
@@ -61,6 +68,8 @@ pub(super) struct Container {
     /// Services that were started.
     services: Vec<String>,
     has_network: bool,
+    /// Processes that the kernel had ended on this machine when the step began.
+    killed_before: Option<u64>,
     /// Variables of the steps that no file and no argument may hold.
     pub secrets: Vec<(String, Secret)>,
 }
@@ -107,6 +116,7 @@ impl Container {
             inits: Vec::new(),
             services: Vec::new(),
             has_network: false,
+            killed_before: None,
             secrets: Vec::new(),
         };
         Ok((container, receiver))
@@ -193,9 +203,10 @@ impl Shim {
         script: &str,
         own: &[(String, String)],
     ) -> io::Result<Calling> {
-        let Some(container) = &self.container else {
+        let Some(container) = &mut self.container else {
             return Err(io::Error::other("there is no container"));
         };
+        container.killed_before = kills_on_this_machine();
         let own = own.iter().map(|(name, value)| (name.into(), value.into()));
         let secrets = container.secrets.iter();
         let secrets = secrets.map(|(name, it)| (name.into(), it.expose().into()));
@@ -219,14 +230,15 @@ impl Shim {
     pub(super) async fn judge(&mut self, calling: Calling, status: ExitStatus) -> StepEnd {
         let called = calling.ended(status);
         let mut answer = script::answer(&called.text);
+        let mut standing = Standing::Stands;
         if answer.code.is_none() {
             // It was ended itself, perhaps for want of memory: somebody else looks.
-            let now = self.kills_now().await;
-            answer = script::answer(&format!("{}{now}", called.text));
+            match self.kills_now().await {
+                Some(now) => answer = script::answer(&format!("{}{now}", called.text)),
+                None => standing = self.standing(answer.killed_before).await,
+            }
         }
-        let gone = self.container.as_ref().and_then(|it| it.main.as_ref());
-        let gone = gone.is_some_and(|main| main.ended.is_some());
-        match verdict::step(&answer, status, &called.complaint) {
+        match verdict::step(&answer, status, &called.complaint, standing) {
             verdict::Ended::Exited(status) => StepEnd::Exited(status),
             verdict::Ended::OutOfMemory { status, kills } => {
                 let limit = self.container.as_ref().and_then(|it| it.order.memory_mb);
@@ -237,27 +249,79 @@ impl Shim {
                 }
             }
             verdict::Ended::Lost(why) => {
-                let what = match gone {
-                    true => "the container was ended from outside",
-                    false => "the container program failed",
+                let what = match standing {
+                    Standing::Gone => "the container was ended from outside",
+                    _ => "the container program failed",
                 };
-                StepEnd::NotStarted(Cause::AgentError, format!("{what}: {why}"))
+                let said = if why.is_empty() { "" } else { ": " };
+                StepEnd::NotStarted(Cause::AgentError, format!("{what}{said}{why}"))
             }
         }
     }
 
-    /// What the container says of its memory, as a step's shell would.
-    async fn kills_now(&mut self) -> String {
-        let Some(container) = &self.container else {
-            return String::new();
-        };
+    /// What the container says of its memory, as a step's shell would; nothing when no shell can be
+    /// had in it any more.
+    async fn kills_now(&mut self) -> Option<String> {
+        let container = self.container.as_ref()?;
         let runtime = container.order.runtime.clone();
         let mut call = Call::new(arguments::step(&container.names, Path::new("/")));
         call.input = script::kills();
         let called = self
             .call(&runtime, call, Waiting::AWhileUnlessStopped)
             .await;
-        called.map_or(String::new(), |called| called.text)
+        let called = called.ok().filter(|called| called.status.success());
+        // A shell that could not read it says nothing, and ends well.
+        let said = called.map(|called| called.text);
+        said.filter(|text| !text.is_empty())
+    }
+
+    /// How a container is in which no shell can be had. It is kept until it is removed, so that
+    /// this can be asked of one that ended.
+    async fn standing(&mut self, killed_before: bool) -> Standing {
+        // A step may be seen to end before its container is.
+        let deadline = clock::now() + ENDING;
+        while !self.main_ended() && self.stop.is_none() && clock::now() < deadline {
+            self.turn(Some(deadline)).await;
+            self.take_ends();
+        }
+        let Some(container) = &self.container else {
+            return Standing::Gone;
+        };
+        let (runtime, name) = (container.order.runtime.clone(), container.names.main());
+        let format = "{{.State.Running}} {{.State.OOMKilled}}";
+        let call = Call::words(["inspect", "--format", format, &name]);
+        let called = self
+            .call(&runtime, call, Waiting::AWhileUnlessStopped)
+            .await;
+        let called = called.ok().filter(|called| called.status.success());
+        let said = called.map_or(String::new(), |called| called.text);
+        let standing = match verdict::standing(&said, killed_before) {
+            Standing::Stands if self.main_ended() => Standing::Gone,
+            standing => standing,
+        };
+        match standing {
+            // Whoever wants no memory gets a shell in it.
+            Standing::Stands if self.kernel_ended_some() => Standing::Starved,
+            // Podman's own watcher may be ended before it has noted a want of memory.
+            Standing::Gone if runtime.kind == Kind::Podman && self.kernel_ended_some() => {
+                Standing::Starved
+            }
+            standing => standing,
+        }
+    }
+
+    /// The kernel ended processes for want of memory since the step began, somewhere on this
+    /// machine: all that can be known where nobody is left in the container to count.
+    fn kernel_ended_some(&self) -> bool {
+        let before = self.container.as_ref().and_then(|it| it.killed_before);
+        let now = kills_on_this_machine();
+        before.zip(now).is_some_and(|(before, now)| now > before)
+    }
+
+    /// The program that stands for the container has ended, and so has the container.
+    fn main_ended(&self) -> bool {
+        let main = self.container.as_ref().and_then(|it| it.main.as_ref());
+        main.is_some_and(|main| main.ended.is_some())
     }
 
     /// Asks everything in the container to end; nobody waits for the asking.

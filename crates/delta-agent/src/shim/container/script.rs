@@ -108,6 +108,8 @@ pub(super) struct Answer {
     pub code: Option<i32>,
     /// Processes that the kernel ended for want of memory while the step ran.
     pub kills: u64,
+    /// It had ended some before that.
+    pub killed_before: bool,
 }
 
 pub(super) fn answer(text: &str) -> Answer {
@@ -121,6 +123,7 @@ pub(super) fn answer(text: &str) -> Answer {
     Answer {
         code: number("end ").and_then(|code| i32::try_from(code).ok()),
         kills: now.unwrap_or(0).saturating_sub(was.unwrap_or(0)),
+        killed_before: was.is_some_and(|was| was > 0),
     }
 }
 
@@ -198,6 +201,7 @@ mod tests {
         let wanted = Answer {
             code: Some(137),
             kills: 3,
+            killed_before: true,
         };
         assert_eq!(answer(text), wanted);
         assert_eq!(answer(""), Answer::default());

@@ -3,6 +3,7 @@
 use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use delta_core::Cause;
@@ -216,6 +217,8 @@ impl Shim {
         let (input, held): (PipeReader, _) = io::pipe()?;
         let (heard, output) = io::pipe()?;
         let runtime = &container.order.runtime;
+        // What holds a container of podman leaves a note where it was started when memory ran out.
+        let here = container.pipe.parent().unwrap_or(Path::new("/"));
         let mut command = Command::new(&runtime.program);
         command
             .args(arguments::main(
@@ -227,7 +230,7 @@ impl Shim {
             ))
             .env_clear()
             .envs(runtime.env.iter().map(|(name, value)| (name, value)))
-            .current_dir("/")
+            .current_dir(here)
             .stdin(Stdio::from(input))
             .stdout(output.try_clone()?)
             .stderr(output)

@@ -43,6 +43,8 @@ const NOT_SO: [&str; 5] = [
 const NOT_RUNNABLE: [i32; 2] = [126, 127];
 const OWN_FAILURE: i32 = 125;
 
+const KILL: i32 = 9;
+
 /// A shell's way to say that something was ended by a signal.
 const SIGNALS: std::ops::RangeInclusive<i32> = 129..=159;
 
@@ -100,19 +102,57 @@ pub(super) enum Ended {
     Lost(String),
 }
 
+/// How the container is when a step in it ended without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    Stands,
+    /// It is not there any more, or nobody can say so.
+    Gone,
+    /// The kernel ended processes in it for want of memory, while this step ran.
+    Starved,
+}
+
 /// What the step's shell answered counts; without an answer, how the program ended that waited for
-/// it.
-pub(super) fn step(answer: &Answer, status: ExitStatus, complaint: &str) -> Ended {
+/// it, if the container is there. One that is gone was ended from outside (D10), or by the kernel
+/// for want of memory; a job that ends its container's first processes itself looks the same.
+pub(super) fn step(
+    answer: &Answer,
+    status: ExitStatus,
+    complaint: &str,
+    standing: Standing,
+) -> Ended {
     let status = match (answer.code, status.code()) {
         (Some(code), _) => of_code(code),
+        (None, code) if standing == Standing::Starved => {
+            let killed = code.filter(|code| SIGNALS.contains(code)).map(of_code);
+            return Ended::OutOfMemory {
+                status: killed.unwrap_or(ExitStatus::from_raw(KILL)),
+                // As many are known of.
+                kills: answer.kills.max(1),
+            };
+        }
         // Ended from within, before it could answer.
-        (None, Some(code)) if SIGNALS.contains(&code) => of_code(code),
+        (None, Some(code)) if SIGNALS.contains(&code) && standing == Standing::Stands => {
+            of_code(code)
+        }
         _ => return Ended::Lost(last_line(complaint)),
     };
     match answer.kills {
         0 => Ended::Exited(status),
         _ if status.success() => Ended::Exited(status),
         kills => Ended::OutOfMemory { status, kills },
+    }
+}
+
+/// What `inspect` says of a container: whether it runs, and whether the kernel ended processes in
+/// it for want of memory, at any time. That it did so before this step began says nothing of it.
+pub(super) fn standing(inspected: &str, killed_before: bool) -> Standing {
+    let mut words = inspected.split_whitespace();
+    let (runs, starved) = (words.next(), words.next());
+    match (runs, starved) {
+        (_, Some("true")) if !killed_before => Standing::Starved,
+        (Some("true"), _) => Standing::Stands,
+        _ => Standing::Gone,
     }
 }
 
@@ -167,9 +207,14 @@ mod tests {
     // D10: never a bare "exit 137".
     #[test]
     fn a_code_above_128_is_a_signal_and_memory_needs_evidence() {
-        let answer = |code, kills| Answer { code, kills };
+        let answer = |code, kills| Answer {
+            code,
+            kills,
+            killed_before: false,
+        };
         let raw = |code: i32| ExitStatus::from_raw(code << 8);
-        let exited = |answer: Answer, code| step(&answer, raw(code), "");
+        let stands = Standing::Stands;
+        let exited = |answer: Answer, code| step(&answer, raw(code), "", stands);
         let killed = ExitStatus::from_raw(9);
         assert_eq!(exited(answer(Some(137), 0), 137), Ended::Exited(killed));
         assert_eq!(exited(answer(None, 0), 137), Ended::Exited(killed));
@@ -181,6 +226,38 @@ mod tests {
         assert_eq!(exited(answer(Some(137), 1), 137), starved);
         assert_eq!(exited(answer(Some(0), 1), 0), Ended::Exited(raw(0)));
         let lost = Ended::Lost("the daemon went away".to_owned());
-        assert_eq!(step(&answer(None, 0), raw(1), "the daemon went away"), lost);
+        let away = "the daemon went away";
+        assert_eq!(step(&answer(None, 0), raw(1), away, stands), lost);
+        // A container that is gone was ended from outside, whatever the code; unless the kernel
+        // ended it.
+        let gone = Standing::Gone;
+        assert_eq!(step(&answer(None, 0), raw(137), away, gone), lost);
+        assert_eq!(
+            step(&answer(None, 0), raw(137), "", Standing::Starved),
+            starved
+        );
+        assert_eq!(
+            step(&answer(None, 0), raw(1), "", Standing::Starved),
+            starved
+        );
+        assert_eq!(
+            step(&answer(Some(3), 0), raw(3), "", gone),
+            Ended::Exited(raw(3))
+        );
+    }
+
+    #[test]
+    fn what_is_said_of_a_container_is_what_is_left_of_it() {
+        for (said, before, wanted) in [
+            ("true false\n", false, Standing::Stands),
+            ("true true\n", false, Standing::Starved),
+            ("true true\n", true, Standing::Stands),
+            ("false false\n", false, Standing::Gone),
+            ("false true\n", false, Standing::Starved),
+            ("false true\n", true, Standing::Gone),
+            ("", false, Standing::Gone),
+        ] {
+            assert_eq!(standing(said, before), wanted, "{said} {before}");
+        }
     }
 }

@@ -135,7 +135,7 @@ pub fn call(name: &str, params: Value) -> Call {
         attempt: 2,
         lease_epoch: (3 << 32) + 5,
         function: spec.function.expect("a function"),
-        time_left: Duration::from_secs(60),
+        finish_by: Instant::now() + Duration::from_secs(60),
         worker_id: "box/1".to_owned(),
     }
 }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command};
 
 use delta_agent::executor::{Outcome, StopReason};
-use delta_agent::functions::{PoolHealth, ProcessState};
+use delta_agent::functions::{PoolHealth, ProcessHealth, ProcessState};
 use delta_core::Cause;
 use serde_json::json;
 
@@ -66,6 +66,22 @@ async fn every_process_of_a_pool_has_a_port_of_its_own() {
 }
 
 // A46: a stranger on its port is not spoken to, and it gets another port.
+// As a firewall or another program may want it.
+#[tokio::test]
+async fn the_processes_of_a_pool_listen_where_its_file_says() {
+    let first = (20_000..30_000).step_by(2).find(|port| {
+        let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        free(*port) && free(*port + 1)
+    });
+    let first = first.expect("two ports");
+    let pools = Pools::start(&format!("size: 2\n    port: {first}"));
+    pools.ready().await;
+    let pool = pools.pool("h");
+    let ports = pool.processes.iter().filter_map(|it| it.address);
+    let ports: Vec<u16> = ports.map(|it| it.port()).collect();
+    assert_eq!(ports, [first, first + 1]);
+}
+
 #[tokio::test]
 async fn a_listener_that_is_not_the_child_is_refused() {
     let place = tempfile::tempdir().expect("a folder");
@@ -119,6 +135,22 @@ async fn a_runner_that_does_not_come_up_says_why_and_its_calls_are_tried_elsewhe
     pools.never_ready("cannot start /no/such/program").await;
 }
 
+// What a runner prints is read by more people than its pool's file is.
+#[tokio::test]
+async fn the_last_line_of_a_runner_shows_nothing_of_its_env() {
+    let file = "pools:\n  h:\n    command: [sh, -c, 'echo no way to $DB >&2; exit 3']\n    \
+                env: {DB: 'postgres://ann:hunter22@db'}\n";
+    let pools = Pools::of(file);
+    pools.never_ready("exit code 3: no way to ***").await;
+}
+
+// RQ-45: a name is matched in one way, by the server and here.
+#[tokio::test]
+async fn a_runner_is_called_by_its_name_in_any_letters() {
+    let pools = Pools::start("");
+    assert!(pools.result("H#echo", json!({})).await.is_object());
+}
+
 // kill -9 of the runner in mid call: the agent's failure, and the next call is answered.
 #[tokio::test]
 async fn a_runner_that_dies_is_started_again_and_its_calls_are_the_agents_failures() {
@@ -149,6 +181,46 @@ async fn a_runner_that_dies_is_started_again_and_its_calls_are_the_agents_failur
         pools.until("it is back", starts(3)).await;
         let again = pools.result("h#process", json!({})).await;
         assert_ne!(again["pid"], me["pid"]);
+    }
+}
+
+// A process that lives and lets nobody in has no calls, and would get every next one.
+#[tokio::test]
+async fn a_runner_that_lets_nobody_in_is_replaced() {
+    for more in ["size: 2", "size: 2\n    pipeline: true"] {
+        let pools = Pools::start(more);
+        pools.ready().await;
+        let unanswered = pools.call("h#deafen", json!({})).await;
+        assert_eq!(unanswered.ended.cause, Some(Cause::AgentError));
+        for _ in 0..8 {
+            assert!(pools.result("h#process", json!({})).await.is_object());
+        }
+        let replaced = |pool: &PoolHealth| {
+            let ready = |it: &ProcessHealth| it.state == ProcessState::Ready;
+            let starts: u64 = pool.processes.iter().map(|it| it.starts).sum();
+            starts == 3 && pool.processes.iter().all(ready)
+        };
+        pools.until("another is in its place", replaced).await;
+    }
+}
+
+// Whoever is asked to end hands back what it has not begun, and finishes the rest.
+#[tokio::test]
+async fn a_runner_that_is_about_to_end_costs_no_call_anything() {
+    for more in ["", "pipeline: true"] {
+        let pools = Pools::start(more);
+        let before = pools.result("h#process", json!({})).await;
+        let under_way = pools.result("h#wait", json!({"seconds": 1}));
+        let next = async {
+            pools
+                .until("one is under way", |pool| pool.processes[0].in_flight == 1)
+                .await;
+            pools.call("h#leave", json!({})).await;
+            pools.result("h#process", json!({})).await
+        };
+        let (waited, after) = tokio::join!(under_way, next);
+        assert_eq!(waited, "waited");
+        assert_ne!(after["pid"], before["pid"]);
     }
 }
 

@@ -8,8 +8,8 @@ use delta_core::Cause;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::bench::{Pools, order, result};
-use crate::bench::{PATIENCE, is_running};
+use super::bench::{Pools, join_all, order, result};
+use crate::bench::{PATIENCE, is_running, until};
 
 /// Calls a function, and gives this order once the runner has it.
 async fn stopped(pools: &Pools, name: &str, reason: StopReason, grace: Duration) -> CallEnd {
@@ -98,6 +98,62 @@ async fn a_cancel_that_is_ignored_ends_the_process() {
         let next = pools.result("h#process", json!({})).await;
         assert_ne!(next["pid"], process["pid"]);
         assert_eq!(starts(&pools), 2);
+    }
+}
+
+/// Runners of both SDKs, with a plain function that heeds nothing but a file: `h#deaf`.
+fn deaf_runners() -> [String; 2] {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root.canonicalize().expect("the tree");
+    let this = std::env::current_exe().expect("this program");
+    let built = this.parent().and_then(|deps| deps.parent());
+    let table = built.expect("a folder").join("examples/table");
+    let python = format!(
+        "[python3, -m, delta_runner, 'tests.handlers:app', --limit, '2']\n    \
+         working_folder: {}",
+        root.join("sdk/python").display()
+    );
+    let rust = format!("[{}]\n    env: {{CONCURRENCY: '2'}}", table.display());
+    [python, rust].map(|command| {
+        format!("pools:\n  h:\n    command: {command}\n    grace: 500ms\n    in_flight: 2\n")
+    })
+}
+
+// A thread that never ends is no end of its call: the process is, and the next calls have room.
+#[tokio::test]
+async fn a_thread_that_heeds_nothing_ends_with_its_process_and_keeps_no_room() {
+    for file in deaf_runners() {
+        let pools = Pools::of(&file);
+        pools.ready().await;
+        let place = tempfile::tempdir().expect("a folder");
+        for (n, reason) in [StopReason::Canceled, StopReason::TimedOut]
+            .iter()
+            .enumerate()
+        {
+            let begun = place.path().join(format!("begun{n}"));
+            let go = place.path().join("never");
+            let params = json!({"mark": begun, "path": begun, "go": go});
+            let params = match file.contains("delta_runner") {
+                true => json!({"mark": params["mark"], "go": params["go"]}),
+                false => params,
+            };
+            let before = starts(&pools);
+            let stop = watch::Sender::new(None);
+            let call = pools.call_until("h#deaf", params, stop.subscribe());
+            let ordering = async {
+                until("it has begun", || begun.exists()).await;
+                stop.send_replace(order(*reason, PATIENCE));
+            };
+            let (end, ()) = tokio::join!(call, ordering);
+            assert_eq!(end.ended.stopped, Some(*reason), "{end:?}");
+            assert!(end.ended.confirmed, "nothing of it goes on: {end:?}");
+            // Both places of the runner are free again, at once.
+            let calls = (0..4).map(|_| pools.call("h#echo", json!({"k": 1})));
+            for end in join_all(calls).await {
+                assert_eq!(end.ended.outcome, Outcome::Succeeded, "{end:?}");
+            }
+            assert_eq!(starts(&pools), before + 1, "the process was ended");
+        }
     }
 }
 

@@ -49,6 +49,20 @@ async fn a_request_says_everything_about_its_call() {
     assert_eq!(split, 1);
 }
 
+// RQ-26: what a call waited for room is gone from its time.
+#[tokio::test]
+async fn the_deadline_counts_the_wait_for_room() {
+    let pools = Pools::start("in_flight: 1");
+    pools.ready().await;
+    let began = jiff::Timestamp::now();
+    let first = pools.result("h#wait", json!({"seconds": 1}));
+    let (_, second) = tokio::join!(first, pools.result("h#echo", json!({})));
+    let deadline = second["context"]["deadline"].as_str().unwrap();
+    let left = deadline.parse::<jiff::Timestamp>().unwrap();
+    let left = left.duration_since(began);
+    assert!(left.as_millis() < 60_500, "{left:?}");
+}
+
 // RQ-30: byte for byte, and not larger than what is stored.
 #[tokio::test]
 async fn a_result_comes_back_as_it_was_written_within_its_bound() {
@@ -199,6 +213,7 @@ async fn wrong_answers_hurt_their_own_request(more: &str) {
             assert_eq!(next, number, "the second answer is nobody's");
         }
         let after = pools.result("h#unknown_type", json!({})).await;
+        assert_eq!(pools.pool("h").unknown, 1, "counted");
         assert_eq!(after, "after it", "RQ-12");
         assert_eq!(pools.result("h#noise", json!({})).await, "heard", "RQ-17");
     };

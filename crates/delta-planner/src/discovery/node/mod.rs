@@ -229,6 +229,9 @@ fn workspace(
         .filter_map(|folder| Some((all[*folder].name.as_deref()?, *folder)))
         .collect();
     let needs = |folder: &str| needs(folder, &all[folder], &by_name);
+    // What they are called is not known: whoever needs a name that is nobody's could mean them.
+    let broken = members.iter().filter(|it| all[**it].broken.is_some());
+    let broken: Vec<&str> = broken.copied().collect();
     let mut packages = Vec::new();
     for folder in members {
         let package = &all[*folder];
@@ -240,12 +243,18 @@ fn workspace(
         };
         let jobs = install.jobs(tree, folder, package, manifest);
         if jobs.is_empty() {
-            found.remark(join(folder, "package.json"), NO_SCRIPTS);
+            found.remark(join(folder, "package.json"), nothing_to_run(package));
+        }
+        let mut depends_on = needs(folder);
+        let mut asked = package.dependencies.keys();
+        if package.broken.is_some() || asked.any(|it| !by_name.contains_key(it.as_str())) {
+            let others = broken.iter().filter(|it| *it != folder);
+            depends_on.extend(others.map(|it| (*it).to_owned()));
         }
         packages.push(Package {
             name: name_of(folder, package),
             folder: (*folder).to_owned(),
-            depends_on: needs(folder),
+            depends_on,
             jobs,
             ..Package::default()
         });
@@ -289,7 +298,13 @@ fn root_jobs(
     install.jobs(tree, root, &manifest, &manifest)
 }
 
-const NO_SCRIPTS: &str = "has no script called lint, build or test";
+/// Why a package has no job.
+fn nothing_to_run(manifest: &Manifest) -> &'static str {
+    match manifest.scripts.contains_key("test") {
+        true => "its script test is the placeholder of npm, and it has no lint or build",
+        false => "has no script called lint, build or test",
+    }
+}
 
 fn alone(tree: &Tree, folder: &str, manifest: &Manifest, found: &mut Found) -> Option<Project> {
     let manager = Manager::of(tree, folder, manifest);
@@ -300,7 +315,7 @@ fn alone(tree: &Tree, folder: &str, manifest: &Manifest, found: &mut Found) -> O
     };
     let jobs = install.jobs(tree, folder, manifest, manifest);
     if jobs.is_empty() {
-        found.remark(join(folder, "package.json"), NO_SCRIPTS);
+        found.remark(join(folder, "package.json"), nothing_to_run(manifest));
         return None;
     }
     let package = Package {

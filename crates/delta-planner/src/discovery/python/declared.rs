@@ -26,6 +26,10 @@ pub struct Declared {
     pub extra: Option<String>,
     /// The group with what tests need.
     pub group: Option<String>,
+    /// The group with what tests need that poetry installs only when it is named.
+    pub optional: Option<String>,
+    /// Groups that uv installs unasked, where the project says which.
+    defaults: Option<Vec<String>>,
     /// Files of requirements, in its folder.
     pub requirements: Vec<String>,
     /// Tests are written for pytest.
@@ -112,6 +116,8 @@ impl Declared {
         };
         declared.project(&table);
         declared.tools(&table);
+        // A group of the standard could be called optional elsewhere; to name it does no harm.
+        declared.optional = declared.optional.take().or(declared.group.clone());
         if let Ok(text) = tree.text(&join(folder, "setup.cfg")) {
             declared.configured |= text.contains("[tool:pytest]");
         }
@@ -154,11 +160,23 @@ impl Declared {
     /// Notes what groups ask for; the one with what tests need.
     fn groups(&mut self, groups: Option<&Table>) -> Option<String> {
         let groups = groups?;
+        let mut with_pytest = BTreeSet::new();
         for name in groups.keys() {
-            self.ask(&strings(groups, name));
+            let asked = strings(groups, name);
+            if asked.iter().any(|it| normal(it) == "pytest") {
+                with_pytest.insert(name.as_str());
+            }
+            self.ask(&asked);
         }
-        let known = TEST_GROUPS.iter().find(|name| groups.contains_key(**name));
-        known.map(|name| (*name).to_owned())
+        for_tests(groups, &with_pytest)
+    }
+
+    /// Whether uv installs a group unasked.
+    pub fn uv_takes(&self, group: &str) -> bool {
+        match &self.defaults {
+            Some(defaults) => defaults.iter().any(|it| it == group),
+            None => group == "dev",
+        }
     }
 
     fn tools(&mut self, table: &Table) {
@@ -170,6 +188,12 @@ impl Declared {
         if let Some(workspace) = deep(tools, &["uv", "workspace"]) {
             self.members = strings(workspace, "members");
         }
+        let defaults = deep(tools, &["uv"]).filter(|it| it.contains_key("default-groups"));
+        self.defaults = defaults.map(|it| match it["default-groups"].as_str() {
+            Some("all") => sub(table, "dependency-groups")
+                .map_or(Vec::new(), |it| it.keys().cloned().collect()),
+            _ => strings(it, "default-groups"),
+        });
         self.ask(&deep(tools, &["uv"]).map_or(Vec::new(), |it| strings(it, "dev-dependencies")));
         for (name, source) in deep(tools, &["uv", "sources"]).into_iter().flatten() {
             let Some(source) = source.as_table() else {
@@ -186,6 +210,7 @@ impl Declared {
         };
         let named = text(poetry, "name").map(str::to_owned);
         self.name = self.name.take().or(named);
+        self.poetry_groups(poetry);
         let groups = sub(poetry, "group").into_iter().flat_map(Table::values);
         let groups = groups.filter_map(|it| sub(it.as_table()?, "dependencies"));
         let more = ["dependencies", "dev-dependencies"];
@@ -199,6 +224,25 @@ impl Declared {
             let path = value.as_table().and_then(|it| text(it, "path"));
             self.paths.extend(path.map(str::to_owned));
         }
+    }
+
+    /// Which group, and which extra, poetry has to be told of.
+    fn poetry_groups(&mut self, poetry: &Table) {
+        let mut optional = Table::new();
+        let mut with_pytest = BTreeSet::new();
+        for (name, group) in sub(poetry, "group").into_iter().flatten() {
+            let Some(group) = group.as_table() else {
+                continue;
+            };
+            if group.get("optional").and_then(Value::as_bool) == Some(true) {
+                optional.insert(name.clone(), Value::Boolean(true));
+                let asks = sub(group, "dependencies").is_some_and(|it| it.contains_key("pytest"));
+                with_pytest.extend(asks.then_some(name.as_str()));
+            }
+        }
+        self.optional = for_tests(&optional, &with_pytest);
+        let extras = sub(poetry, "extras");
+        self.extra = self.extra.take().or_else(|| self.groups(extras));
     }
 
     fn ask(&mut self, requirements: &[String]) {
@@ -246,6 +290,15 @@ impl Declared {
         needed.remove(folder);
         needed
     }
+}
+
+/// The group with what tests need: it asks for pytest, or is called so.
+fn for_tests(groups: &Table, with_pytest: &BTreeSet<&str>) -> Option<String> {
+    let called = TEST_GROUPS.iter().copied();
+    let called = called.filter(|name| groups.contains_key(*name));
+    let best = called.clone().find(|name| with_pytest.contains(name));
+    let best = best.or_else(|| with_pytest.first().copied());
+    best.or_else(|| called.clone().next()).map(str::to_owned)
 }
 
 /// The name in a requirement, as Python compares names.

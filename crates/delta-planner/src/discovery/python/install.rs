@@ -15,6 +15,37 @@ pub enum Install {
     None,
 }
 
+/// What must be named so that a project's tools come to be there.
+pub struct Needs<'a> {
+    extra: Option<&'a str>,
+    /// The group, where uv does not take it by itself.
+    group: Option<&'a str>,
+    /// The group, where poetry does not take it by itself.
+    optional: Option<&'a str>,
+    /// Tools that nobody declared.
+    undeclared: Vec<&'a str>,
+}
+
+impl<'a> Needs<'a> {
+    /// Of a project, and of the workspace that it is installed with.
+    pub fn of(own: &'a Declared, workspace: &'a Declared, tools: &[&'a str]) -> Needs<'a> {
+        let either = |of: fn(&'a Declared) -> Option<&'a str>| of(own).or_else(|| of(workspace));
+        let asked = |tool: &&&str| own.asks.contains(**tool) || workspace.asks.contains(**tool);
+        Needs {
+            extra: either(|it| it.extra.as_deref()),
+            group: either(|it| it.group.as_deref().filter(|name| !it.uv_takes(name))),
+            optional: either(|it| it.optional.as_deref()),
+            undeclared: tools.iter().filter(|it| !asked(it)).copied().collect(),
+        }
+    }
+}
+
+fn push(command: &mut String, flag: &str, name: Option<&str>) {
+    if let Some(name) = name {
+        command.push_str(&format!(" {flag} {}", quoted(name)));
+    }
+}
+
 impl Install {
     pub fn of(tree: &Tree, folder: &str, root: &str, declared: &Declared) -> Install {
         if tree.has(&join(root, "uv.lock")) {
@@ -30,26 +61,35 @@ impl Install {
         }
     }
 
-    /// The steps before anything can run; `tools` are brought where nobody declared them.
-    pub fn steps(&self, declared: &Declared, tools: &[&str]) -> Vec<String> {
+    /// The steps before anything can run.
+    pub fn steps(&self, declared: &Declared, needs: &Needs<'_>) -> Vec<String> {
         match self {
             // `uv run` installs by itself.
             Install::Uv(..) | Install::None => Vec::new(),
-            Install::Poetry(_) => vec!["poetry install".to_owned()],
+            Install::Poetry(_) => {
+                let mut install = "poetry install".to_owned();
+                for (flag, name) in [("--with", needs.optional), ("--extras", needs.extra)] {
+                    push(&mut install, flag, name);
+                }
+                let mut steps = vec![install];
+                if !needs.undeclared.is_empty() {
+                    let tools = needs.undeclared.join(" ");
+                    steps.push(format!("poetry run python -m pip install {tools}"));
+                }
+                steps
+            }
             Install::Venv => {
                 let mut pip = ".venv/bin/python -m pip install".to_owned();
                 for file in &declared.requirements {
-                    pip.push_str(&format!(" -r {}", quoted(file)));
+                    push(&mut pip, "-r", Some(file));
                 }
                 if declared.installs {
                     let extra = declared.extra.as_ref().map(|it| format!("[{it}]"));
                     let here = format!(".{}", extra.unwrap_or_default());
-                    pip.push_str(&format!(" -e {}", quoted(&here)));
+                    push(&mut pip, "-e", Some(&here));
                 }
-                if let Some(group) = &declared.group {
-                    pip.push_str(&format!(" --group {}", quoted(group)));
-                }
-                for tool in tools.iter().filter(|it| !declared.asks.contains(**it)) {
+                push(&mut pip, "--group", declared.group.as_deref());
+                for tool in &needs.undeclared {
                     pip.push_str(&format!(" {tool}"));
                 }
                 vec!["python3 -m venv .venv".to_owned(), pip]
@@ -58,11 +98,21 @@ impl Install {
     }
 
     /// A command that begins with `python`, with the Python that has the project's packages.
-    pub fn run(&self, command: &str) -> String {
+    pub fn run(&self, command: &str, needs: &Needs<'_>) -> String {
         let rest = command.strip_prefix("python ").unwrap_or(command);
         match self {
-            Install::Uv(_, true) => format!("uv run --locked --all-packages {command}"),
-            Install::Uv(_, false) => format!("uv run --locked {command}"),
+            Install::Uv(_, workspace) => {
+                let mut uv = "uv run --locked".to_owned();
+                if *workspace {
+                    uv.push_str(" --all-packages");
+                }
+                push(&mut uv, "--extra", needs.extra);
+                push(&mut uv, "--group", needs.group);
+                for tool in &needs.undeclared {
+                    push(&mut uv, "--with", Some(tool));
+                }
+                format!("{uv} {command}")
+            }
             Install::Poetry(_) => format!("poetry run {command}"),
             Install::Venv => format!(".venv/bin/python {rest}"),
             Install::None => format!("python3 {rest}"),

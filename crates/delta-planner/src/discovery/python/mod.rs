@@ -6,11 +6,14 @@
 
 mod declared;
 mod install;
+mod suites;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use self::declared::Declared;
-use self::install::Install;
+use self::install::{Install, Needs};
+use self::suites::{Runner, Tests};
 use super::found::{Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Report, Step};
 use super::{ignored, versions};
 use crate::tree::{Tree, file_name, folder_of, join};
@@ -63,7 +66,8 @@ impl Ecosystem for Python {
                 folders.insert(folder_of(path));
             }
         }
-        let tested = tested(tree, &folders);
+        let tested = suites::of_projects(tree, &folders);
+        let (untested, read) = (Tests::default(), Cell::new(0));
         let mut packages: BTreeMap<&str, Declared> = BTreeMap::new();
         for folder in folders {
             if let Some(why) = ignored(folder) {
@@ -81,8 +85,20 @@ impl Ecosystem for Python {
         let mut groups: BTreeMap<&str, Vec<Package>> = BTreeMap::new();
         for (folder, declared) in &packages {
             let root = workspace_of(folder, &packages);
-            let tests = tested.get(folder).copied().unwrap_or_default();
-            let jobs = jobs(tree, folder, declared, root, tests, found);
+            let tests = tested.get(folder).unwrap_or(&untested);
+            let install = Install::of(tree, folder, root, declared);
+            // Only uv installs what the workspace declares with the package.
+            let workspace = packages
+                .get(root)
+                .filter(|_| matches!(install, Install::Uv(..)));
+            let seen = Seen {
+                tree,
+                folder,
+                declared,
+                workspace: workspace.unwrap_or(declared),
+                install,
+            };
+            let jobs = seen.jobs(tests, &read, found);
             let named = declared.name.clone();
             let mut depends_on = declared.needs(folder, &packages);
             // Its tests and linters go through the folders below it, too.
@@ -135,115 +151,110 @@ fn workspace_of<'f>(folder: &'f str, packages: &BTreeMap<&'f str, Declared>) -> 
     folder
 }
 
-/// Which projects have files of tests: each file counts for the nearest project above it.
-fn tested<'t>(tree: &'t Tree, folders: &BTreeSet<&'t str>) -> BTreeMap<&'t str, Tests> {
-    let mut tested: BTreeMap<&str, Tests> = BTreeMap::new();
-    for path in tree.paths() {
-        let name = file_name(path);
-        let test =
-            (name.starts_with("test_") && name.ends_with(".py")) || name.ends_with("_test.py");
-        if !test && name != "conftest.py" {
-            continue;
+/// One project, with what decides how it is tested.
+struct Seen<'a> {
+    tree: &'a Tree,
+    folder: &'a str,
+    declared: &'a Declared,
+    /// What is declared by the workspace that it is installed with, or once more by itself.
+    workspace: &'a Declared,
+    install: Install,
+}
+
+impl Seen<'_> {
+    fn jobs(mut self, tests: &Tests<'_>, read: &Cell<usize>, found: &mut Found) -> Vec<Job> {
+        let base = Job {
+            workdir: self.folder.to_owned(),
+            requires: vec![python_version(self.tree, self.folder, self.declared)],
+            caches: self.install.cache().into_iter().collect(),
+            ..Job::default()
+        };
+        let mut jobs: Vec<Job> = self.lint(&base).into_iter().collect();
+        let runner = match (self.declared.tox, self.declared.nox) {
+            (true, _) => Some(("tox", "tox run")),
+            (false, true) => Some(("nox", "nox")),
+            (false, false) => None,
+        };
+        if let Some((tool, command)) = runner {
+            let mut steps = self.install.tool(tool);
+            steps.push(self.install.run_tool(command));
+            jobs.push(Job {
+                kind: "test",
+                steps: steps.into_iter().map(Step::of).collect(),
+                reason: format!("{tool} is set up: its environments decide what is tested"),
+                ..base
+            });
+            return jobs;
         }
-        let mut above = folder_of(path);
-        while !above.is_empty() && !folders.contains(above) {
-            above = folder_of(above);
+        let manifest = join(self.folder, self.declared.manifest);
+        if !self.declared.configured && !tests.conftest && tests.files.is_empty() {
+            if jobs.is_empty() {
+                let why = "has no tests, no tox, no nox and no linter set up";
+                found.remark(manifest, why);
+            }
+            return jobs;
         }
-        let tests = tested.entry(above).or_default();
-        tests.files |= test;
-        tests.conftest |= name == "conftest.py";
+        let runner = match self.declared.pytest {
+            true => Runner::Pytest,
+            false => tests.runner(self.tree, self.folder, read),
+        };
+        jobs.push(match runner {
+            Runner::Pytest => self.pytest(&manifest, base),
+            Runner::Unittest(commands) => self.unittest(&manifest, &commands, base),
+        });
+        jobs
     }
-    tested
-}
 
-#[derive(Clone, Copy, Default)]
-struct Tests {
-    files: bool,
-    conftest: bool,
-}
-
-fn jobs(
-    tree: &Tree,
-    folder: &str,
-    declared: &Declared,
-    root: &str,
-    tests: Tests,
-    found: &mut Found,
-) -> Vec<Job> {
-    let install = Install::of(tree, folder, root, declared);
-    let base = Job {
-        workdir: folder.to_owned(),
-        requires: vec![python_version(tree, folder, declared)],
-        caches: install.cache().into_iter().collect(),
-        ..Job::default()
-    };
-    let manifest = join(folder, declared.manifest);
-    let mut jobs = Vec::new();
-    if !declared.linters.is_empty() {
-        let checks = declared.linters.iter().map(|it| install.run(it.command));
-        let missing: Vec<&str> = declared.linters.iter().map(|it| it.tool).collect();
-        let names = missing.join(", ");
-        let steps = install.steps(declared, &missing).into_iter().chain(checks);
-        jobs.push(Job {
+    fn lint(&self, base: &Job) -> Option<Job> {
+        let linters = &self.declared.linters;
+        if linters.is_empty() {
+            return None;
+        }
+        let tools: Vec<&str> = linters.iter().map(|it| it.tool).collect();
+        let commands: Vec<&str> = linters.iter().map(|it| it.command).collect();
+        Some(Job {
             kind: "lint",
-            steps: steps.map(Step::of).collect(),
-            reason: format!("{names} set up"),
+            steps: self.steps(&tools, &commands),
+            reason: format!("{} set up", tools.join(", ")),
             ..base.clone()
-        });
+        })
     }
-    let runner = match (declared.tox, declared.nox) {
-        (true, _) => Some(("tox", "tox run")),
-        (false, true) => Some(("nox", "nox")),
-        (false, false) => None,
-    };
-    if let Some((tool, command)) = runner {
-        let mut steps = install.tool(tool);
-        steps.push(install.run_tool(command));
-        jobs.push(Job {
-            kind: "test",
-            steps: steps.into_iter().map(Step::of).collect(),
-            reason: format!("{tool} is set up: its environments decide what is tested"),
-            ..base
-        });
-        return jobs;
-    }
-    if !declared.configured && !tests.conftest && !tests.files {
-        if jobs.is_empty() {
-            let why = "has no tests, no tox, no nox and no linter set up";
-            found.remark(manifest, why);
-        }
-        return jobs;
-    }
-    let pytest = declared.pytest || tests.conftest;
-    jobs.push(test_job(declared, &install, &manifest, pytest, base));
-    jobs
-}
 
-fn test_job(
-    declared: &Declared,
-    install: &Install,
-    manifest: &str,
-    pytest: bool,
-    base: Job,
-) -> Job {
-    let report = Report::in_folder(&base.workdir, "junit", "test-results.xml");
-    let (needed, command, why) = match (pytest, &report) {
-        (true, Some(_)) => (
-            &["pytest"][..],
-            "python -m pytest --junitxml=test-results.xml",
-            "tests by pytest",
-        ),
-        (true, None) => (&["pytest"][..], "python -m pytest", "tests by pytest"),
-        (false, _) => (&[][..], "python -m unittest discover", "tests by unittest"),
-    };
-    let mut steps = install.steps(declared, needed);
-    steps.push(install.run(command));
-    Job {
-        kind: "test",
-        steps: steps.into_iter().map(Step::of).collect(),
-        results: report.filter(|_| pytest).into_iter().collect(),
-        reason: format!("{manifest}: {why}"),
-        ..base
+    fn pytest(&mut self, manifest: &str, base: Job) -> Job {
+        // Who has set it up has it; who has not gets it.
+        if matches!(self.install, Install::None) && !self.declared.configured {
+            self.install = Install::Venv;
+        }
+        let report = Report::in_folder(&base.workdir, "junit", "test-results.xml");
+        let command = match &report {
+            Some(_) => "python -m pytest --junitxml=test-results.xml",
+            None => "python -m pytest",
+        };
+        Job {
+            kind: "test",
+            steps: self.steps(&["pytest"], &[command]),
+            results: report.into_iter().collect(),
+            reason: format!("{manifest}: tests by pytest"),
+            ..base
+        }
+    }
+
+    fn unittest(&self, manifest: &str, commands: &[String], base: Job) -> Job {
+        let commands: Vec<&str> = commands.iter().map(String::as_str).collect();
+        Job {
+            kind: "test",
+            steps: self.steps(&[], &commands),
+            reason: format!("{manifest}: tests by unittest"),
+            ..base
+        }
+    }
+
+    /// What installs, then the commands; `tools` are brought where nobody declared them.
+    fn steps(&self, tools: &[&str], commands: &[&str]) -> Vec<Step> {
+        let needs = Needs::of(self.declared, self.workspace, tools);
+        let install = self.install.steps(self.declared, &needs).into_iter();
+        let commands = commands.iter().map(|it| self.install.run(it, &needs));
+        install.chain(commands).map(Step::of).collect()
     }
 }
 

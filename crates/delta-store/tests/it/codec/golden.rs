@@ -7,9 +7,9 @@ use delta_core::attempt::{AttemptCancel, AttemptEvent, Report};
 use delta_core::fact::{Ending, Grant};
 use delta_core::lease::{Closing, ClosingKind, LeaseEvent, Revocation};
 use delta_core::policy::RetryOn;
-use delta_core::run::{RunCancel, RunEvent, RunHeader};
+use delta_core::run::{RunCancel, RunEvent, RunHeader, RunSettings};
 use delta_core::{
-    Cause, Fact, Job, Millis, Policy, Record, Resolution, Run, RunId, RunState, Span,
+    Cause, Concurrency, Fact, Job, Millis, Policy, Record, Resolution, Run, RunId, RunState, Span,
 };
 use delta_store::codec::row;
 use delta_store::events::{GENESIS, chain, decode, encode};
@@ -191,6 +191,7 @@ fn golden_run(id: RunId) -> Run {
             rerun_of: Some(RunId(6)),
             priority: -1,
             fail_fast: true,
+            concurrency: None,
             needs_report: true,
             run_timeout: Span::hours(6),
             wait_timeout: Span::hours(24),
@@ -214,6 +215,7 @@ fn golden_run(id: RunId) -> Run {
         live_jobs: 0,
         required_failed: 0,
         required_canceled: 0,
+        place: None,
     }
 }
 
@@ -234,6 +236,8 @@ fn golden_job(run: RunId) -> Job {
             environment: None,
             not_before: None,
             backoff: None,
+            fail_fast_group: None,
+            concurrency: None,
         }),
         spec: [3; 32],
         dependents: [4].into(),
@@ -242,6 +246,8 @@ fn golden_job(run: RunId) -> Job {
         resolution: None,
         cause: None,
         ended_at: None,
+        kept: None,
+        place: None,
     }
 }
 
@@ -283,14 +289,63 @@ fn what_was_added_to_a_policy_is_written_and_read() {
     assert_eq!(row::decode_policy(LATER_POLICY).unwrap(), policy);
 }
 
+/// Facts that were added later. Never change these bytes.
+const LATER_FACTS: &[&str] = &[
+    r#"{"run_configured":{"priority":2,"fail_fast":true,"run_timeout":90000}}"#,
+    concat!(
+        r#"{"run_configured":{"run_timeout":90000,"concurrency":["production","#,
+        r#""0909090909090909090909090909090909090909090909090909090909090909",true]}}"#
+    ),
+    r#"{"line_entered":{"job":0}}"#,
+    r#"{"turn_taken":{"job":0}}"#,
+];
+
+fn later_facts() -> Vec<Fact> {
+    let plain = RunSettings {
+        priority: 2,
+        fail_fast: true,
+        run_timeout: Span::secs(90),
+        concurrency: None,
+    };
+    let group = RunSettings {
+        priority: 0,
+        fail_fast: false,
+        concurrency: Some(Concurrency {
+            group: "production".into(),
+            key: [9; 32],
+            cancel_older: true,
+        }),
+        ..plain.clone()
+    };
+    vec![
+        Fact::RunConfigured(plain),
+        Fact::RunConfigured(group),
+        Fact::LineEntered { job: 0 },
+        Fact::TurnTaken { job: 0 },
+    ]
+}
+
+#[test]
+fn later_facts_are_written_and_read() {
+    let record = Record {
+        facts: later_facts(),
+        ..golden_record()
+    };
+    let text = String::from_utf8(encode(&record)).unwrap();
+    let facts = text.split_once(r#""facts":["#).unwrap().1;
+    assert_eq!(facts, format!("{}]}}", LATER_FACTS.join(",")));
+    assert_eq!(decode(text.as_bytes()).unwrap(), record);
+}
+
 #[test]
 fn every_kind_of_fact_is_among_the_golden_ones() {
-    let facts = golden_facts(RunId(7));
+    let mut facts = golden_facts(RunId(7));
+    facts.extend(later_facts());
     let kinds: BTreeSet<_> = facts
         .iter()
         .map(|fact| format!("{:?}", std::mem::discriminant(fact)))
         .collect();
-    assert_eq!(kinds.len(), 14);
+    assert_eq!(kinds.len(), 17);
 }
 
 #[test]
@@ -324,7 +379,11 @@ fn every_command_can_be_read_back() {
     use delta_core::Command;
     let run = RunId(7);
     let commands = [
-        Command::Plan { run, jobs: vec![] },
+        Command::Plan {
+            run,
+            jobs: vec![],
+            settings: None,
+        },
         Command::RunDue { run },
         Command::Report { run },
         Command::Clamp {

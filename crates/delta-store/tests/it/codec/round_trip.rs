@@ -9,7 +9,8 @@ use delta_core::lease::{Closing, ClosingKind, LeaseEvent, Revocation};
 use delta_core::policy::{Backoff, RetryOn};
 use delta_core::run::{RunCancel, RunEvent, RunHeader, Unique};
 use delta_core::{
-    Cause, Digest, Fact, Job, Millis, Policy, Record, Resolution, Run, RunId, RunState, Span, Text,
+    Cause, Concurrency, Digest, Fact, Job, Millis, Place, Policy, Record, Resolution, Run, RunId,
+    RunState, Span, Text,
 };
 use delta_store::codec::row;
 use delta_store::events::{decode, encode};
@@ -40,10 +41,24 @@ fn cause() -> impl Strategy<Value = Cause> {
     select(Cause::ALL)
 }
 
+fn groups() -> impl Strategy<Value = Option<Concurrency>> {
+    let group = (text(), digests(), any::<bool>());
+    of(group.prop_map(|(group, key, cancel_older)| Concurrency {
+        group,
+        key,
+        cancel_older,
+    }))
+}
+
+fn places() -> impl Strategy<Value = Option<Place>> {
+    of((millis(), of(millis())).prop_map(|(since, taken_at)| Place { since, taken_at }))
+}
+
 prop_compose! {
     fn headers()(
         texts in (text(), of(text()), of(text()), of(text()), text()),
         flags in any::<(bool, bool, bool)>(),
+        concurrency in groups(),
         numbers in (any::<u32>(), any::<i32>(), of(any::<u128>())),
         spans in (span(), span(), span()),
         idempotency in of((digests(), digests())),
@@ -59,6 +74,7 @@ prop_compose! {
             rerun_of: numbers.2.map(RunId),
             priority: numbers.1,
             fail_fast: flags.1,
+            concurrency,
             needs_report: flags.2,
             run_timeout: spans.0,
             wait_timeout: spans.1,
@@ -83,7 +99,8 @@ prop_compose! {
         causes in btree_set(cause(), 0..4),
         classes in any::<(bool, bool)>(),
         secrets in vec(text(), 0..4),
-        environment in proptest::option::of(text()),
+        names in (of(text()), of(text())),
+        concurrency in groups(),
         delays in (of(millis()), of((span(), span()))),
     ) -> Policy {
         let mut retry_on: BTreeSet<RetryOn> = causes.into_iter().map(RetryOn::Cause).collect();
@@ -99,9 +116,11 @@ prop_compose! {
             once: flags.1,
             retry_on,
             secrets,
-            environment,
+            environment: names.0,
             not_before: delays.0,
             backoff: delays.1.map(|(base, cap)| Backoff { base, cap }),
+            fail_fast_group: names.1,
+            concurrency,
         }
     }
 }
@@ -179,6 +198,7 @@ prop_compose! {
         cancel in of(run_cancels()),
         moments in (millis(), of(millis()), of(millis()), of(millis())),
         counts in any::<(u32, u32, u32, u32)>(),
+        place in places(),
     ) -> Run {
         Run {
             id,
@@ -195,6 +215,7 @@ prop_compose! {
             live_jobs: counts.1,
             required_failed: counts.2,
             required_canceled: counts.3,
+            place,
         }
     }
 }
@@ -214,6 +235,8 @@ prop_compose! {
         ])),
         cause in of(cause()),
         ended_at in of(millis()),
+        place in places(),
+        kept in of((any::<u128>(), 1..u32::MAX).prop_map(|(run, n)| RunId(run).job(n))),
     ) -> Job {
         Job {
             id: run.job(n),
@@ -226,6 +249,8 @@ prop_compose! {
             resolution,
             cause,
             ended_at,
+            kept,
+            place,
         }
     }
 }
@@ -268,6 +293,9 @@ fn facts(run: RunId) -> impl Strategy<Value = Fact> {
         jobs(run).prop_map(|job| Fact::JobCreated(Box::new(job))),
         (select(RunEvent::ALL.to_vec()), of(cause()))
             .prop_map(|(event, cause)| Fact::RunMoved { event, cause }),
+        headers().prop_map(|header| Fact::RunConfigured(header.settings())),
+        any::<u32>().prop_map(|job| Fact::LineEntered { job }),
+        any::<u32>().prop_map(|job| Fact::TurnTaken { job }),
         run_cancels().prop_map(Fact::RunCancelAsked),
         any::<u32>().prop_map(|job| Fact::NeedMet { job }),
         (place(), millis()).prop_map(|((job, index), not_before)| Fact::AttemptCreated {

@@ -62,6 +62,8 @@ pub fn policy(requires: &str) -> Policy {
         environment: None,
         not_before: None,
         backoff: None,
+        fail_fast_group: None,
+        concurrency: None,
     }
 }
 
@@ -69,6 +71,7 @@ pub fn new_job(name: &str, policy: Policy) -> NewJob {
     NewJob {
         name: name.into(),
         spec: sha256(spec_text(name).as_bytes()),
+        kept: None,
         policy,
     }
 }
@@ -89,6 +92,7 @@ pub fn header() -> RunHeader {
         rerun_of: None,
         priority: 0,
         fail_fast: false,
+        concurrency: None,
         needs_report: false,
         run_timeout: Span::hours(6),
         wait_timeout: Span::hours(24),
@@ -260,7 +264,7 @@ pub fn context(now: Millis, settings: &Settings, entropy: u64) -> Context<'_> {
 pub fn specs_of(commands: &[Command]) -> Vec<(JobId, Arc<str>)> {
     let jobs_of = |command: &Command| match command {
         Command::CreateRun(new) => (new.id, new.jobs.clone().unwrap_or_default()),
-        Command::Plan { run, jobs } => (*run, jobs.clone()),
+        Command::Plan { run, jobs, .. } => (*run, jobs.clone()),
         other => (other.run(), Vec::new()),
     };
     let mut specs = Vec::new();

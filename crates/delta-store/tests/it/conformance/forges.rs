@@ -87,6 +87,8 @@ pub fn what_is_owed_is_written_with_its_run_and_follows_it(make: &dyn Fn() -> Fi
     bench.complete(&held).unwrap();
     assert_eq!(bench.run(run_id(1)).state, RunState::Success, "it waits");
     assert_eq!(due(&bench)[0].stage, 2, "it has ended");
+    told(&bench, 4);
+    assert_eq!(due(&bench)[0].stage, 4, "the forge has not heard it yet");
     told(&bench, 3);
     bench.one(Command::Report { run: run_id(1) }).unwrap();
     assert_eq!(due(&bench)[0].stage, 3, "others may want to know, too");
@@ -212,9 +214,11 @@ pub fn an_approval_is_kept_and_goes_with_its_run(make: &dyn Fn() -> Fixture) {
     let kept = bench.reader.approval(run_id(1)).unwrap();
     assert_eq!(kept, Some(approval("ann")), "the first one counts");
     bench.work_off("r1", &["here"]).expect("work");
-    bench.one(Command::Report { run: run_id(1) }).unwrap();
     let gone = bench.now + Span::secs(1);
     use delta_store::Store as _;
+    // Its forge has not heard of its end: what is owed is not forgotten.
+    assert_eq!(bench.store.prune(gone, 10).unwrap(), []);
+    bench.one(Command::Report { run: run_id(1) }).unwrap();
     let pruned = bench.store.prune(gone, 10).unwrap();
     assert_eq!(pruned, [run_id(1)]);
     assert_eq!(bench.reader.approval(run_id(1)).unwrap(), None);

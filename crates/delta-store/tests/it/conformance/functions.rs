@@ -173,6 +173,38 @@ pub fn a_run_that_says_how_long_it_is_kept_goes_then(make: &dyn Fn() -> Fixture)
     );
 }
 
+pub fn a_time_to_keep_ends_no_dead_letter_and_frees_no_key(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    let begun = bench.now;
+    let unique = Unique {
+        key: digest(78),
+        until: begun + Span::secs(1000),
+    };
+    let keep = Some(Span::secs(10));
+    let header = |unique| RunHeader {
+        keep,
+        unique,
+        ..function("mail")
+    };
+    for (n, unique) in [(1, Some(unique)), (2, None)] {
+        let jobs = vec![new_job(&format!("job-{n}"), policy(&format!("q{n}")))];
+        bench.create_with(n, header(unique), jobs);
+    }
+    bench.work_off("r1", &["q1"]).expect("work");
+    let held = bench.lease("r1", &["q2"]).expect("work");
+    bench.ack(&held).unwrap();
+    let failed = complete(&held, Status::Failed, Some(Cause::HandlerNotFound));
+    bench.one(failed).unwrap();
+    let mut bench = bench.reopen();
+    let late = begun + Span::secs(999);
+    assert_eq!(bench.store.prune_kept(late, 9).unwrap(), []);
+    let gone = bench.store.prune_kept(late + Span::secs(2), 9).unwrap();
+    assert_eq!(gone, [run_id(1)], "its key is free by itself");
+    bench.one(Command::Report { run: run_id(2) }).unwrap();
+    let gone = bench.store.prune_kept(late + Span::secs(2), 9).unwrap();
+    assert_eq!(gone, [run_id(2)], "somebody has put it aside");
+}
+
 pub fn a_function_has_its_own_delays(make: &dyn Fn() -> Fixture) {
     // RQ-38, A48, A57
     let mut bench = Bench::new(make);
@@ -218,27 +250,72 @@ pub fn a_function_has_its_own_delays(make: &dyn Fn() -> Fixture) {
 
 pub fn what_is_set_about_queues_is_kept(make: &dyn Fn() -> Fixture) {
     let bench = Bench::new(make);
-    let paused = QueueRow {
-        name: "mail".into(),
-        paused: Some((bench.now, "ann: maintenance".into())),
-        runner: None,
-    };
-    let routed = QueueRow {
-        name: "a.b".into(),
-        paused: None,
-        runner: Some("python".into()),
-    };
-    bench.reader.put_queue(&paused).unwrap();
-    bench.reader.put_queue(&routed).unwrap();
+    let (mail, other) = ("mail".into(), "a.b".into());
+    let first = (bench.now, "ann: maintenance".into());
+    let second = (bench.now + Span::secs(1), "bob".into());
+    let reader = &bench.reader;
+    reader.pause_queue(&mail, Some(&first)).unwrap();
+    reader.pause_queue(&mail, Some(&second)).unwrap();
+    reader.route_queue(&other, Some(&"python".into())).unwrap();
     let bench = bench.reopen();
-    assert_eq!(
-        bench.reader.queues().unwrap(),
-        [routed.clone(), paused.clone()]
-    );
-    let resumed = QueueRow {
-        paused: None,
-        ..paused
+    let row = |name: &Text, paused, runner: Option<&str>| QueueRow {
+        name: name.clone(),
+        paused,
+        runner: runner.map(Into::into),
     };
-    bench.reader.put_queue(&resumed).unwrap();
-    assert_eq!(bench.reader.queues().unwrap(), [routed]);
+    let routed = row(&other, None, Some("python"));
+    // Who came first has paused it.
+    let paused = row(&mail, Some(first.clone()), None);
+    let reader = &bench.reader;
+    assert_eq!(reader.queues().unwrap(), [routed.clone(), paused]);
+    // One leaves the other as it is.
+    reader.route_queue(&mail, Some(&"rust".into())).unwrap();
+    reader.pause_queue(&other, Some(&second)).unwrap();
+    let both = [
+        row(&other, Some(second), Some("python")),
+        row(&mail, Some(first), Some("rust")),
+    ];
+    assert_eq!(reader.queues().unwrap(), both);
+    reader.pause_queue(&other, None).unwrap();
+    reader.pause_queue(&mail, None).unwrap();
+    let both = [routed.clone(), row(&mail, None, Some("rust"))];
+    assert_eq!(reader.queues().unwrap(), both);
+    reader.route_queue(&mail, None).unwrap();
+    assert_eq!(
+        reader.queues().unwrap(),
+        [routed],
+        "a plain one is forgotten"
+    );
+    reader.pause_queue(&mail, None).unwrap();
+    assert_eq!(reader.queues().unwrap().len(), 1);
+}
+
+pub fn a_pause_and_a_route_at_once_are_both_kept(make: &dyn Fn() -> Fixture) {
+    let bench = Bench::new(make);
+    for n in 0..40 {
+        let name: Text = format!("q{n}").into();
+        let paused = (bench.now, "ann".into());
+        let reader = &bench.reader;
+        if n % 2 == 1 {
+            // Also where there is something that goes at the same time.
+            reader.pause_queue(&name, Some(&paused)).unwrap();
+        }
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                start.wait();
+                let said = (n % 2 == 0).then_some(&paused);
+                reader.pause_queue(&name, said).unwrap();
+            });
+            scope.spawn(|| {
+                start.wait();
+                reader.route_queue(&name, Some(&"rust".into())).unwrap();
+            });
+        });
+        let rows = reader.queues().unwrap();
+        let row = rows.iter().find(|row| row.name == name);
+        let row = row.unwrap_or_else(|| panic!("{name} is lost"));
+        assert_eq!(row.runner.as_deref(), Some("rust"), "{row:?}");
+        assert_eq!(row.paused.is_some(), n % 2 == 0, "{row:?}");
+    }
 }

@@ -7,11 +7,13 @@ pub mod durability;
 pub mod faulty;
 pub mod forges;
 pub mod functions;
+pub mod groups;
 pub mod history;
 pub mod queue;
 pub mod races;
 pub mod random;
 pub mod reading;
+pub mod reruns;
 pub mod results;
 pub mod secrets;
 pub mod time;
@@ -69,6 +71,17 @@ macro_rules! conformance {
                 pruning_removes_whole_runs
                 runs_that_still_have_work_are_not_pruned
             }
+            groups {
+                runs_of_a_group_go_one_after_the_other
+                jobs_of_a_group_go_one_after_the_other
+                a_newer_run_ends_the_older_ones_of_its_group
+                one_batch_gives_a_turn_once
+                what_a_plan_says_about_its_run_is_stored
+            }
+            reruns {
+                reruns_are_found_from_the_run_they_repeat
+                kept_jobs_have_ended_and_say_whose_result_they_have
+            }
             queue {
                 attempts_come_in_queue_order
                 only_fit_attempts_are_claimed
@@ -122,7 +135,9 @@ macro_rules! conformance {
                 a_function_that_nobody_has_fails_at_once
                 a_run_that_says_how_long_it_is_kept_goes_then
                 a_function_has_its_own_delays
+                a_time_to_keep_ends_no_dead_letter_and_frees_no_key
                 what_is_set_about_queues_is_kept
+                a_pause_and_a_route_at_once_are_both_kept
             }
             forges {
                 repositories_are_kept_replaced_and_removed

@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delta_core::bound::attempt_due_at;
 use delta_core::command::{LeaseProof, NewJob, NewRun, Status};
+use delta_core::group::{self, Members};
+use delta_core::run::RunSettings;
 use delta_core::{
-    AttemptId, AttemptState, Cause, Command, Context, Lease, Millis, RunId, RunState, Span, Stop,
-    Text, Want, World, decide,
+    AttemptId, AttemptState, Cause, Command, Concurrency, Context, Digest, Lease, Millis, RunId,
+    RunState, Span, Stop, Text, Want, World, decide,
 };
 use delta_store::drive::Answer;
 use delta_store::memory::Fault;
@@ -114,6 +116,7 @@ impl Player {
                     model.holders.insert((principal, runner), None);
                 }
                 Want::LiveJobs(run) => drop(model.whole.insert(run)),
+                Want::Group(key) => model.put_group(key, Members::new()),
             }
         }
     }
@@ -154,6 +157,10 @@ impl Player {
             3 => Command::Plan {
                 run,
                 jobs: plan(rng),
+                settings: Some(RunSettings {
+                    fail_fast: rng.below(2) == 0,
+                    ..header().settings()
+                }),
             },
             4 => Command::FailPlan {
                 run,
@@ -212,6 +219,7 @@ impl Player {
         if rng.chance(0.2) {
             header.idempotency = Some((digest(rng.below(4)), digest(rng.below(2))));
         }
+        header.concurrency = some_group(rng, 10);
         let jobs = rng.chance(0.8).then(|| plan(rng));
         self.runs.push(run_id(n));
         let id = run_id(n);
@@ -279,6 +287,7 @@ impl Player {
             .map(|due| match due {
                 Due::Run(run) => Command::RunDue { run },
                 Due::Attempt(attempt) => Command::AttemptDue { attempt },
+                Due::Turn(member) => Command::TakeTurn { member },
             })
             .collect();
         self.apply(bench, &commands);
@@ -295,11 +304,31 @@ impl Player {
         let expected: BTreeSet<Due> = attempts
             .map(|attempt| Due::Attempt(attempt.id))
             .chain(runs.map(|run| Due::Run(run.id)))
+            .chain(self.turns())
             .collect();
         let found = bench.store.due(now, 100_000).unwrap();
         let found: BTreeSet<Due> = found.into_iter().collect();
         assert_eq!(found, expected);
         found
+    }
+
+    /// Members of groups about which something is to be done.
+    fn turns(&self) -> Vec<Due> {
+        let mut groups: BTreeMap<Digest, Members> = BTreeMap::new();
+        let runs = self.model.runs.values().flatten();
+        let runs = runs.map(|run| (run.header.concurrency.clone(), run.member()));
+        let jobs = self.model.jobs.values().flatten();
+        let jobs = jobs.map(|job| (job.policy.concurrency.clone(), job.member()));
+        for (group, member) in runs.chain(jobs) {
+            if let (Some(group), Some(member)) = (group, member) {
+                groups
+                    .entry(group.key)
+                    .or_default()
+                    .insert(member.id, member);
+            }
+        }
+        let due = groups.values().flat_map(|it| group::due(it, usize::MAX));
+        due.map(Due::Turn).collect()
     }
 
     fn compare(&self, bench: &mut Bench) {
@@ -378,6 +407,16 @@ impl Player {
     }
 }
 
+/// One of two groups, for one in five. Groups of runs and of jobs are never the same.
+fn some_group(rng: &mut Rng, of: u64) -> Option<Concurrency> {
+    let (n, cancel_older) = (of + rng.below(2), rng.chance(0.3));
+    rng.chance(0.2).then(|| Concurrency {
+        group: format!("g{n}").into(),
+        key: digest(n),
+        cancel_older,
+    })
+}
+
 fn plan(rng: &mut Rng) -> Vec<NewJob> {
     let count = rng.below(5) as u32;
     let job = |n: u32, rng: &mut Rng| {
@@ -387,6 +426,7 @@ fn plan(rng: &mut Rng) -> Vec<NewJob> {
         policy.once = rng.chance(0.1);
         policy.priority = rng.below(3) as i32 - 1;
         policy.max_attempts = 1 + rng.below(3) as u32;
+        policy.concurrency = some_group(rng, 20);
         new_job(&format!("j{n}"), policy)
     };
     (1..=count).map(|n| job(n, rng)).collect()

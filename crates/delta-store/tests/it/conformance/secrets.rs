@@ -1,15 +1,17 @@
 //! Secrets: rows outside any batch, found by what they are good for.
 
 use delta_core::{Millis, Text};
-use delta_store::secrets::{SecretAbout, SecretId, SecretRow};
+use delta_store::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow};
 
 use super::Fixture;
 use super::bench::Bench;
 
 fn id(name: &str, repository: &str, environment: &str) -> SecretId {
+    let (repository, branch) = repository.split_once('@').unwrap_or((repository, ""));
     SecretId {
         name: name.into(),
         repository: repository.into(),
+        branch: branch.into(),
         environment: environment.into(),
     }
 }
@@ -63,6 +65,7 @@ pub fn secrets_are_found_by_what_they_are_good_for(make: &dyn Fn() -> Fixture) {
         id("A", "", "production"),
         id("A", "r1", ""),
         id("A", "r1", "production"),
+        id("A", "r1@main", ""),
         id("A", "r2", ""),
         id("B", "r1", "staging"),
         id("C", "", ""),
@@ -75,14 +78,23 @@ pub fn secrets_are_found_by_what_they_are_good_for(make: &dyn Fn() -> Fixture) {
     assert_eq!(listed, all, "in order");
     let names: Vec<Text> = vec!["A".into(), "B".into(), "D".into()];
     let found = |repository: &str, environment: &str| {
-        let rows = bench.reader.secrets_for(&names, repository, environment);
+        let (repository, branch) = repository.split_once('@').unwrap_or((repository, ""));
+        let place = SecretPlace {
+            repository,
+            branch,
+            environment,
+        };
+        let rows = bench.reader.secrets_for(&names, place);
         let mut ids: Vec<SecretId> = rows.unwrap().into_iter().map(|it| it.about.id).collect();
         ids.sort();
         ids
     };
     assert_eq!(found("r1", "production"), all[..4]);
     assert_eq!(found("r1", ""), [all[0].clone(), all[2].clone()]);
-    assert_eq!(found("r1", "staging"), [0, 2, 5].map(|n| all[n].clone()));
+    assert_eq!(found("r1", "staging"), [0, 2, 6].map(|n| all[n].clone()));
+    assert_eq!(found("r1@main", "production"), all[..5]);
+    assert_eq!(found("r1@main", ""), [0, 2, 4].map(|n| all[n].clone()));
+    assert_eq!(found("r1@other", "production"), all[..4]);
     assert_eq!(found("", "production"), all[..2]);
     assert_eq!(found("r9", ""), all[..1]);
 }

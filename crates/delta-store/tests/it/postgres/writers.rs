@@ -8,7 +8,8 @@ use std::thread;
 use delta_core::command::{NewRun, Status};
 use delta_core::lease::epoch;
 use delta_core::{
-    AttemptId, AttemptState, Command, Context, LeaseState, Reply, RunId, Settings, Want, World,
+    AttemptId, AttemptState, Command, Concurrency, Context, LeaseState, Reply, RunId, Settings,
+    Want, World,
 };
 use delta_store::drive::{self, LeaseAsk};
 use delta_store::postgres::PgStore;
@@ -29,6 +30,47 @@ pub fn create(n: u64, key: &str) -> Command {
         header: header(),
         jobs: Some(vec![new_job("job", policy(key))]),
     }))
+}
+
+#[test]
+fn two_writers_give_a_turn_once() {
+    let database = fresh_database().expect("a database");
+    let (mut first, reader) = open(&database.url);
+    for n in 1..=8 {
+        let mut job = new_job("deploy", policy("linux"));
+        job.policy.concurrency = Some(Concurrency {
+            group: "production".into(),
+            key: digest(5),
+            cancel_older: false,
+        });
+        apply(
+            &mut first,
+            Command::CreateRun(Box::new(NewRun {
+                id: run_id(n),
+                header: header(),
+                jobs: Some(vec![job]),
+            })),
+        );
+    }
+    let (second, _) = open(&database.url);
+    let together = Barrier::new(2);
+    thread::scope(|scope| {
+        for mut store in [first, second] {
+            let together = &together;
+            scope.spawn(move || {
+                together.wait();
+                for n in 1..=8 {
+                    let member = run_id(n).job(1);
+                    apply(&mut store, Command::TakeTurn { member });
+                }
+            });
+        }
+    });
+    let members = reader.group(&digest(5)).expect("the store answers");
+    let taken: Vec<_> = members.values().filter(|it| it.taken).collect();
+    assert_eq!(members.len(), 8);
+    assert_eq!(taken.len(), 1, "{taken:?}");
+    assert_eq!(taken[0].id, run_id(1).job(1), "the oldest first");
 }
 
 pub fn apply(store: &mut dyn Store, command: Command) -> Reply {

@@ -1,0 +1,485 @@
+//! How all jobs of a run stand, as the lines of a screen: those that run first, those that are over
+//! folded into a count, failures kept with their cause and their last lines.
+//!
+//! Pure: it is told what happens and what time it is, and knows neither a terminal nor a clock.
+//! Never more lines than there is room for, and none longer than the screen is wide.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use delta_wire::api::JobSummary;
+use delta_wire::states::JobState;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use crate::clean::{self, Colours};
+use crate::terminal::Tone;
+use crate::{moment, words};
+
+/// Last lines of a job that are kept: what a summary shows of a failure.
+pub const KEPT_LINES: usize = 40;
+
+/// Characters of a line that are kept: a job may print a megabyte without a line break.
+const KEPT_CHARACTERS: usize = 400;
+
+/// Last lines under a failure while others still run.
+const SHOWN_LINES: usize = 3;
+
+/// Characters of a job's name in the live lines. What is cut is in the summary.
+const NAME_COLUMN: usize = 32;
+
+/// Columns of a step in front of the last line that it printed.
+const STEP_COLUMN: usize = 18;
+
+/// Room for lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    pub rows: usize,
+    pub columns: usize,
+}
+
+impl Size {
+    /// What a board may take of a terminal of so many rows and columns. A line that is full, or a
+    /// row below the last, would make some terminals scroll.
+    pub fn of_screen((rows, columns): (u16, u16)) -> Size {
+        Size {
+            rows: usize::from(rows).saturating_sub(1).max(1),
+            columns: usize::from(columns).saturating_sub(1).max(1),
+        }
+    }
+}
+
+/// One line of the screen and what it means.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    pub tone: Option<Tone>,
+    pub text: String,
+}
+
+/// All jobs of one run.
+pub struct Board {
+    began: Instant,
+    total: usize,
+    /// In the order in which they began.
+    running: Vec<Running>,
+    /// Of jobs that run, or ran and failed.
+    last_lines: HashMap<String, VecDeque<String>>,
+    /// In the order in which they failed.
+    failed: Vec<Failed>,
+    ended: HashMap<String, JobState>,
+}
+
+struct Running {
+    name: String,
+    attempt: u32,
+    since: Instant,
+    step: String,
+}
+
+/// A job that came to a bad end.
+#[derive(Debug, Clone)]
+pub struct Failed {
+    pub name: String,
+    pub tone: Tone,
+    /// Its state, how long it took, and the cause.
+    pub said: String,
+}
+
+impl Board {
+    pub fn new(total: usize, now: Instant) -> Board {
+        Board {
+            began: now,
+            total,
+            running: Vec::new(),
+            last_lines: HashMap::new(),
+            failed: Vec::new(),
+            ended: HashMap::new(),
+        }
+    }
+
+    pub fn started(&mut self, name: &str, attempt: u32, now: Instant) {
+        self.running.retain(|it| it.name != name);
+        self.last_lines.remove(name);
+        self.running.push(Running {
+            name: name.to_owned(),
+            attempt,
+            since: now,
+            step: String::new(),
+        });
+    }
+
+    pub fn step(&mut self, name: &str, text: &str) {
+        if let Some(it) = self.running.iter_mut().find(|it| it.name == name) {
+            it.step = cut(text, KEPT_CHARACTERS);
+        }
+    }
+
+    pub fn output(&mut self, name: &str, line: &[u8]) {
+        let text = clean::log_line(line, Colours::Dropped);
+        if text.trim().is_empty() {
+            return;
+        }
+        let lines = self.last_lines.entry(name.to_owned()).or_default();
+        if lines.len() >= KEPT_LINES {
+            lines.pop_front();
+        }
+        lines.push_back(cut(text.trim_end(), KEPT_CHARACTERS));
+    }
+
+    /// The work ended; what became of the job is told by [`Board::resolved`]. How long it took.
+    pub fn stopped(&mut self, name: &str, now: Instant) -> Option<Duration> {
+        let at = self.running.iter().position(|it| it.name == name)?;
+        Some(now - self.running.remove(at).since)
+    }
+
+    /// The job is over.
+    pub fn resolved(&mut self, job: &JobSummary) {
+        let name = clean::text(&job.name);
+        self.running.retain(|it| it.name != name);
+        if self.ended.insert(name.clone(), job.state).is_some() {
+            return;
+        }
+        match job.state {
+            JobState::Succeeded => drop(self.last_lines.remove(&name)),
+            // One that never began because of another has nothing to say but that it did not.
+            _ if job.attempts == 0 && is_stopped(job) => {}
+            _ => self.failed.push(Failed {
+                tone: words::job_tone(job.state, job.required),
+                said: ended(job),
+                name,
+            }),
+        }
+    }
+
+    pub fn last_lines(&self, name: &str) -> impl Iterator<Item = &str> {
+        let lines = self.last_lines.get(name).into_iter().flatten();
+        lines.map(String::as_str)
+    }
+
+    /// The screen. At most `size.rows` lines of at most `size.columns` characters.
+    pub fn render(&self, size: Size, now: Instant) -> Vec<Line> {
+        let room = size.rows.saturating_sub(1);
+        let wanted = self.failed.len() * (1 + SHOWN_LINES);
+        // Failures may take what those that run leave, and half of it in any case.
+        let for_running = self
+            .running
+            .len()
+            .min(room.saturating_sub(wanted.min(room / 2)));
+        let mut lines = self.running_lines(for_running, now);
+        lines.push(Line {
+            tone: Some(Tone::Strong),
+            text: self.counts(now),
+        });
+        let left = size.rows.saturating_sub(lines.len());
+        lines.extend(self.failure_lines(left));
+        lines.truncate(size.rows);
+        for line in &mut lines {
+            line.text = cut(&line.text, size.columns);
+        }
+        lines
+    }
+
+    fn running_lines(&self, room: usize, now: Instant) -> Vec<Line> {
+        // Those that began first are the ones that somebody waits for.
+        let shown = match self.running.len() > room {
+            true => room.saturating_sub(1),
+            false => room,
+        };
+        let names = self.running.iter().take(shown);
+        let column = names.clone().map(|it| it.name.width()).max();
+        let column = column.unwrap_or(0).min(NAME_COLUMN);
+        let mut lines: Vec<Line> = names.map(|it| self.running_line(it, column, now)).collect();
+        let more = self.running.len() - shown;
+        if more > 0 && room > 0 {
+            lines.push(Line {
+                tone: Some(Tone::Quiet),
+                text: format!("  … {more} more running"),
+            });
+        }
+        lines
+    }
+
+    fn running_line(&self, job: &Running, column: usize, now: Instant) -> Line {
+        let name = cut(&job.name, column);
+        let blanks = " ".repeat(column - name.width());
+        let took = moment::short(now.saturating_duration_since(job.since));
+        let mut text = format!("● {name}{blanks}  {took:>6}");
+        if job.attempt > 1 {
+            text.push_str(&format!("  attempt {}", job.attempt));
+        }
+        let last = self.last_lines.get(&job.name).and_then(VecDeque::back);
+        if !job.step.is_empty() {
+            // What it does now is in the last line; the step only has to be known again.
+            let room = last.map_or(KEPT_CHARACTERS, |_| STEP_COLUMN);
+            text.push_str(&format!("  $ {}", cut(&job.step, room)));
+        }
+        if let Some(last) = last {
+            text.push_str(&format!("  | {last}"));
+        }
+        Line {
+            tone: Some(Tone::Busy),
+            text,
+        }
+    }
+
+    /// `12 of 50 done: 10 succeeded, 2 failed; 4 running, 34 waiting; 14s`
+    fn counts(&self, now: Instant) -> String {
+        let of = |state| self.ended.values().filter(|it| **it == state).count();
+        let ended = [
+            (of(JobState::Succeeded), "succeeded"),
+            (of(JobState::Failed), "failed"),
+            (of(JobState::Canceled), "canceled"),
+        ];
+        let ended = ended.iter().filter(|(count, _)| *count > 0);
+        let ended: Vec<String> = ended
+            .map(|(count, word)| format!("{count} {word}"))
+            .collect();
+        let (done, running) = (self.ended.len(), self.running.len());
+        let mut text = format!("{done} of {} done", self.total);
+        if !ended.is_empty() {
+            text.push_str(&format!(": {}", ended.join(", ")));
+        }
+        let waiting = self.total.saturating_sub(done + running);
+        text.push_str(&format!("; {running} running, {waiting} waiting; "));
+        text.push_str(&moment::short(now.saturating_duration_since(self.began)));
+        text
+    }
+
+    /// The newest failures, as many as there is room for, each with as many last lines.
+    fn failure_lines(&self, room: usize) -> Vec<Line> {
+        if self.failed.is_empty() || room == 0 {
+            return Vec::new();
+        }
+        let count = self.failed.len();
+        let shown = if count > room { room - 1 } else { count };
+        let below = (room - shown.max(1)).checked_div(shown).unwrap_or(0);
+        let below = below.min(SHOWN_LINES);
+        let mut lines = Vec::new();
+        for failed in &self.failed[count - shown..] {
+            lines.push(Line {
+                tone: Some(failed.tone),
+                text: format!("✗ {}  {}", failed.name, failed.said),
+            });
+            let kept = self.last_lines.get(&failed.name);
+            let kept = kept.into_iter().flatten();
+            let skip = kept.clone().count().saturating_sub(below);
+            lines.extend(kept.skip(skip).map(|line| Line {
+                tone: Some(Tone::Quiet),
+                text: format!("    | {line}"),
+            }));
+        }
+        if count > shown {
+            let more = count - shown;
+            lines.push(Line {
+                tone: Some(Tone::Bad),
+                text: format!("✗ {more} more failed; all of them are in the summary"),
+            });
+        }
+        lines
+    }
+}
+
+/// How a job ended: `FAILED in 2.1s (user_exit)`.
+pub fn ended(job: &JobSummary) -> String {
+    let mut text = job.state.as_str().to_owned();
+    if let (Some(from), Some(to)) = (job.started_at, job.ended_at) {
+        text.push_str(&format!(" in {}", moment::short(moment::between(from, to))));
+    }
+    let note = words::note(job);
+    if !note.is_empty() {
+        text.push_str(&format!(" ({note})"));
+    }
+    text
+}
+
+/// Something else kept it from running.
+fn is_stopped(job: &JobSummary) -> bool {
+    job.state == JobState::Canceled || job.cause.as_deref() == Some("dependency_failed")
+}
+
+/// At most so many columns, the last of them an ellipsis where something is missing. Some letters
+/// take two columns; counted as one, a line of them would be broken into two by the terminal.
+fn cut(text: &str, most: usize) -> String {
+    if text.width() <= most {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut taken = 1;
+    for c in text.chars() {
+        taken += c.width().unwrap_or(0);
+        if taken > most {
+            break;
+        }
+        kept.push(c);
+    }
+    if most > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use delta_wire::Millis;
+
+    use super::*;
+
+    const SCREEN: Size = Size {
+        rows: 23,
+        columns: 80,
+    };
+
+    fn name(n: usize) -> String {
+        format!("unit (n={n}, profile=release, os=linux)")
+    }
+
+    fn over(n: usize, state: JobState) -> JobSummary {
+        JobSummary {
+            job_id: format!("job_{n}"),
+            name: name(n),
+            state,
+            required: true,
+            attempts: 1,
+            cause: (state == JobState::Failed).then(|| "user_exit".to_owned()),
+            kept_from: None,
+            started_at: Some(Millis(0)),
+            ended_at: Some(Millis(2_100)),
+        }
+    }
+
+    /// Fifty jobs, of which so many run, failed and succeeded, in this order.
+    fn fifty(running: usize, failed: usize, succeeded: usize) -> (Board, Instant) {
+        let now = Instant::now();
+        let mut board = Board::new(50, now);
+        for n in 0..running + failed + succeeded {
+            board.started(&name(n), 1, now);
+            board.step(
+                &name(n),
+                "cargo nextest run --all-features --profile ci --locked",
+            );
+            for line in 0..60 {
+                board.output(
+                    &name(n),
+                    format!("line {line} of {n} {}", "x".repeat(200)).as_bytes(),
+                );
+            }
+        }
+        for n in running..running + failed {
+            board.resolved(&over(n, JobState::Failed));
+        }
+        for n in running + failed..running + failed + succeeded {
+            board.resolved(&over(n, JobState::Succeeded));
+        }
+        (board, now + Duration::from_secs(14))
+    }
+
+    fn shown((board, now): &(Board, Instant), size: Size) -> Vec<String> {
+        let lines = board.render(size, *now);
+        lines.into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn fifty_jobs_fit_on_every_screen_however_they_stand() {
+        for (running, failed, succeeded) in [
+            (0, 0, 0),
+            (4, 0, 30),
+            (50, 0, 0),
+            (0, 50, 0),
+            (25, 25, 0),
+            (16, 3, 31),
+        ] {
+            let board = fifty(running, failed, succeeded);
+            for rows in [1, 2, 3, 5, 23, 60] {
+                for columns in [10, 80, 200] {
+                    let lines = shown(&board, Size { rows, columns });
+                    assert!(!lines.is_empty() && lines.len() <= rows, "{lines:#?}");
+                    assert!(lines.iter().all(|it| it.width() <= columns), "{lines:#?}");
+                    assert!(lines.iter().any(|it| it.contains("of 50")), "{lines:#?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn those_that_run_come_first_then_the_count_then_failures() {
+        let lines = shown(&fifty(4, 2, 10), SCREEN);
+        assert!(
+            lines[..4].iter().all(|it| it.starts_with("● ")),
+            "{lines:#?}"
+        );
+        assert!(
+            lines[0].contains("   14s  $ cargo nextest run…  | line 59"),
+            "{lines:#?}"
+        );
+        assert_eq!(
+            lines[4],
+            "12 of 50 done: 10 succeeded, 2 failed; 4 running, 34 waiting; 14s"
+        );
+        assert!(lines[5].starts_with("✗ unit (n=4"), "{lines:#?}");
+        assert!(
+            lines[5].ends_with("FAILED in 2.1s (user_exit)"),
+            "{lines:#?}"
+        );
+        let below: Vec<&str> = lines[6..9].iter().map(|it| &it[..18]).collect();
+        assert_eq!(
+            below,
+            [
+                "    | line 57 of 4",
+                "    | line 58 of 4",
+                "    | line 59 of 4"
+            ]
+        );
+        assert_eq!(lines.len(), 13, "{lines:#?}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let lines = shown(&fifty(40, 10, 0), SCREEN);
+        assert!(
+            lines.iter().any(|it| it == "  … 30 more running"),
+            "{lines:#?}"
+        );
+        let lines = shown(&fifty(2, 48, 0), SCREEN);
+        assert!(lines[0].starts_with("● ") && lines[1].starts_with("● "));
+        assert!(
+            lines.last().unwrap().starts_with("✗ 29 more failed"),
+            "{lines:#?}"
+        );
+    }
+
+    #[test]
+    fn a_job_that_another_kept_from_running_is_only_counted() {
+        let (mut board, now) = fifty(0, 1, 0);
+        let dropped = JobSummary {
+            attempts: 0,
+            cause: Some("dependency_failed".to_owned()),
+            ..over(7, JobState::Canceled)
+        };
+        board.resolved(&dropped);
+        let lines = shown(&(board, now), SCREEN);
+        assert_eq!(lines.len(), 5, "{lines:#?}");
+        assert!(lines[0].contains("1 failed, 1 canceled"), "{lines:#?}");
+    }
+
+    #[test]
+    fn what_a_job_prints_stays_bounded_and_cannot_steer() {
+        let now = Instant::now();
+        let mut board = Board::new(1, now);
+        board.started("a", 2, now);
+        for _ in 0..1_000 {
+            board.output("a", &[b'y'; 16_000]);
+        }
+        board.output("a", "漢字\u{1b}[2J漢字漢字漢字".as_bytes());
+        let kept: Vec<&str> = board.last_lines("a").collect();
+        assert_eq!(kept.len(), KEPT_LINES);
+        assert!(kept.iter().all(|it| it.chars().count() <= KEPT_CHARACTERS));
+        let lines = shown(
+            &(board, now),
+            Size {
+                rows: 5,
+                columns: 30,
+            },
+        );
+        assert!(lines[0].contains("attempt 2"), "{lines:#?}");
+        assert!(!lines[0].contains('\u{1b}') && lines[0].width() <= 30);
+    }
+}

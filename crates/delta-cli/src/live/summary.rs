@@ -1,0 +1,123 @@
+//! The end of a run for people: failures first, each with its cause and the last lines that it
+//! printed, then all jobs in a table, then the outcome.
+
+use delta_wire::api::{JobSummary, RunView};
+use delta_wire::states::{JobState, RunOutcome};
+
+use super::board::ended;
+use super::screen::Screen;
+use crate::cmd::show::{self, Columns};
+use crate::terminal::{self, Terminal, Tone};
+use crate::{clean, moment, words};
+
+/// Failures of which the last lines are shown; those of the others are in the history.
+const MAX_SHOWN: usize = 10;
+
+/// Lines that all failures together may have on a terminal: what is above scrolls away.
+const MAX_LINES: usize = 60;
+
+/// Prints it to stdout.
+pub fn show(view: &RunView, screen: &Screen, terminal: &Terminal) {
+    if terminal.json {
+        return terminal.value(view);
+    }
+    terminal.data("");
+    let jobs = ordered(&view.jobs);
+    if screen.folded() {
+        show_failures(&jobs, screen, terminal);
+    }
+    let folded = screen.folded() && jobs.len() + 4 > usize::from(terminal::size().0);
+    let in_table = jobs.iter().filter(|it| !folded || !went_well(it));
+    let in_table: Vec<&JobSummary> = in_table.copied().collect();
+    let columns = match screen.folded() {
+        true => Columns::Narrow,
+        false => Columns::All,
+    };
+    if !in_table.is_empty() {
+        for line in show::table_of(&in_table, columns, terminal) {
+            terminal.data(&line);
+        }
+    }
+    if in_table.len() < jobs.len() {
+        let count = (jobs.len() - in_table.len()) as u64;
+        let line = format!("and {} that succeeded", words::count(count, "job"));
+        terminal.data(&terminal.paint_out(Tone::Quiet, &line));
+    }
+    let (word, tone) = match view.summary.outcome {
+        Some(outcome) => (outcome.as_str(), words::outcome_tone(outcome)),
+        None => (RunOutcome::Canceled.as_str(), Tone::Warn),
+    };
+    let summary = &view.summary;
+    let took = moment::taken(summary.started_at, summary.ended_at, moment::now());
+    let (id, word) = (clean::text(&summary.run_id), terminal.paint_out(tone, word));
+    terminal.data(&format!("{id}: {word} in {took}"));
+}
+
+fn show_failures(jobs: &[&JobSummary], screen: &Screen, terminal: &Terminal) {
+    let failed = jobs
+        .iter()
+        .filter(|it| it.state == JobState::Failed && it.attempts > 0);
+    let failed: Vec<&&JobSummary> = failed.take(MAX_SHOWN).collect();
+    let each = MAX_LINES.checked_div(failed.len()).unwrap_or(0);
+    for job in failed {
+        let name = clean::text(&job.name);
+        let tone = words::job_tone(job.state, job.required);
+        let said = terminal.paint_out(tone, &ended(job));
+        terminal.data(&format!(
+            "{}  {said}",
+            terminal.paint_out(Tone::Strong, &name)
+        ));
+        let lines = screen.last_lines(&name);
+        for line in &lines[lines.len().saturating_sub(each)..] {
+            let mark = terminal.paint_out(Tone::Quiet, "|");
+            terminal.data(&format!("  {mark} {line}"));
+        }
+        terminal.data("");
+    }
+}
+
+fn went_well(job: &JobSummary) -> bool {
+    job.state == JobState::Succeeded
+}
+
+/// Failures that count, failures that do not, what was stopped, and the rest; each in file order.
+fn ordered(jobs: &[JobSummary]) -> Vec<&JobSummary> {
+    let mut all: Vec<&JobSummary> = jobs.iter().collect();
+    all.sort_by_key(|job| match job.state {
+        JobState::Failed if job.required && job.attempts > 0 => 0,
+        JobState::Failed if job.required => 1,
+        JobState::Failed => 2,
+        JobState::Succeeded => 4,
+        _ => 3,
+    });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_come_first() {
+        let job = |name: &str, state, required, attempts| JobSummary {
+            job_id: String::new(),
+            name: name.to_owned(),
+            state,
+            required,
+            attempts,
+            cause: None,
+            kept_from: None,
+            started_at: None,
+            ended_at: None,
+        };
+        let jobs = [
+            job("good", JobState::Succeeded, true, 1),
+            job("stopped", JobState::Canceled, true, 0),
+            job("allowed", JobState::Failed, false, 1),
+            job("bad", JobState::Failed, true, 3),
+            job("fine", JobState::Succeeded, true, 1),
+        ];
+        let names: Vec<&str> = ordered(&jobs).iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(names, ["bad", "allowed", "stopped", "good", "fine"]);
+    }
+}

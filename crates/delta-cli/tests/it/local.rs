@@ -1,0 +1,253 @@
+//! `delta-ci run` in a checkout: what it works on, which jobs of the plan it takes, and what it
+//! says when there is none of that name.
+
+use std::process::Command;
+
+use crate::support::{Place, Ran, git};
+
+/// A checkout of `topic`, one commit away from nothing, with this pipeline file.
+fn checkout(pipeline: &str) -> Place {
+    let place = Place::new();
+    place.write(".delta-ci.yaml", pipeline);
+    place.write("committed", "one\n");
+    git(place.path(), &["init", "-q", "-b", "main"]);
+    git(place.path(), &["add", "-A"]);
+    git(place.path(), &["commit", "-q", "-m", "one"]);
+    git(place.path(), &["checkout", "-q", "-b", "topic"]);
+    place
+}
+
+/// The names of the jobs that ran.
+fn jobs(ran: &Ran) -> Vec<String> {
+    let view = ran.json();
+    let jobs = view["jobs"].as_array().cloned().unwrap_or_default();
+    let name = |job: &serde_json::Value| job["name"].as_str().unwrap_or_default().to_owned();
+    jobs.iter().map(name).collect()
+}
+
+const CONDITIONS: &str = "\
+on: { push: { branches: [main] }, manual: { inputs: { level: { default: low } } } }
+jobs:
+  always: { steps: ['true'] }
+  src: { if: 'changed(\"src/**\")', steps: ['true'] }
+  docs: { if: 'changed(\"docs/**\")', steps: ['true'] }
+  deploy: { if: 'branch == \"main\" && event == \"push\"', steps: ['true'] }
+  tagged: { if: 'tag =~ \"v*\"', steps: ['true'] }
+  level: { if: 'inputs.level == \"high\"', steps: ['test \"$INPUT_LEVEL\" = high'] }
+";
+
+#[test]
+fn the_tree_is_worked_on_as_it_is_committed_or_not() {
+    let step = "test \"$(cat committed)\" = two && test -f new && ! test -e ignored && touch made";
+    let place = checkout(&format!("jobs:\n  a:\n    steps: ['{step}']\n"));
+    place.write("committed", "two\n");
+    place.write("new", "");
+    place.write(".gitignore", "ignored\n");
+    place.write("ignored", "");
+    place.say("run").expect(0);
+    assert!(!place.path().join("made").exists(), "a copy was worked on");
+}
+
+#[test]
+fn conditions_and_changed_files_mean_what_they_mean_on_a_server() {
+    let place = checkout(CONDITIONS);
+    std::fs::create_dir(place.path().join("src")).unwrap();
+    place.write("src/new.rs", "");
+    let ran = place.say("--json run").expect(0);
+    assert_eq!(jobs(&ran), ["always", "src"]);
+    let ran = place.say("--json run --all").expect(0);
+    assert_eq!(jobs(&ran), ["always", "src", "docs"]);
+    let ran = place.say("--json run --event push --branch main").expect(0);
+    assert_eq!(jobs(&ran), ["always", "src", "deploy"]);
+    let ran = place.say("--json run --tag v1").expect(0);
+    assert_eq!(ran.json()["cause"], "NOTHING_TO_RUN", "no run on tags");
+    let ran = place.say("--json run --event manual --tag v1").expect(0);
+    assert_eq!(jobs(&ran), ["always", "src", "tagged"]);
+    let ran = place.say("--json run --input level=high").expect(0);
+    assert_eq!(jobs(&ran), ["always", "src", "level"]);
+    let ran = place.say("run").expect(0);
+    let said = "4 jobs left out; delta-ci plan says why";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+}
+
+#[test]
+fn what_cannot_be_meant_names_the_field_and_the_fix() {
+    let place = checkout(CONDITIONS);
+    for (line, exit, words) in [
+        ("run --job doc", 5, "did you mean `docs`?"),
+        ("run --job deploy", 8, "branch is `topic`"),
+        ("run --from deploy", 8, "--event, --branch"),
+        ("run --input levle=x", 2, "did you mean `level`?"),
+        ("run --input level", 2, "write --input NAME=VALUE"),
+        ("run --event psh", 2, "did you mean `push`?"),
+        (
+            "run --base nowhere",
+            5,
+            "--base: there is no commit `nowhere`",
+        ),
+        ("run nowhere", 5, "there is no nowhere"),
+    ] {
+        let ran = place.say(line).expect(exit);
+        assert!(ran.stderr.contains(words), "{line}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_named_job_runs_whatever_changed_and_a_matrix_by_its_name() {
+    let place = checkout(CONDITIONS);
+    place.write("committed", "two\n");
+    let ran = place.say("--json run --job docs").expect(0);
+    assert_eq!(jobs(&ran), ["docs"]);
+    let matrix = "jobs:\n  unit: {steps: ['test -n \"$MATRIX_V\"'], matrix: {v: [1, 2]}}\n  \
+                  other: {steps: [exit 1]}\n";
+    let place = checkout(matrix);
+    let ran = place.say("--json run --job unit").expect(0);
+    assert_eq!(jobs(&ran), ["unit (v=1)", "unit (v=2)"]);
+}
+
+#[test]
+fn from_a_job_on_what_it_needs_is_taken_as_passed_and_said() {
+    let place = checkout(
+        "jobs:\n  build: {steps: [exit 1], artifacts: [out]}\n  lint: {steps: [exit 1]}\n  \
+         unit: {needs: [build], inputs: [build], steps: ['true']}\n  \
+         ship: {needs: [unit, lint], steps: ['true']}\n  other: {steps: [exit 1]}\n",
+    );
+    let ran = place.say("run --from unit").expect(0);
+    for line in [
+        "taken as passed, not executed: build, lint",
+        "unit goes without the artifacts of build",
+    ] {
+        assert!(ran.stderr.contains(line), "{line}\n{}", ran.stderr);
+    }
+    let ran = place.say("--json run --from unit").expect(0);
+    assert_eq!(jobs(&ran), ["unit", "ship"]);
+}
+
+#[test]
+fn jobs_that_do_not_need_each_other_run_at_the_same_time() {
+    // Each ends only when the other has begun.
+    let step = |own: &str, other: &str| {
+        format!("touch $MEET/{own}; until test -e $MEET/{other}; do sleep 0.05; done")
+    };
+    let place = checkout(&format!(
+        "defaults: {{timeout: 1m, retry: {{attempts: 1}}}}\njobs:\n  a: {{steps: ['{}']}}\n  \
+         b: {{steps: ['{}']}}\n",
+        step("a", "b"),
+        step("b", "a")
+    ));
+    let meet = tempfile::tempdir().unwrap();
+    let ran = place
+        .command()
+        .args(["run", "--slots", "2"])
+        .env("MEET", meet.path())
+        .output()
+        .unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+}
+
+#[test]
+fn on_a_pipe_every_line_has_its_job_and_failures_come_first_at_the_end() {
+    let place = checkout(
+        "defaults: {retry: {attempts: 1}}\njobs:\n  good: {steps: [echo fine]}\n  \
+         bad: {steps: [echo broken; exit 3]}\n",
+    );
+    let ran = place.say("run").expect(1);
+    assert!(ran.stdout.contains("good | fine"), "{}", ran.stdout);
+    assert!(ran.stdout.contains("bad  | broken"), "{}", ran.stdout);
+    let (_, table) = ran.stdout.split_once("JOB ").expect("a table");
+    let rows: Vec<&str> = table.lines().skip(1).collect();
+    assert!(
+        rows[0].starts_with("bad ") && rows[1].starts_with("good "),
+        "{table}"
+    );
+    assert!(!ran.stderr.contains('\u{1b}'), "{:?}", ran.stderr);
+}
+
+#[test]
+fn a_secret_is_a_variable_of_the_shell_and_masked() {
+    let place = checkout(
+        "jobs:\n  a: {secrets: [{name: HIDDEN_ONE, env: GIVEN}], steps: ['echo \"it is $GIVEN\"']}\n",
+    );
+    let ran = place.say("run").expect(8);
+    for words in [
+        "job `a` asks for the secret `HIDDEN_ONE`",
+        "export HIDDEN_ONE",
+    ] {
+        assert!(ran.stderr.contains(words), "{}", ran.stderr);
+    }
+    let output = place
+        .command()
+        .arg("run")
+        .env("HIDDEN_ONE", "canary-77")
+        .output();
+    let output = output.expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(said.contains("a | it is ***"), "{said}");
+    assert!(!said.contains("canary"), "{said}");
+}
+
+/// A terminal of 24 lines: the board is there, and never climbs higher than it may.
+#[test]
+fn fifty_jobs_on_a_terminal_stay_within_its_lines() {
+    let values: Vec<String> = (1..=50).map(|n| n.to_string()).collect();
+    let place = checkout(&format!(
+        "defaults: {{retry: {{attempts: 1}}}}\njobs:\n  unit:\n    matrix: {{n: [{}]}}\n    \
+         steps: ['echo line one; echo \"this is $MATRIX_N\"; test \"$MATRIX_N\" != 7']\n",
+        values.join(", ")
+    ));
+    let command = format!(
+        "stty rows 24 cols 80; exec {} run --slots 8",
+        crate::support::binary().display()
+    );
+    let mut script = Command::new("script");
+    script.args(["-q", "-e", "-c", &command, "/dev/null"]);
+    let output = script
+        .current_dir(place.path())
+        .env("TERM", "xterm-256color")
+        .env_remove("NO_COLOR")
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("script of util-linux");
+    let seen = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{seen}");
+    assert!(seen.contains("of 50 done"), "{seen}");
+    let (_, summary) = seen.rsplit_once("of 50 done").expect("a board");
+    for words in [
+        "unit (n=7)",
+        "this is 7",
+        "and 49 jobs that succeeded",
+        "FAILED",
+    ] {
+        assert!(summary.contains(words), "{words}\n{summary}");
+    }
+    assert!(!summary.contains("this is 8"), "{summary}");
+    let highest = highest(&seen);
+    assert!((5..24).contains(&highest), "{highest}\n{seen}");
+}
+
+/// How far the cursor is ever above the line that was written last.
+fn highest(seen: &str) -> usize {
+    let (mut highest, mut climbed) = (0_usize, 0_usize);
+    let mut rest = seen;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        match (c, rest.strip_prefix('[')) {
+            ('\u{1b}', Some(sequence)) => {
+                let letter = |c: char| c.is_ascii_alphabetic();
+                let end = sequence.find(letter).unwrap_or(sequence.len() - 1);
+                let lines = sequence[..end].parse().unwrap_or(1);
+                match &sequence[end..=end] {
+                    "A" => climbed += lines,
+                    "B" => climbed = climbed.saturating_sub(lines),
+                    _ => {}
+                }
+                highest = highest.max(climbed);
+                rest = &sequence[end + 1..];
+            }
+            ('\r', _) => {}
+            _ => climbed = 0,
+        }
+    }
+    highest
+}

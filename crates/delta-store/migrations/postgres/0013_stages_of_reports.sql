@@ -1,0 +1,2 @@
+-- A stage has come between telling a forge and being done.
+UPDATE reports SET stage = 5 WHERE stage = 4;
