@@ -12,6 +12,11 @@ use crate::time::{Millis, Span};
 /// The holder ends the work this long before a cancel deadline, so that its answer still arrives.
 pub const KILL_MARGIN: Span = Span::secs(5);
 
+/// The first heartbeat says that the work is running, and goes out this long after it began: soon
+/// enough for whoever watches, and late enough that short work, which says more by its result, costs
+/// the server one message less.
+pub const FIRST_HEARTBEAT: Span = Span(100);
+
 /// What the grant promised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
@@ -250,7 +255,7 @@ impl Holder {
             (Phase::Offered, Answer::Renewed { ttl, .. }) => {
                 self.phase = Phase::Accepted;
                 self.valid_until = sent_at + ttl;
-                self.next_heartbeat = now;
+                self.next_heartbeat = now + FIRST_HEARTBEAT.min(self.terms.heartbeat_interval);
                 self.must_finish_by = now + self.terms.max_runtime;
             }
             // Sent again because the server had not seen it; the work goes on.
@@ -432,11 +437,28 @@ mod tests {
     #[test]
     fn a_heartbeat_is_due_every_interval() {
         let mut holder = working();
-        assert_eq!(holder.todo(at(1)), Todo::Heartbeat);
-        holder.heartbeat_sent(at(1));
-        assert_eq!(holder.todo(at(1)), Todo::Wait(at(21)));
-        holder.heartbeat_answered(at(1), renewed(None), at(2));
-        assert_eq!(holder.todo(at(21)), Todo::Heartbeat);
+        assert_eq!(holder.todo(at(1)), Todo::Wait(at(1) + FIRST_HEARTBEAT));
+        assert_eq!(holder.todo(at(2)), Todo::Heartbeat);
+        holder.heartbeat_sent(at(2));
+        assert_eq!(holder.todo(at(2)), Todo::Wait(at(22)));
+        holder.heartbeat_answered(at(2), renewed(None), at(3));
+        assert_eq!(holder.todo(at(22)), Todo::Heartbeat);
+    }
+
+    #[test]
+    fn short_work_is_reported_without_a_heartbeat_before() {
+        let mut holder = working();
+        holder.work_ended();
+        assert_eq!(holder.todo(at(1)), Todo::Complete);
+        // An interval that is shorter counts.
+        let terms = Terms {
+            heartbeat_interval: Span(20),
+            ..TERMS
+        };
+        let mut holder = Holder::new(terms, at(0));
+        holder.acknowledged(at(0), renewed(None), at(1));
+        holder.work_started();
+        assert_eq!(holder.todo(at(1)), Todo::Wait(at(1) + Span(20)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Kept in memory by the stores that own their data; rebuilt when one is opened. Follows from the
 //! rows alone: putting a row twice does no harm, and nothing here decides.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
@@ -18,7 +19,7 @@ use crate::{Claim, Due};
 
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    queue: BTreeMap<Text, BTreeSet<(i64, AttemptId)>>,
+    queue: BTreeMap<Text, Line>,
     queued: IdMap<AttemptId, Place>,
     attempts_due: Timers<AttemptId>,
     runs_due: Timers<RunId>,
@@ -38,6 +39,39 @@ pub(crate) fn turns_due<'m>(
     due.take(room)
         .map(|id| (Millis::ZERO, Due::Turn(id)))
         .collect()
+}
+
+/// Attempts of one match key that wait.
+#[derive(Debug, Default)]
+struct Line {
+    order: BTreeSet<(i64, AttemptId)>,
+    /// How many wait since when: the oldest is not the first where priorities differ, and whoever
+    /// asks for it must not make the writer wait while a long line is walked.
+    since: BTreeMap<Millis, u32>,
+}
+
+impl Line {
+    fn enter(&mut self, order: i64, id: AttemptId, since: Millis) {
+        if self.order.insert((order, id)) {
+            *self.since.entry(since).or_default() += 1;
+        }
+    }
+
+    fn leave(&mut self, order: i64, id: AttemptId, since: Millis) {
+        if !self.order.remove(&(order, id)) {
+            return;
+        }
+        if let Entry::Occupied(mut count) = self.since.entry(since) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+
+    fn oldest(&self) -> Option<Millis> {
+        self.since.keys().next().copied()
+    }
 }
 
 #[derive(Debug)]
@@ -153,7 +187,7 @@ impl Index {
 
     pub fn enter(&mut self, id: AttemptId, key: Text, order: i64, since: Millis) {
         let line = self.queue.entry(key.clone()).or_default();
-        line.insert((order, id));
+        line.enter(order, id, since);
         self.queued.insert(id, Place { key, order, since });
     }
 
@@ -162,8 +196,8 @@ impl Index {
             return;
         };
         if let Some(line) = self.queue.get_mut(&place.key) {
-            line.remove(&(place.order, id));
-            if line.is_empty() {
+            line.leave(place.order, id, place.since);
+            if line.order.is_empty() {
                 self.queue.remove(&place.key);
             }
         }
@@ -198,7 +232,7 @@ impl Index {
         let mut lines: Vec<_> = keys
             .into_iter()
             .filter_map(|key| self.queue.get(key))
-            .map(|line| line.iter().peekable())
+            .map(|line| line.order.iter().peekable())
             .collect();
         let mut picked = Vec::new();
         while picked.len() < claim.limit {
@@ -247,14 +281,10 @@ impl Index {
     }
 
     pub fn depths(&self) -> Vec<QueueDepth> {
-        let depth = |(key, line): (&Text, &BTreeSet<(i64, AttemptId)>)| QueueDepth {
+        let depth = |(key, line): (&Text, &Line)| QueueDepth {
             match_key: key.clone(),
-            attempts: line.len() as u64,
-            oldest: line
-                .iter()
-                .map(|(_, id)| self.queued[id].since)
-                .min()
-                .unwrap_or_default(),
+            attempts: line.order.len() as u64,
+            oldest: line.oldest().unwrap_or_default(),
         };
         self.queue.iter().map(depth).collect()
     }
@@ -262,7 +292,10 @@ impl Index {
     pub fn ahead(&self, key: &str, order: i64) -> u64 {
         let line = self.queue.get(key);
         line.map_or(0, |line| {
-            line.iter().take_while(|(place, _)| *place < order).count() as u64
+            line.order
+                .iter()
+                .take_while(|(place, _)| *place < order)
+                .count() as u64
         })
     }
 
