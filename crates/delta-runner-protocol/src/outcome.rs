@@ -80,6 +80,8 @@ pub struct RetryAfter {
 pub struct Response {
     /// Absent where it cannot be told which request it answers (RQ-34).
     pub request_id: Option<String>,
+    /// Absent where it names no job.
+    pub job_id: Option<String>,
     pub outcome: Result<Outcome, String>,
 }
 
@@ -129,12 +131,14 @@ impl Response {
             Err(why) => {
                 return Response {
                     request_id: None,
+                    job_id: None,
                     outcome: Err(why),
                 };
             }
         };
         Response {
             request_id: member::text(&members, "request_id").ok(),
+            job_id: member::text(&members, "job_id").ok(),
             outcome: read(&members),
         }
     }

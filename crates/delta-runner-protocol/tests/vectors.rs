@@ -101,6 +101,7 @@ fn meaning(json: &str) -> Value {
         Ok(Message::Response(Response {
             request_id,
             outcome: Err(why),
+            ..
         })) => json!({ "wrong": { "request_id": request_id, "why": why } }),
         Ok(Message::Cancel(cancel)) => json!({ "cancel": cancel }),
         Ok(Message::Unknown(kind)) => json!({ "unknown": kind }),

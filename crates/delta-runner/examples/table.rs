@@ -139,8 +139,9 @@ fn deaf(params: Files, _: Context) -> Result<(), Failure> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let most = std::env::var("CONCURRENCY").ok();
-    let most = most.and_then(|most| most.parse().ok()).unwrap_or(64);
+    let number = |name| std::env::var(name).ok()?.parse::<usize>().ok();
+    let most = number("CONCURRENCY").unwrap_or(64);
+    let grace = number("GRACE_SECONDS").unwrap_or(5);
     Runner::new()
         .handle("echo", echo)
         .handle("wait", wait)
@@ -159,7 +160,7 @@ async fn main() -> ExitCode {
         .handle_blocking("spin", spin)
         .handle_blocking("deaf", deaf)
         .concurrency(most)
-        .shutdown_grace(Duration::from_secs(5))
+        .shutdown_grace(Duration::from_secs(grace as u64))
         .main()
         .await
 }

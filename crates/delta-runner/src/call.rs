@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_runner_protocol::{
-    CANCELLED, ErrorInfo, ExecutionRequest, HANDLER_NOT_FOUND, Outcome, Status, TIMEOUT,
+    CANCELLED, ErrorInfo, ExecutionRequest, HANDLER_NOT_FOUND, Outcome, SHUTTING_DOWN, Status,
+    TIMEOUT,
 };
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::connection::Shared;
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::handlers::{Done, Handlers, Work};
+use crate::handlers::{Done, Work};
 use crate::span::Span;
 
 /// How long a function that was canceled may take to end by itself, so that it can put things in
@@ -25,43 +26,45 @@ const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
 /// Carries out a request.
 pub(crate) async fn answer(
-    handlers: &Handlers,
-    permits: &Arc<Semaphore>,
+    shared: &Shared,
     request: &ExecutionRequest,
     cancel: CancellationToken,
 ) -> Outcome {
     let span = Span::begin(request);
-    let outcome = carry_out(handlers, permits, request, cancel, &span).await;
+    let outcome = carry_out(shared, request, cancel, &span).await;
     span.end(&outcome);
     outcome
 }
 
 async fn carry_out(
-    handlers: &Handlers,
-    permits: &Arc<Semaphore>,
+    shared: &Shared,
     request: &ExecutionRequest,
     cancel: CancellationToken,
     span: &Span,
 ) -> Outcome {
+    let Some(handler) = shared.handlers.get(&request.function_name) else {
+        let name = &request.function_name;
+        let message = format!("No handler registered for function '{name}'");
+        return failed(request, ErrorInfo::of_type(HANDLER_NOT_FOUND, message));
+    };
     let context = Context::of(request, cancel.clone());
     if context.remaining() == Some(Duration::ZERO) {
         return timed_out(request, "Job deadline exceeded");
     }
+    let permits = Arc::clone(&shared.permits);
     let permit = tokio::select! {
-        permit = Arc::clone(permits).acquire_owned() => permit,
+        biased;
+        // Whoever hears this sends it elsewhere, and has lost nothing.
+        () = shared.stopping.cancelled() => return shutting_down(request),
         () = deadline(context.remaining()) => return timed_out(request, "Job deadline exceeded"),
         () = cancel.cancelled() => return stopped(request),
+        permit = permits.acquire_owned() => permit,
     };
     // Nobody closes it.
     let Ok(permit) = permit else {
         return stopped(request);
     };
     let remaining = context.remaining();
-    let Some(handler) = handlers.get(&request.function_name) else {
-        let name = &request.function_name;
-        let message = format!("No handler registered for function '{name}'");
-        return failed(request, ErrorInfo::of_type(HANDLER_NOT_FOUND, message));
-    };
     let over = CancellationToken::new();
     let work = Work::new(permit, over.clone());
     // A task of its own, so that a panic is an answer and not the end of the runner.
@@ -114,6 +117,14 @@ async fn canceled(
 
 fn stopped(request: &ExecutionRequest) -> Outcome {
     failed(request, ErrorInfo::of_type(CANCELLED, "Job cancelled"))
+}
+
+fn shutting_down(request: &ExecutionRequest) -> Outcome {
+    let message = "The runner is shutting down; nothing of this was begun";
+    Outcome {
+        error: Some(ErrorInfo::of_type(SHUTTING_DOWN, message)),
+        ..of(request, Status::Retry)
+    }
 }
 
 fn panicked(_: tokio::task::JoinError) -> Done {

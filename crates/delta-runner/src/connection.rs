@@ -1,5 +1,6 @@
 //! One connection of a worker: requests in, answers out, in any order. Whatever it sends hurts no
-//! other connection, and when it is gone its calls end unanswered.
+//! other connection, and when it is gone its calls end unanswered. It is read to the runner's very
+//! end: what comes too late is handed back, and a cancel is heard.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -45,6 +46,10 @@ pub(crate) struct Shared {
     pub stopping: CancellationToken,
     /// Every call is ended.
     pub ended: CancellationToken,
+    /// Nothing is read any more.
+    pub closing: CancellationToken,
+    /// What is not answered yet.
+    pub calls: TaskTracker,
     /// A connection ends when its last answer is written.
     pub connections: TaskTracker,
     in_flight: Mutex<Calls>,
@@ -71,6 +76,8 @@ impl Shared {
             permits: Arc::new(Semaphore::new(concurrency)),
             stopping: CancellationToken::new(),
             ended: CancellationToken::new(),
+            closing: CancellationToken::new(),
+            calls: TaskTracker::new(),
             connections: TaskTracker::new(),
             in_flight: Mutex::default(),
             unknown: AtomicU64::new(0),
@@ -174,8 +181,7 @@ pub(crate) async fn serve(shared: Arc<Shared>, stream: TcpStream) {
             left.cancel();
             gone.cancel();
         }
-        // What runs is still answered.
-        () = shared.stopping.cancelled() => {}
+        () = shared.closing.cancelled() => {}
     }
     drop(connection);
     let _ = writing.await;
@@ -268,8 +274,9 @@ impl Connection {
         }
         let (shared, answers) = (self.shared.clone(), self.answers.clone());
         let left = self.left.clone();
-        tokio::spawn(async move {
-            let answer = call::answer(&shared.handlers, &shared.permits, &request, cancel.clone());
+        let calls = shared.calls.clone();
+        calls.spawn(async move {
+            let answer = call::answer(&shared, &request, cancel.clone());
             tokio::pin!(answer);
             let outcome = tokio::select! {
                 biased;

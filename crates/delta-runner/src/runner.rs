@@ -22,8 +22,9 @@ use crate::say::say;
 const CONCURRENCY: usize = 64;
 /// How long what runs may go on after SIGTERM.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(30);
-/// How long calls that were ended then may take to notice.
+/// How long calls that were ended then may take to notice, and the last answers to be taken.
 const LAST_MOMENT: Duration = Duration::from_secs(1);
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Between two tries to accept where the machine has no more files.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -95,7 +96,8 @@ impl Runner {
         self
     }
 
-    /// How long what runs may go on when the runner is asked to end.
+    /// How long what runs may go on when the runner is asked to end. What comes after that is handed
+    /// back as not begun.
     #[must_use]
     pub fn shutdown_grace(mut self, grace: Duration) -> Runner {
         self.shutdown_grace = grace;
@@ -145,17 +147,20 @@ impl Runner {
         };
         drop(listener);
         shared.stopping.cancel();
-        shared.connections.close();
+        shared.calls.close();
         if why == Why::Asked {
             // Whoever asks twice does not want to wait.
             tokio::select! {
-                () = shared.connections.wait() => {}
+                () = shared.calls.wait() => {}
                 () = tokio::time::sleep(self.shutdown_grace) => {}
                 _ = life.over() => {}
             }
         }
         shared.ended.cancel();
-        let _ = tokio::time::timeout(LAST_MOMENT, shared.connections.wait()).await;
+        let _ = tokio::time::timeout(LAST_MOMENT, shared.calls.wait()).await;
+        shared.closing.cancel();
+        shared.connections.close();
+        let _ = tokio::time::timeout(LAST_WORDS, shared.connections.wait()).await;
         shared.say_counts();
         Ok(
             match shared.permits.available_permits() == self.concurrency {

@@ -164,6 +164,15 @@ async def wait_for_file(path: str) -> str:
     return "found"
 
 
+@app.handler
+async def hold(path: str, go: str) -> str:
+    """Says in a file that it has begun, and waits for another one."""
+    leave_mark(path, str(os.getpid()))
+    while not Path(go).exists():
+        await asyncio.sleep(0.01)
+    return "done"
+
+
 left: ContextVar[str] = ContextVar("left", default="nothing")
 
 

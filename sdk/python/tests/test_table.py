@@ -4,11 +4,12 @@ so that all of them answer alike."""
 from __future__ import annotations
 
 import json
+import signal
 import socket
 from pathlib import Path
 from typing import Any, Dict
 
-from .harness import Caller, RunnerCase, RunnerProcess, deadline_in, request
+from .harness import Caller, RunnerCase, RunnerProcess, deadline_in, eventually, request
 
 TABLE = Path(__file__).resolve().parents[3] / "protocol/runner/v2/runners.json"
 
@@ -19,25 +20,40 @@ class Table(RunnerCase):
         cls.runner = RunnerProcess(app="tests.table:app")
         cls.addClassCleanup(cls.runner.close)
 
+    def setUp(self) -> None:
+        super().setUp()
+        #: Whom the steps of a row are about.
+        self.asked = self.runner
+
     # RQ-1, RQ-4, RQ-6, RQ-10 … RQ-16, RQ-18 … RQ-29, RQ-31 … RQ-44, A52
     def test_every_row(self) -> None:
         rows = json.loads(TABLE.read_text())["rows"]
         self.assertGreater(len(rows), 30)
         for row in rows:
             with self.subTest(row["row"]):
-                self.connections = {"": self.caller()}
-                try:
-                    for step in row["steps"]:
-                        self.take(step)
-                finally:
-                    for connection in self.connections.values():
-                        connection.close()
+                self.converse(row)
+
+    def test_every_end(self) -> None:
+        for row in json.loads(TABLE.read_text())["ends"]:
+            with self.subTest(row["row"]):
+                limit = str(row.get("limit", 64))
+                self.asked = self.start("--limit", limit, "--grace", "600", app="tests.table:app")
+                self.converse(row)
+
+    def converse(self, row: Dict[str, Any]) -> None:
+        self.connections = {"": self.caller(self.asked)}
+        try:
+            for step in row["steps"]:
+                self.take(step)
+        finally:
+            for connection in self.connections.values():
+                connection.close()
 
     def take(self, step: Dict[str, Any]) -> None:
         on = self.connections.get(step.get("on", ""))
         assert on is not None
         if "open" in step:
-            self.connections[step["open"]] = self.caller()
+            self.connections[step["open"]] = self.caller(self.asked)
         elif "close" in step:
             self.connections[step["close"]].close()
         elif "half_close" in step:
@@ -52,8 +68,21 @@ class Table(RunnerCase):
             on.send(step["say"]["type"], step["say"]["payload"])
         elif "ask" in step:
             self.ask(on, step)
+        elif "end" in step:
+            self.asked.process.send_signal(signal.Signals["SIG" + step["end"]])
+        elif "refuses" in step:
+            eventually("a runner that lets nobody in", self.is_refused)
+        elif "exits" in step:
+            self.assertEqual(self.asked.ended(), step["exits"])
         else:
             self.hear(on, step)
+
+    def is_refused(self) -> bool:
+        try:
+            Caller(self.asked).close()
+        except ConnectionRefusedError:
+            return True
+        return False
 
     def ask(self, on: Caller, step: Dict[str, Any]) -> None:
         for number in range(step.get("times", 1)):

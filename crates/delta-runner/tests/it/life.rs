@@ -54,7 +54,7 @@ fn what_does_not_end_in_time_is_ended() {
     assert_eq!(worker.ask("2", "echo", json!({}))["status"], "success");
     runner.signal("-TERM");
     // It has heard when it takes nobody in any more. Whoever asks twice does not want to wait.
-    refuses(&runner.address, "the runner did not hear");
+    runner.refuses("the runner did not hear");
     runner.signal("-TERM");
     assert_eq!(worker.hear().unwrap()["error"]["type"], "cancelled");
     assert_eq!(runner.code(), Some(0));
@@ -76,7 +76,7 @@ fn a_runner_ends_with_whoever_started_it() {
     while worker.hear().is_some() {
         assert!(began.elapsed() < PATIENCE);
     }
-    refuses(&parent.address, "the runner outlives its parent");
+    parent.refuses("the runner outlives its parent");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn a_thread_that_heeds_nothing_keeps_no_runner_from_its_end() {
     worker.send(&request("1", "deaf", marks.params()));
     marks.begun();
     runner.signal("-TERM");
-    refuses(&runner.address, "the runner did not hear");
+    runner.refuses("the runner did not hear");
     runner.signal("-TERM");
     assert_eq!(runner.code(), Some(0));
     assert_eq!(worker.hear(), None, "what goes on was not ended");
@@ -137,13 +137,4 @@ fn messages_of_unknown_types_are_counted_and_said_once() {
     let said = std::fs::read_to_string(&said).unwrap();
     assert_eq!(said.matches("unknown type \"hello\"").count(), 1, "{said}");
     assert!(said.contains("3 messages of unknown types"), "{said}");
-}
-
-/// Waits until nobody listens there any more.
-fn refuses(address: &str, otherwise: &str) {
-    let began = Instant::now();
-    while std::net::TcpStream::connect(address).is_ok() {
-        assert!(began.elapsed() < PATIENCE, "{otherwise}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }

@@ -71,6 +71,15 @@ impl Process {
         assert!(sent.success());
     }
 
+    /// Waits until nobody listens there any more.
+    pub fn refuses(&self, otherwise: &str) {
+        let began = Instant::now();
+        while TcpStream::connect(&self.address).is_ok() {
+            assert!(began.elapsed() < PATIENCE, "{otherwise}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Waits for its end.
     pub fn code(&mut self) -> Option<i32> {
         let deadline = Instant::now() + PATIENCE;

@@ -17,22 +17,38 @@ fn every_row_of_the_table_holds() {
     let table: Value = serde_json::from_str(TABLE).unwrap();
     let rows = table["rows"].as_array().unwrap();
     assert!(rows.len() > 30);
-    let runner = Process::start(&[]);
+    let mut runner = Process::start(&[]);
     for row in rows {
-        let name = row["row"].as_str().unwrap();
-        let mut open = Open {
-            runner: &runner,
-            row: name,
-            connections: [(String::new(), runner.connect())].into(),
-        };
-        for step in row["steps"].as_array().unwrap() {
-            open.take(step);
-        }
+        converse(&mut runner, row);
+    }
+}
+
+#[test]
+fn every_end_of_a_runner_is_as_the_table_says() {
+    let table: Value = serde_json::from_str(TABLE).unwrap();
+    let rows = table["ends"].as_array().unwrap();
+    assert!(!rows.is_empty());
+    for row in rows {
+        let limit = row["limit"].as_u64().unwrap_or(64).to_string();
+        let around = [("CONCURRENCY", limit.as_str()), ("GRACE_SECONDS", "600")];
+        converse(&mut Process::start(&around), row);
+    }
+}
+
+fn converse(runner: &mut Process, row: &Value) {
+    let connections = [(String::new(), runner.connect())].into();
+    let mut open = Open {
+        runner,
+        row: row["row"].as_str().unwrap(),
+        connections,
+    };
+    for step in row["steps"].as_array().unwrap() {
+        open.take(step);
     }
 }
 
 struct Open<'a> {
-    runner: &'a Process,
+    runner: &'a mut Process,
     row: &'a str,
     connections: BTreeMap<String, Connection>,
 }
@@ -59,6 +75,9 @@ impl Open<'_> {
             "say" => self.named(on).send(value),
             "ask" => self.ask(on, step),
             "hear" => self.hear(on, step),
+            "end" => self.runner.signal(&format!("-{name}")),
+            "refuses" => self.runner.refuses(self.row),
+            "exits" => assert_eq!(self.runner.code().map(i64::from), value.as_i64()),
             _ => panic!("{}: no step {step}", self.row),
         }
     }
