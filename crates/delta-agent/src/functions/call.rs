@@ -1,7 +1,7 @@
 //! One call: it waits for room, is sent, and is followed to its answer or to its end.
 //!
 //! A cancel goes out on a connection of its own. Who does not answer within the grace is ended with
-//! its whole process; other calls in there are then failures of the agent, never of the user.
+//! its whole process, which gets no more calls; the others in there have their time first.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,8 @@ const NOTICE: Duration = Duration::from_millis(200);
 /// and not yet counted that; no try costs more than a look.
 const FIRST_BUSY_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(500);
-/// How long the end of a process is waited for.
+/// How long the end of a process is waited for, and the calls in it that have their time first.
+/// Beyond it nobody claims that nothing of the call goes on.
 const END_TIME: Duration = Duration::from_secs(20);
 /// Processes that a call is offered to in turn when none of them takes it, and how long each may
 /// take to be known as gone.
@@ -59,6 +60,15 @@ pub type Stop = watch::Receiver<Option<StopOrder>>;
 
 /// The runner saw nothing of a call, and why.
 pub(super) struct NotSent(pub String);
+
+/// What came of following a request.
+enum Followed {
+    Ended(CallEnd),
+    /// The runner has not begun it: it has too much to do.
+    Busy,
+    /// It was told to end, and has not within its grace.
+    Unheeded(Why),
+}
 
 /// Why it is to end, and when it must have.
 struct Stopping {
@@ -96,7 +106,7 @@ impl Call {
 /// asked again: its place stays taken, so that it gets less to do meanwhile.
 pub(super) async fn carry_out(
     call: &Call,
-    place: Place,
+    mut place: Place,
     pool: &PoolSettings,
     stop: &mut Stop,
 ) -> Result<CallEnd, NotSent> {
@@ -113,8 +123,16 @@ pub(super) async fn carry_out(
         let Some(frame) = request.and_then(|request| frame(&request).ok()) else {
             return Ok(end::spec_error("the parameters are larger than a frame"));
         };
-        if let Some(end) = follow(&frame, &ids, &place.live, silent_at, pool, stop).await? {
-            return Ok(end);
+        match follow(&frame, &ids, &place.live, silent_at, pool, stop).await? {
+            Followed::Ended(end) => return Ok(end),
+            Followed::Unheeded(why) => {
+                place.condemn();
+                // Whatever somebody else's runner does now, nobody here can end it.
+                let gone = place.live.gone.cancelled();
+                let gone = place.live.ours && timeout(END_TIME, gone).await.is_ok();
+                return Ok(end::stopped(why, gone));
+            }
+            Followed::Busy => {}
         }
         tokio::select! {
             biased;
@@ -125,7 +143,7 @@ pub(super) async fn carry_out(
     }
 }
 
-/// Sends a request and follows it to its end; nothing where the runner is busy.
+/// Sends a request and follows it, for as long as it may take.
 async fn follow(
     frame: &[u8],
     ids: &Ids,
@@ -133,7 +151,7 @@ async fn follow(
     silent_at: Option<Instant>,
     pool: &PoolSettings,
     stop: &mut Stop,
-) -> Result<Option<CallEnd>, NotSent> {
+) -> Result<Followed, NotSent> {
     let exchange = exchange(live, frame, ids);
     tokio::pin!(exchange);
     let mut stopping: Option<Stopping> = None;
@@ -146,12 +164,12 @@ async fn follow(
                     let _ = timeout(NOTICE, live.gone.cancelled()).await;
                 }
                 if stopping.is_none() && answer.as_ref().is_ok_and(Outcome::is_busy) {
-                    return Ok(None);
+                    return Ok(Followed::Busy);
                 }
                 if stopping.is_none() && answer.as_ref().is_ok_and(Outcome::is_shutting_down) {
                     return Err(NotSent("the runner is about to end".to_owned()));
                 }
-                return judge(answer, stopping, live).map(Some);
+                return judge(answer, stopping, live).map(Followed::Ended);
             }
             order = next(stop) => (Why::Ordered(order.reason), bounded(order, pool.grace)),
             () = moment(silent_at), if stopping.is_none() => {
@@ -168,11 +186,9 @@ async fn follow(
             kill_at: first,
         });
     }
-    let why = stopping.map_or(Why::Silent, |it| it.why);
-    live.condemned.cancel();
-    // Whatever somebody else's runner does now, nobody here can end it.
-    let gone = live.ours && timeout(END_TIME, live.gone.cancelled()).await.is_ok();
-    Ok(Some(end::stopped(why, gone)))
+    Ok(Followed::Unheeded(
+        stopping.map_or(Why::Silent, |it| it.why),
+    ))
 }
 
 async fn exchange(live: &Live, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
@@ -211,9 +227,9 @@ fn cancel(live: &Live, ids: &Ids) {
         hard_kill: false,
     };
     let Ok(frame) = frame(&request) else { return };
-    let address = live.address;
+    let door = live.door;
     tokio::spawn(async move {
-        if let Err(trouble) = super::connection::say(address, &frame).await {
+        if let Err(trouble) = door.say(&frame).await {
             tracing::warn!(?trouble, "a cancel did not reach its runner");
         }
     });

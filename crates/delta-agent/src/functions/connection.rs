@@ -7,7 +7,6 @@
 //! serves several.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,8 +16,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long a process on this machine may take to let us in: its queue is full, or it is stopped.
-const DIAL_TIME: Duration = Duration::from_secs(10);
+use super::door::Door;
+
 /// How long the first connection is watched after its answer, once per process: whoever closes
 /// connections does so at once.
 const WATCHED: Duration = Duration::from_millis(50);
@@ -114,13 +113,8 @@ impl Lines {
     }
 
     /// Sends a request and waits for its answer.
-    pub async fn exchange(
-        &self,
-        address: SocketAddr,
-        frame: &[u8],
-        ids: &Ids,
-    ) -> Result<Outcome, Trouble> {
-        let mut used = self.take(address).await?;
+    pub async fn exchange(&self, door: &Door, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
+        let mut used = self.take(door).await?;
         let Some(line) = &mut used.line else {
             return Err(Trouble::NotSent("there is no connection".to_owned()));
         };
@@ -136,7 +130,7 @@ impl Lines {
         Ok(outcome)
     }
 
-    async fn take(&self, address: SocketAddr) -> Result<Used<'_>, Trouble> {
+    async fn take(&self, door: &Door) -> Result<Used<'_>, Trouble> {
         loop {
             let found = self.kept().idle.pop();
             let Some(line) = found else { break };
@@ -148,7 +142,7 @@ impl Lines {
         // Counted before it is there, so that nobody keeps another one meanwhile.
         let mut used = self.used(None, Counted::Fresh);
         used.line = Some(Line {
-            stream: dial(address).await?,
+            stream: door.dial().await?,
             frames: Frames::new(),
             answered: None,
         });
@@ -263,22 +257,4 @@ pub(super) fn closed() -> Trouble {
 
 pub(super) fn broken(problem: io::Error) -> Trouble {
     Trouble::Broken(format!("the connection to the runner broke: {problem}"))
-}
-
-pub(super) async fn dial(address: SocketAddr) -> Result<TcpStream, Trouble> {
-    let stream = match timeout(DIAL_TIME, TcpStream::connect(address)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(problem)) => return Err(Trouble::NotSent(problem.to_string())),
-        Err(_) => return Err(Trouble::NotSent("it lets nobody in".to_owned())),
-    };
-    // Requests are small, and each is awaited.
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
-}
-
-/// Says something on a connection of its own, for which there is no answer (RQ-16).
-pub(super) async fn say(address: SocketAddr, frame: &[u8]) -> Result<(), Trouble> {
-    let mut stream = dial(address).await?;
-    stream.write_all(frame).await.map_err(broken)?;
-    stream.shutdown().await.map_err(broken)
 }

@@ -1,15 +1,22 @@
 //! Keeps one lane of a pool filled: starts its process, watches it, ends it when a call of it does
 //! not heed its cancel, and starts it again, each time after a longer while.
+//!
+//! A process that must be ended is given no more calls, and those in it have their time: only then
+//! it is ended. Another takes its place meanwhile, so that nobody waits for them. There is one that
+//! leaves beside one that is there, and no more: whoever breaks one after the other does not fill
+//! the machine.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::connection::{self, Trouble};
-use super::pool::Pool;
+use super::connection::Trouble;
+use super::door::Door;
+use super::pool::{Live, Pool};
 use super::process::{Launch, Process};
 use super::settings::RunnerSource;
 use crate::backoff::{Backoff, entropy};
@@ -41,14 +48,15 @@ pub(super) async fn keep(
     stop: CancellationToken,
 ) {
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
+    let mut leaving = JoinSet::new();
     loop {
         pool.starting(lane);
         let over = match pool.settings.source {
-            RunnerSource::Command { .. } => own(&pool, lane, &launch, &stop).await,
+            RunnerSource::Command { .. } => own(&pool, lane, &launch, &mut leaving, &stop).await,
             RunnerSource::Address(address) => foreign(&pool, lane, address, &stop).await,
         };
         let Some(Over { why, lived }) = over else {
-            return;
+            break;
         };
         if lived >= STABLE {
             backoff.reset();
@@ -57,9 +65,10 @@ pub(super) async fn keep(
         pool.backing_off(lane, &why, pause);
         tokio::select! {
             () = sleep(pause) => {}
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => break,
         }
     }
+    while leaving.join_next().await.is_some() {}
 }
 
 /// The life of a process of ours; nothing when it was to be over.
@@ -67,6 +76,7 @@ async fn own(
     pool: &Arc<Pool>,
     lane: usize,
     launch: &Arc<Launch>,
+    leaving: &mut JoinSet<()>,
     stop: &CancellationToken,
 ) -> Option<Over> {
     let started = tokio::select! {
@@ -77,34 +87,71 @@ async fn own(
         Ok(process) => process,
         Err(problem) => return Some(Over::unborn(problem.to_string())),
     };
-    let live = pool.ready(lane, process.address, process.pid);
+    let live = pool.ready(lane, process.door);
     // Whoever waits for its end hears of it, also when this is dropped.
-    let _gone = live.gone.clone().drop_guard();
+    let gone = live.gone.clone().drop_guard();
     let ready = Instant::now();
     let why = tokio::select! {
         how = process.ended() => {
             pool.retire(lane);
-            format!("it ended {how}")
+            let lived = ready.elapsed();
+            return Some(Over { why: format!("it ended {how}"), lived });
         }
-        () = live.condemned.cancelled() => {
-            pool.retire(lane);
-            let confirmed = process.kill().await;
-            let rest = if confirmed { "" } else { ", and something of it may be left" };
-            format!("it was ended: a call did not heed its cancel{rest}")
-        }
-        () = live.emptied.cancelled() => {
-            pool.retire(lane);
-            process.end(pool.settings.grace).await;
-            "it was ended: it took no more calls".to_owned()
-        }
+        () = live.condemned.cancelled() => "a call did not heed its cancel: it is ended",
+        () = live.shunned.cancelled() => "it takes no more calls: it is ended",
         () = stop.cancelled() => {
             pool.retire(lane);
             process.end(pool.settings.grace).await;
             return None;
         }
     };
-    let lived = ready.elapsed();
+    let (why, lived) = (why.to_owned(), ready.elapsed());
+    let last = Leaving {
+        process,
+        live,
+        gone,
+        grace: pool.settings.grace,
+    };
+    while leaving.try_join_next().is_some() {}
+    match leaving.is_empty() && pool.settings.port(lane).is_none() {
+        true => drop(leaving.spawn(last.end(stop.clone(), false))),
+        false => last.end(stop.clone(), true).await,
+    }
     Some(Over { why, lived })
+}
+
+/// A process that gets no more calls.
+struct Leaving {
+    process: Process,
+    live: Arc<Live>,
+    gone: DropGuard,
+    grace: Duration,
+}
+
+impl Leaving {
+    /// Ends it after its last call. `hurry` where nothing takes its place before it is gone: then
+    /// one that must be ended leaves its calls another grace.
+    async fn end(mut self, stop: CancellationToken, hurry: bool) {
+        let patience = async {
+            self.live.condemned.cancelled().await;
+            sleep(self.grace).await;
+        };
+        tokio::select! {
+            () = self.live.emptied() => {}
+            () = patience, if hurry => {}
+            how = self.process.ended() => {
+                tracing::info!(how, "a runner that was about to be ended has ended");
+                return;
+            }
+            () = stop.cancelled() => {}
+        }
+        if stop.is_cancelled() || !self.live.condemned.is_cancelled() {
+            self.process.end(self.grace).await;
+        } else if !self.process.kill().await {
+            tracing::warn!("something of a runner that was ended may be left");
+            self.gone.disarm();
+        }
+    }
 }
 
 /// The same for one that somebody else keeps alive.
@@ -114,18 +161,20 @@ async fn foreign(
     address: SocketAddr,
     stop: &CancellationToken,
 ) -> Option<Over> {
-    if let Err(Trouble::NotSent(why) | Trouble::Broken(why)) = connection::dial(address).await {
+    let door = Door {
+        address,
+        owner: None,
+    };
+    if let Err(Trouble::NotSent(why) | Trouble::Broken(why)) = door.dial().await {
         return Some(Over::unborn(format!("{address}: {why}")));
     }
-    let live = pool.ready(lane, address, 0);
+    let live = pool.ready(lane, door);
     let ready = Instant::now();
-    tokio::select! {
-        () = live.condemned.cancelled() => {
-            pool.retire(lane);
-            let why = format!("{address} did not heed a cancel, or lets nobody in");
-            let lived = ready.elapsed();
-            Some(Over { why, lived })
-        }
-        () = stop.cancelled() => None,
-    }
+    let why = tokio::select! {
+        () = live.condemned.cancelled() => "did not heed a cancel",
+        () = live.shunned.cancelled() => "lets nobody in, or is about to end",
+        () = stop.cancelled() => return None,
+    };
+    let (why, lived) = (format!("{address} {why}"), ready.elapsed());
+    Some(Over { why, lived })
 }

@@ -10,11 +10,13 @@
 //! that was under way ends by its time to live.
 //!
 //! Reading order: [`settings`], here, `pool` (who takes a call), `call` (its life), `end` (what it
-//! came to), `connection` and `pipeline` (the wire), `keeper`, `process`, `guard`, `listener`;
-//! `printed` (what runners print), `share` (how many slots each pool has), `health`.
+//! came to), `connection` and `pipeline` (the wire), `door` and `listener` (who is at its other end),
+//! `keeper`, `process`, `guard`; `printed` (what runners print), `share` (how many slots each pool
+//! has), `health`.
 
 mod call;
 mod connection;
+mod door;
 mod end;
 pub mod guard;
 mod health;

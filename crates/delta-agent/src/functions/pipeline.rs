@@ -1,11 +1,11 @@
 //! One connection that carries many requests, answered in any order: what newer runners serve.
 //!
-//! An answer that belongs to no request is dropped: it hurts whoever waits for it, and nobody else.
+//! An answer with no request of ours in it fails the one that its job tells it is for; where nobody
+//! can tell that, it is dropped, and whoever waits for it goes on to. Nobody else is hurt either way.
 //! When the connection breaks, what was not yet written can be sent again; of the rest nobody knows
 //! what became.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use delta_runner_protocol::{Frames, Message, Outcome, Response};
@@ -15,7 +15,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::connection::{self, Ids, PIECE, Trouble, Unknown};
+use super::door::Door;
 use super::settings::MAX_IN_FLIGHT;
+
+/// Requests that are over and remembered: a late or second answer to one is nobody's. Many times
+/// what is ever under way.
+const MAX_FORMER: usize = 1024;
 
 /// The connection of one runner, made when it is first needed, and again after it broke.
 pub(super) struct Pipeline {
@@ -38,6 +43,8 @@ struct Waiting {
 #[derive(Default)]
 struct State {
     calls: HashMap<String, Waiter>,
+    /// Requests for which nobody waits any more, the latest last.
+    former: VecDeque<String>,
     /// Why there will be no more answers.
     over: Option<String>,
 }
@@ -56,7 +63,7 @@ struct Registered<'a> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        self.waiting.state().calls.remove(self.request);
+        self.waiting.state().leave(self.request);
     }
 }
 
@@ -69,13 +76,8 @@ impl Pipeline {
     }
 
     /// Sends a request and waits for its answer.
-    pub async fn exchange(
-        &self,
-        address: SocketAddr,
-        frame: &[u8],
-        ids: &Ids,
-    ) -> Result<Outcome, Trouble> {
-        let pipe = self.pipe(address).await?;
+    pub async fn exchange(&self, door: &Door, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
+        let pipe = self.pipe(door).await?;
         let (answer, answered) = oneshot::channel();
         let _registered = pipe.waiting.register(ids, answer)?;
         let over = || Trouble::NotSent("the connection is closed".to_owned());
@@ -87,12 +89,12 @@ impl Pipeline {
         answered.await.unwrap_or_else(|_| Err(connection::closed()))
     }
 
-    async fn pipe(&self, address: SocketAddr) -> Result<Arc<Pipe>, Trouble> {
+    async fn pipe(&self, door: &Door) -> Result<Arc<Pipe>, Trouble> {
         let mut pipe = self.pipe.lock().await;
         if let Some(open) = pipe.as_ref().filter(|it| it.waiting.state().over.is_none()) {
             return Ok(Arc::clone(open));
         }
-        let (reader, writer) = connection::dial(address).await?.into_split();
+        let (reader, writer) = door.dial().await?.into_split();
         let (to_write, frames) = mpsc::channel(MAX_IN_FLIGHT as usize);
         let waiting = Arc::new(Waiting {
             unknown: self.unknown.clone(),
@@ -143,12 +145,7 @@ impl Waiting {
     }
 
     fn answered(&self, response: Response) {
-        let mut state = self.state();
-        let found = match &response.request_id {
-            Some(id) => state.calls.remove(id),
-            None => state.only_one(),
-        };
-        drop(state);
+        let found = self.state().meant(&response);
         match found {
             Some(waiter) => drop(waiter.answer.send(connection::judge(response, &waiter.ids))),
             None => tracing::warn!("a runner's answer belongs to no request; it is dropped"),
@@ -157,7 +154,9 @@ impl Waiting {
 
     /// A frame that means nothing: it is clear whom it was for only where there is one.
     fn garbled(&self, trouble: Trouble) {
-        let found = self.state().only_one();
+        let mut state = self.state();
+        let found = state.only_one(|_| true).and_then(|id| state.leave(&id));
+        drop(state);
         match found {
             Some(waiter) => drop(waiter.answer.send(Err(trouble))),
             None => tracing::warn!(?trouble, "a runner's answer is dropped"),
@@ -181,10 +180,42 @@ impl Waiting {
 }
 
 impl State {
-    fn only_one(&mut self) -> Option<Waiter> {
-        let mut sent = self.calls.iter().filter(|(_, it)| it.sent);
-        let id = sent.next().filter(|_| sent.next().is_none())?.0.clone();
-        self.calls.remove(&id)
+    /// Whom an answer is for. Its request says so; where it names none of ours, its job does.
+    fn meant(&mut self, response: &Response) -> Option<Waiter> {
+        let job = response.job_id.as_deref();
+        let named = response.request_id.as_deref();
+        if let Some(waiter) = named.and_then(|id| self.calls.get(id)) {
+            let is_own = job.is_none_or(|job| job == waiter.ids.job);
+            let mut calls = self.calls.values();
+            if !is_own && calls.any(|it| Some(it.ids.job.as_str()) == job) {
+                // The request of one and the job of another: it may be either's.
+                return None;
+            }
+            return self.leave(named?);
+        }
+        if named.is_some_and(|id| self.former.iter().any(|it| it == id)) {
+            return None;
+        }
+        let of_job = self.only_one(|it| Some(it.ids.job.as_str()) == job);
+        let id = of_job.or_else(|| self.only_one(|_| true))?;
+        self.leave(&id)
+    }
+
+    /// The one request under way of this kind, where there is one.
+    fn only_one(&self, is_meant: impl Fn(&Waiter) -> bool) -> Option<String> {
+        let calls = self.calls.values();
+        let mut meant = calls.filter(|it| it.sent && is_meant(it));
+        let one = meant.next().filter(|_| meant.next().is_none())?;
+        Some(one.ids.request.clone())
+    }
+
+    fn leave(&mut self, request: &str) -> Option<Waiter> {
+        let waiter = self.calls.remove(request)?;
+        if self.former.len() == MAX_FORMER {
+            self.former.pop_front();
+        }
+        self.former.push_back(request.to_owned());
+        Some(waiter)
     }
 }
 

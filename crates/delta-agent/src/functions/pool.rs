@@ -2,15 +2,17 @@
 //! they came, here in the agent: no runner is given more than it takes.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use delta_runner_protocol::Outcome;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::connection::{Ids, Lines, Trouble, Unknown};
+use super::door::Door;
 use super::health::{PoolHealth, ProcessHealth, ProcessState};
 use super::pipeline::Pipeline;
 use super::settings::{PoolSettings, RunnerSource};
@@ -21,15 +23,17 @@ const DOWN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A runner that takes calls.
 pub(super) struct Live {
-    pub address: SocketAddr,
+    pub door: Door,
     lines: Lines,
     pipeline: Option<Pipeline>,
-    /// It must be ended: a call of it does not heed its cancel, or it lets nobody in.
+    /// A call of it does not heed its cancel: it must be ended.
     pub condemned: CancellationToken,
-    /// It takes no more calls, and the last of them is over: it is to end.
-    pub emptied: CancellationToken,
+    /// It lets nobody in, or is about to end.
+    pub shunned: CancellationToken,
     /// Nothing of it is left.
     pub gone: CancellationToken,
+    /// Its calls, but for those that did not heed their cancel.
+    calls: TaskTracker,
     /// A process of ours, which can be ended.
     pub ours: bool,
 }
@@ -37,9 +41,16 @@ pub(super) struct Live {
 impl Live {
     pub async fn exchange(&self, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
         match &self.pipeline {
-            Some(pipeline) => pipeline.exchange(self.address, frame, ids).await,
-            None => self.lines.exchange(self.address, frame, ids).await,
+            Some(pipeline) => pipeline.exchange(&self.door, frame, ids).await,
+            None => self.lines.exchange(&self.door, frame, ids).await,
         }
+    }
+
+    /// Waits for the end of the calls in it that may still end by themselves. For one that gets no
+    /// more.
+    pub async fn emptied(&self) {
+        self.calls.close();
+        self.calls.wait().await;
     }
 }
 
@@ -60,8 +71,6 @@ struct State {
 struct Lane {
     live: Option<Arc<Live>>,
     in_use: u32,
-    /// It takes no more calls.
-    leaving: bool,
     health: ProcessHealth,
 }
 
@@ -70,6 +79,18 @@ pub(super) struct Place {
     pool: Arc<Pool>,
     lane: usize,
     pub live: Arc<Live>,
+    /// Gone when nobody waits for the end of its call any more.
+    under_way: Option<TaskTrackerToken>,
+}
+
+impl Place {
+    /// Its call does not heed its cancel: the process must be ended, once the others in it are
+    /// over. They have done nothing wrong.
+    pub fn condemn(&mut self) {
+        self.under_way = None;
+        self.pool.leave(&self.live);
+        self.live.condemned.cancel();
+    }
 }
 
 impl Drop for Place {
@@ -78,7 +99,6 @@ impl Drop for Place {
         let lane = &mut state.lanes[self.lane];
         if lane.is(&self.live) {
             lane.in_use -= 1;
-            lane.end_if_left();
         }
         let left_over = self.pool.hand_out(&mut state);
         drop(state);
@@ -90,14 +110,6 @@ impl Lane {
     fn is(&self, live: &Arc<Live>) -> bool {
         self.live.as_ref().is_some_and(|it| Arc::ptr_eq(it, live))
     }
-
-    fn end_if_left(&self) {
-        if let Some(live) = self.live.as_ref().filter(|_| self.leaving)
-            && self.in_use == 0
-        {
-            live.emptied.cancel();
-        }
-    }
 }
 
 impl Pool {
@@ -105,7 +117,6 @@ impl Pool {
         let lane = |_| Lane {
             live: None,
             in_use: 0,
-            leaving: false,
             health: ProcessHealth::default(),
         };
         let patience = DOWN_PATIENCE.min(settings.start_timeout);
@@ -188,39 +199,42 @@ impl Pool {
         let most = self.settings.in_flight;
         let lanes = state.lanes.iter_mut().enumerate();
         let (index, lane) = lanes
-            .filter(|(_, lane)| lane.live.is_some() && !lane.leaving && lane.in_use < most)
+            .filter(|(_, lane)| lane.live.is_some() && lane.in_use < most)
             .min_by_key(|(_, lane)| lane.in_use)?;
         let live = Arc::clone(lane.live.as_ref()?);
         lane.in_use += 1;
         Some(Place {
             pool: Arc::clone(self),
             lane: index,
+            under_way: Some(live.calls.token()),
             live,
         })
     }
 
     /// A process of this lane takes calls from now on.
-    pub fn ready(self: &Arc<Self>, lane: usize, address: SocketAddr, pid: u32) -> Arc<Live> {
+    pub fn ready(self: &Arc<Self>, lane: usize, door: Door) -> Arc<Live> {
+        let (address, pid) = (door.address, door.owner.map(|it| it.pid));
         let unknown = &self.unknown;
         let live = Arc::new(Live {
-            address,
+            door,
             lines: Lines::new(unknown),
             pipeline: self.settings.pipeline.then(|| Pipeline::new(unknown)),
             condemned: CancellationToken::new(),
-            emptied: CancellationToken::new(),
+            shunned: CancellationToken::new(),
             gone: CancellationToken::new(),
+            calls: TaskTracker::new(),
             ours: matches!(self.settings.source, RunnerSource::Command { .. }),
         });
         let left_over = {
             let mut state = self.state();
             let it = &mut state.lanes[lane];
-            (it.live, it.in_use, it.leaving) = (Some(Arc::clone(&live)), 0, false);
+            (it.live, it.in_use) = (Some(Arc::clone(&live)), 0);
             it.health.state = ProcessState::Ready;
-            (it.health.pid, it.health.address) = ((pid > 0).then_some(pid), Some(address));
+            (it.health.pid, it.health.address) = (pid, Some(address));
             self.hand_out(&mut state)
         };
         drop(left_over);
-        tracing::info!(runner = self.settings.name, %address, pid, "a runner is ready");
+        tracing::info!(runner = self.settings.name, %address, ?pid, "a runner is ready");
         live
     }
 
@@ -235,16 +249,16 @@ impl Pool {
     /// It let a call down that it saw nothing of: it lets nobody in, or is about to end. Nobody
     /// else is sent there, and what is under way in it has its time.
     pub fn shun(&self, live: &Arc<Live>) {
+        self.leave(live);
+        live.shunned.cancel();
+    }
+
+    /// It is given no more calls.
+    fn leave(&self, live: &Arc<Live>) {
         let mut state = self.state();
-        let Some(lane) = state.lanes.iter_mut().find(|lane| lane.is(live)) else {
-            return;
-        };
-        lane.leaving = true;
-        lane.health.state = ProcessState::Stopping;
-        match live.ours {
-            true => lane.end_if_left(),
-            // Somebody else ends it; calls under way keep their connections.
-            false => live.condemned.cancel(),
+        if let Some(lane) = state.lanes.iter_mut().find(|lane| lane.is(live)) {
+            (lane.live, lane.in_use) = (None, 0);
+            lane.health.state = ProcessState::Stopping;
         }
     }
 

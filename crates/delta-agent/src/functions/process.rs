@@ -1,5 +1,5 @@
-//! One process of a pool: started on a port of its own, spoken to only when the listener there is
-//! its own, watched, and started again after it ended.
+//! One process of a pool: started on a port of its own, there once the listener is its own, watched,
+//! and ended with everything that it began.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -16,8 +16,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::door::Door;
 use super::guard::{self, KILL, TERMINATE};
-use super::listener::{self, Listener};
+use super::listener::{self, Listener, Owner};
 use super::printed::{LastLine, Printed, Stream};
 use super::settings::{PoolSettings, RunnerSource};
 use crate::shim::Confinement;
@@ -64,8 +65,9 @@ pub(super) enum StartError {
 
 /// A process that listens where it was told to.
 pub(super) struct Process {
-    pub address: SocketAddr,
-    pub pid: u32,
+    pub door: Door,
+    /// Its guard, whose descendant it is.
+    owner: Owner,
     guard: Child,
     orders: ChildStdin,
     last_line: LastLine,
@@ -107,10 +109,14 @@ impl Process {
         let last_line = Arc::clone(&printed.last);
         printed.clone().pass_on(Stream::Out, guard.stdout.take());
         printed.pass_on(Stream::Err, guard.stderr.take());
-        let pid = guard.id().unwrap_or(0);
-        let mut process = Process {
+        let owner = Owner::of(guard.id().unwrap_or(0)).map_err(StartError::Spawn)?;
+        let door = Door {
             address,
-            pid,
+            owner: Some(owner),
+        };
+        let mut process = Process {
+            door,
+            owner,
             guard,
             orders,
             last_line,
@@ -126,14 +132,14 @@ impl Process {
     }
 
     async fn listens(&mut self, patience: Duration) -> Result<(), StartError> {
-        let (port, root) = (self.address.port(), i32::try_from(self.pid).unwrap_or(0));
+        let (port, owner) = (self.door.address.port(), self.owner);
         let deadline = Instant::now() + patience;
         let mut pause = FIRST_LOOK;
         loop {
             if let Ok(Some(status)) = self.guard.try_wait() {
                 return Err(StartError::Ended(self.last_words(status).await));
             }
-            let look = tokio::task::spawn_blocking(move || listener::who(port, root)).await;
+            let look = tokio::task::spawn_blocking(move || listener::who(port, owner)).await;
             match look.unwrap_or_else(|problem| Err(io::Error::other(problem))) {
                 Ok(Listener::Ours) => return Ok(()),
                 Ok(Listener::Foreign) => return Err(StartError::Foreign(port)),
@@ -185,7 +191,7 @@ impl Process {
     /// A guard that was itself killed has left the runner in its group.
     fn sweep(&self, status: ExitStatus) {
         use std::os::unix::process::ExitStatusExt;
-        let group = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let group = i32::try_from(self.owner.pid).ok().and_then(Pid::from_raw);
         if let (Some(group), Some(_)) = (group, status.signal()) {
             let _ = kill_process_group(group, Signal::KILL);
         }

@@ -171,6 +171,14 @@ class Connection:
             return self.answer(request, status="error", error=error)
         self.answer(request, status="success", result="waited")
 
+    def do_until(self, request, event):
+        """Waits for a file, and heeds its cancel."""
+        while not os.path.exists(request["params"]["path"]):
+            if event.wait(0.01):
+                error = {"message": "Job cancelled", "type": "cancelled"}
+                return self.answer(request, status="error", error=error)
+        self.answer(request, status="success", result="there")
+
     def do_late(self, request, event):
         """Is done all the same."""
         event.wait(600)
@@ -191,6 +199,12 @@ class Connection:
     def do_twice(self, request, _):
         self.answer(request, status="success", result="first")
         self.answer(request, status="success", result="second")
+
+    def do_steal(self, request, _):
+        """Answers in the name of another request that is under way."""
+        with lock:
+            others = [name for name in in_flight if name != request["request_id"]]
+        self.answer(request, request_id=others[0], status="success", result="stolen")
 
     def do_close(self, request, _):
         self.conn.shutdown(socket.SHUT_RDWR)

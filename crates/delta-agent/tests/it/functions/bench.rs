@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::bench::{PATIENCE, shim_program};
+use crate::bench::{PATIENCE, is_running, shim_program};
 
 pub struct Pools {
     pub functions: Functions,
@@ -30,6 +30,23 @@ pub fn one_pool(more: &str) -> String {
     let program = hostile();
     let program = program.display();
     format!("pools:\n  h:\n    command: [python3, {program}]\n    {more}\n")
+}
+
+/// Files with one pool, `h`, of the runners that the SDKs test themselves with, in Python and in
+/// Rust; with these arguments, and these variables.
+pub fn sdk_runners(arguments: &str, env: &str) -> [String; 2] {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root.canonicalize().expect("the tree");
+    let this = std::env::current_exe().expect("this program");
+    let built = this.parent().and_then(|deps| deps.parent());
+    let table = built.expect("a folder").join("examples/table");
+    let python = format!(
+        "[python3, -m, delta_runner, 'tests.handlers:app', {arguments}]\n    \
+         working_folder: {}",
+        root.join("sdk/python").display()
+    );
+    let rust = format!("[{}]\n    env: {{{env}}}", table.display());
+    [python, rust].map(|command| format!("pools:\n  h:\n    command: {command}\n"))
 }
 
 pub fn settings(file: &str, folder: &Path) -> RunnerSettings {
@@ -69,8 +86,18 @@ impl Pools {
         params: Value,
         stop: watch::Receiver<Option<StopOrder>>,
     ) -> CallEnd {
-        let calling = async { self.functions.call(&call(name, params), stop).await };
-        let end = tokio::time::timeout(PATIENCE, calling).await;
+        self.calls(&call(name, params), stop).await
+    }
+
+    /// The call of a job of its own.
+    pub async fn call_job(&self, job: &str, name: &str, params: Value) -> CallEnd {
+        let stop = watch::Sender::new(None);
+        self.calls(&of_job(job, name, params), stop.subscribe())
+            .await
+    }
+
+    pub async fn calls(&self, call: &Call, stop: watch::Receiver<Option<StopOrder>>) -> CallEnd {
+        let end = tokio::time::timeout(PATIENCE, self.functions.call(call, stop)).await;
         end.expect("the call ends")
     }
 
@@ -105,6 +132,29 @@ impl Pools {
         self.until("every process is ready", ready).await;
     }
 
+    /// The runner says itself how many it is at, beside the one that asks.
+    pub async fn until_running(&self, count: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.result("h#stats", json!({})).await["now"] != count + 1 {
+            assert!(Instant::now() < deadline, "never called");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until another process takes calls in place of this one, which goes on meanwhile.
+    pub async fn replaced(&self, before: &Value) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let now = self.result("h#process", json!({})).await;
+            if now["pid"] != before["pid"] {
+                assert!(is_running(&before["pid"].to_string()), "{before}");
+                return now;
+            }
+            assert!(Instant::now() < deadline, "never replaced");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// It fails, and what it says contains these words.
     pub async fn never_ready(&self, words: &str) {
         let failed = |pool: &PoolHealth| {
@@ -112,6 +162,25 @@ impl Pools {
             error.is_some_and(|error| error.contains(words))
         };
         self.until(words, failed).await;
+    }
+}
+
+/// A call beside one that does not heed its cancel.
+pub struct Neighbour(tempfile::TempDir);
+
+impl Neighbour {
+    pub fn new() -> Neighbour {
+        Neighbour(tempfile::tempdir().expect("a folder"))
+    }
+
+    pub async fn call(&self, pools: &Pools) -> CallEnd {
+        let params = json!({"path": self.0.path().join("go")});
+        pools.call_job("job_1_1", "h#until", params).await
+    }
+
+    /// It may end.
+    pub fn go(&self) {
+        std::fs::write(self.0.path().join("go"), "").expect("a file");
     }
 }
 
@@ -137,6 +206,13 @@ pub fn call(name: &str, params: Value) -> Call {
         function: spec.function.expect("a function"),
         finish_by: Instant::now() + Duration::from_secs(60),
         worker_id: "box/1".to_owned(),
+    }
+}
+
+pub fn of_job(job: &str, name: &str, params: Value) -> Call {
+    Call {
+        job_id: job.to_owned(),
+        ..call(name, params)
     }
 }
 

@@ -1,15 +1,18 @@
 //! Runner processes: how they are started, whom they are taken for, and that they end.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use delta_agent::executor::{Outcome, StopReason};
 use delta_agent::functions::{PoolHealth, ProcessHealth, ProcessState};
 use delta_core::Cause;
 use serde_json::json;
 
-use super::bench::{Pools, hostile, join_all, order};
+use super::bench::{Pools, hostile, join_all, order, sdk_runners};
 use crate::bench::{PATIENCE, is_running, until};
 
 // RQ-7, A46, RP-54: both ways to be told the address, and nothing of the agent's.
@@ -65,7 +68,6 @@ async fn every_process_of_a_pool_has_a_port_of_its_own() {
     tokio::join!(calls, begun);
 }
 
-// A46: a stranger on its port is not spoken to, and it gets another port.
 // As a firewall or another program may want it.
 #[tokio::test]
 async fn the_processes_of_a_pool_listen_where_its_file_says() {
@@ -82,6 +84,7 @@ async fn the_processes_of_a_pool_listen_where_its_file_says() {
     assert_eq!(ports, [first, first + 1]);
 }
 
+// A46: a stranger on its port is not spoken to, and it gets another port.
 #[tokio::test]
 async fn a_listener_that_is_not_the_child_is_refused() {
     let place = tempfile::tempdir().expect("a folder");
@@ -99,6 +102,103 @@ async fn a_listener_that_is_not_the_child_is_refused() {
     assert!(pools.result("h#echo", json!({})).await.is_object());
     let error = stranger.accept().expect_err("nobody came");
     assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+/// Somebody who takes a port, answers whatever is asked there as if it were a runner, and keeps
+/// what it heard.
+struct Stranger {
+    heard: Arc<Mutex<Vec<u8>>>,
+    came: Arc<AtomicUsize>,
+}
+
+impl Stranger {
+    fn at(port: u16) -> Stranger {
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+        let stranger = Stranger {
+            heard: Arc::default(),
+            came: Arc::default(),
+        };
+        let (heard, came) = (Arc::clone(&stranger.heard), Arc::clone(&stranger.came));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                came.fetch_add(1, Ordering::Relaxed);
+                let heard = Arc::clone(&heard);
+                std::thread::spawn(move || Stranger::forge(stream.expect("a connection"), &heard));
+            }
+        });
+        stranger
+    }
+
+    fn forge(mut stream: TcpStream, heard: &Mutex<Vec<u8>>) -> Option<()> {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).ok()?;
+        let mut json = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut json).ok()?;
+        heard.lock().expect("what was heard").extend(&json);
+        let asked: serde_json::Value = serde_json::from_slice(&json).ok()?;
+        let answer = json!({"type": "response", "payload": {
+            "request_id": asked["payload"]["request_id"], "job_id": asked["payload"]["job_id"],
+            "status": "success", "result": "forged",
+        }});
+        let answer = answer.to_string();
+        let length = u32::try_from(answer.len()).expect("a frame");
+        stream.write_all(&length.to_be_bytes()).ok()?;
+        stream.write_all(answer.as_bytes()).ok()
+    }
+
+    /// It was called at least so often, and was told nothing.
+    async fn heard_nothing(&self, times: usize) {
+        until("it was called", || {
+            self.came.load(Ordering::Relaxed) >= times
+        })
+        .await;
+        let heard = self.heard.lock().expect("what was heard");
+        assert!(heard.is_empty(), "{}", String::from_utf8_lossy(&heard));
+    }
+}
+
+// A46: a listener ends before its process does, and then its port is anybody's. Whoever takes it is
+// told nothing, neither a call nor a cancel, and what it answers is nobody's.
+#[tokio::test]
+async fn whoever_takes_the_port_of_a_runner_that_lives_on_is_told_nothing() {
+    for more in ["grace: 300ms", "grace: 300ms\n    pipeline: true"] {
+        let pools = Pools::start(more);
+        let before = pools.result("h#process", json!({})).await;
+        let port = pools.pool("h").processes[0].address.unwrap().port();
+        let stop = tokio::sync::watch::Sender::new(None);
+        let under_way = pools.call_until("h#wait", json!({}), stop.subscribe());
+        let meanwhile = async {
+            pools.until_running(1).await;
+            pools.call("h#deafen", json!({})).await;
+            let stranger = Stranger::at(port);
+            // Only where it has a connection of its own it is still there to be canceled.
+            stop.send_replace(order(StopReason::Canceled, PATIENCE));
+            stranger
+        };
+        let (_, stranger) = tokio::join!(under_way, meanwhile);
+        let after = pools.result("h#process", json!({})).await;
+        assert_ne!(after["pid"], before["pid"], "{after}");
+        stranger.heard_nothing(1).await;
+    }
+}
+
+// The same where a call is what comes next.
+#[tokio::test]
+async fn a_call_does_not_go_to_whoever_took_the_port_of_its_runner() {
+    for more in ["", "pipeline: true"] {
+        let pools = Pools::start(more);
+        let before = pools.result("h#process", json!({})).await;
+        let port = pools.pool("h").processes[0].address.unwrap().port();
+        pools.call("h#deafen", json!({})).await;
+        assert!(is_running(&before["pid"].to_string()), "it lives on");
+        let stranger = Stranger::at(port);
+        let calls = (0..4).map(|_| pools.result("h#process", json!({"secret": 1})));
+        for answer in join_all(calls).await {
+            assert_ne!(answer["pid"], before["pid"], "{answer}");
+            assert!(answer["pid"].is_u64(), "{answer}");
+        }
+        stranger.heard_nothing(1).await;
+    }
 }
 
 // RQ-8
@@ -221,6 +321,62 @@ async fn a_runner_that_is_about_to_end_costs_no_call_anything() {
         let (waited, after) = tokio::join!(under_way, next);
         assert_eq!(waited, "waited");
         assert_ne!(after["pid"], before["pid"]);
+    }
+}
+
+/// The runner behind this guard.
+fn child_of(guard: u32) -> String {
+    let children = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let mut children = children.filter(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = stat.rsplit(')').next().and_then(|it| it.split(' ').nth(2));
+        parent == Some(guard.to_string().as_str())
+    });
+    let child = children.next().expect("a child");
+    child.file_name().to_string_lossy().into_owned()
+}
+
+// Somebody restarts it by hand: the SDKs hand back what they have not begun, also on a connection
+// that carries many calls.
+#[tokio::test]
+async fn a_runner_that_somebody_else_asks_to_end_loses_no_call() {
+    let files = sdk_runners("--grace, '600'", "GRACE_SECONDS: '600'");
+    for (file, more) in [
+        (&files[0], ""),
+        (&files[0], "    pipeline: true\n"),
+        (&files[1], ""),
+        (&files[1], "    pipeline: true\n"),
+    ] {
+        let pools = Pools::of(&format!("{file}{more}"));
+        pools.ready().await;
+        let place = tempfile::tempdir().expect("a folder");
+        let (begun, go) = (place.path().join("begun"), place.path().join("go"));
+        let params = json!({"path": begun, "go": go});
+        let under_way = pools.call_job("job_1_1", "h#hold", params);
+        let meanwhile = async {
+            until("it has begun", || begun.exists()).await;
+            let runner = child_of(pools.pool("h").processes[0].pid.expect("a guard"));
+            let asked = Command::new("kill").args(["-TERM", &runner]).status();
+            assert!(asked.expect("kill").success());
+            let address = pools.pool("h").processes[0].address.expect("an address");
+            until("it has heard", || TcpStream::connect(address).is_err()).await;
+            let echoes = (0..3).map(|_| pools.call("h#echo", json!({"k": 1})));
+            for end in join_all(echoes).await {
+                assert_eq!(
+                    end.ended.outcome,
+                    Outcome::Succeeded,
+                    "{file}{more}: {end:?}"
+                );
+            }
+            assert!(is_running(&runner), "what runs has its time");
+            std::fs::write(&go, "").expect("a file");
+        };
+        let (end, ()) = tokio::join!(under_way, meanwhile);
+        assert_eq!(
+            end.ended.outcome,
+            Outcome::Succeeded,
+            "{file}{more}: {end:?}"
+        );
     }
 }
 

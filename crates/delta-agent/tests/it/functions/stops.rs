@@ -8,7 +8,7 @@ use delta_core::Cause;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::bench::{Pools, join_all, order, result};
+use super::bench::{Neighbour, Pools, join_all, order, result, sdk_runners};
 use crate::bench::{PATIENCE, is_running, until};
 
 /// Calls a function, and gives this order once the runner has it.
@@ -16,20 +16,11 @@ async fn stopped(pools: &Pools, name: &str, reason: StopReason, grace: Duration)
     let stop = watch::Sender::new(None);
     let call = pools.call_until(name, json!({}), stop.subscribe());
     let ordering = async {
-        until_running(pools, 1).await;
+        pools.until_running(1).await;
         stop.send_replace(order(reason, grace));
     };
     let (end, ()) = tokio::join!(call, ordering);
     end
-}
-
-/// The runner says itself how many it is at, beside the one that asks.
-async fn until_running(pools: &Pools, count: u64) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while pools.result("h#stats", json!({})).await["now"] != count + 1 {
-        assert!(tokio::time::Instant::now() < deadline, "never called");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 fn starts(pools: &Pools) -> u64 {
@@ -43,11 +34,11 @@ async fn a_cancel_goes_on_its_own_connection_and_ends_one_call() {
         let pools = Pools::start(more);
         let neighbour = pools.call("h#wait", json!({"seconds": 4}));
         let canceled = async {
-            until_running(&pools, 1).await;
+            pools.until_running(1).await;
             let stop = watch::Sender::new(None);
             let call = pools.call_until("h#wait", json!({}), stop.subscribe());
             let ordering = async {
-                until_running(&pools, 2).await;
+                pools.until_running(2).await;
                 stop.send_replace(order(StopReason::Canceled, PATIENCE));
             };
             tokio::join!(call, ordering).0
@@ -69,54 +60,102 @@ async fn a_cancel_goes_on_its_own_connection_and_ends_one_call() {
     }
 }
 
-// RQ-42: a runner that does not heed it is ended; its other calls are the agent's failures.
+// RQ-42: a runner that does not heed it is ended. Its other calls have done nothing wrong: they have
+// their time first, and another process takes what comes.
 #[tokio::test]
 async fn a_cancel_that_is_ignored_ends_the_process() {
     for more in ["grace: 300ms", "grace: 300ms\n    pipeline: true"] {
         let pools = Pools::start(more);
         let process = pools.result("h#process", json!({})).await;
-        let neighbour = pools.call("h#wait", json!({}));
+        let (neighbour, stop) = (Neighbour::new(), watch::Sender::new(None));
         let canceled = async {
-            until_running(&pools, 1).await;
-            let stop = watch::Sender::new(None);
+            pools.until_running(1).await;
             let call = pools.call_until("h#never", json!({}), stop.subscribe());
             let ordering = async {
-                until_running(&pools, 2).await;
+                pools.until_running(2).await;
                 stop.send_replace(order(StopReason::Canceled, PATIENCE));
+                pools.replaced(&process).await;
+                neighbour.go();
             };
             tokio::join!(call, ordering).0
         };
-        let (neighbour, end) = tokio::join!(neighbour, canceled);
+        let (spared, end) = tokio::join!(neighbour.call(&pools), canceled);
+        assert_eq!(result(&spared), "there");
         assert_eq!(end.ended.outcome, Outcome::Canceled, "{end:?}");
         assert!(end.ended.confirmed, "{end:?}");
         assert!(!is_running(&process["pid"].to_string()), "{process}");
-        assert_eq!(
-            neighbour.ended.cause,
-            Some(Cause::AgentError),
-            "{neighbour:?}"
-        );
-        let next = pools.result("h#process", json!({})).await;
-        assert_ne!(next["pid"], process["pid"]);
         assert_eq!(starts(&pools), 2);
     }
 }
 
+// Where nothing can take its place before it is gone, what comes is worth more: the others have
+// another grace, and are the agent's failures then.
+#[tokio::test]
+async fn a_process_on_a_port_of_its_own_is_ended_after_another_grace() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    let pools = Pools::start(&format!("grace: 300ms\n    port: {port}"));
+    let (neighbour, stop) = (Neighbour::new(), watch::Sender::new(None));
+    let canceled = async {
+        pools.until_running(1).await;
+        let call = pools.call_until("h#never", json!({}), stop.subscribe());
+        let ordering = async {
+            pools.until_running(2).await;
+            stop.send_replace(order(StopReason::Canceled, PATIENCE));
+        };
+        tokio::join!(call, ordering).0
+    };
+    let (hurt, end) = tokio::join!(neighbour.call(&pools), canceled);
+    assert!(end.ended.confirmed, "{end:?}");
+    assert_eq!(hurt.ended.cause, Some(Cause::AgentError), "{hurt:?}");
+    assert!(pools.result("h#process", json!({})).await.is_object());
+}
+
+// However many processes are broken one after the other, one is on its way out and one is there.
+#[tokio::test]
+async fn one_process_leaves_at_a_time() {
+    let pools = Pools::start("grace: 300ms");
+    let neighbours = [Neighbour::new(), Neighbour::new()];
+    let (stop, before) = (watch::Sender::new(None), watch::Sender::new(0));
+    let stuck = async |number: u64| {
+        before.subscribe().wait_for(|it| *it >= number).await.ok();
+        let stop = stop.subscribe();
+        pools.call_until("h#never", json!({}), stop).await
+    };
+    let spared = neighbours[0].call(&pools);
+    let hurt = async {
+        before.subscribe().wait_for(|it| *it >= 2).await.ok();
+        neighbours[1].call(&pools).await
+    };
+    let meanwhile = async {
+        let mut processes = Vec::new();
+        for number in 1..=2 {
+            before.send_replace(number);
+            pools.until_running(2).await;
+            processes.push(pools.result("h#process", json!({})).await);
+            stop.send_replace(order(StopReason::Canceled, PATIENCE));
+            if number == 1 {
+                pools.replaced(&processes[0]).await;
+                stop.send_replace(None);
+            }
+        }
+        let second = processes[1]["pid"].to_string();
+        until("the second is ended", || !is_running(&second)).await;
+        assert!(pools.result("h#process", json!({})).await.is_object());
+        // The first goes on with its call.
+        assert!(is_running(&processes[0]["pid"].to_string()));
+        neighbours[0].go();
+    };
+    let (spared, hurt, ..) = tokio::join!(spared, hurt, stuck(1), stuck(2), meanwhile);
+    assert_eq!(result(&spared), "there");
+    assert_eq!(hurt.ended.cause, Some(Cause::AgentError), "{hurt:?}");
+}
+
 /// Runners of both SDKs, with a plain function that heeds nothing but a file: `h#deaf`.
 fn deaf_runners() -> [String; 2] {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let root = root.canonicalize().expect("the tree");
-    let this = std::env::current_exe().expect("this program");
-    let built = this.parent().and_then(|deps| deps.parent());
-    let table = built.expect("a folder").join("examples/table");
-    let python = format!(
-        "[python3, -m, delta_runner, 'tests.handlers:app', --limit, '2']\n    \
-         working_folder: {}",
-        root.join("sdk/python").display()
-    );
-    let rust = format!("[{}]\n    env: {{CONCURRENCY: '2'}}", table.display());
-    [python, rust].map(|command| {
-        format!("pools:\n  h:\n    command: {command}\n    grace: 500ms\n    in_flight: 2\n")
-    })
+    sdk_runners("--limit, '2'", "CONCURRENCY: '2'")
+        .map(|file| format!("{file}    grace: 500ms\n    in_flight: 2\n"))
 }
 
 // A thread that never ends is no end of its call: the process is, and the next calls have room.

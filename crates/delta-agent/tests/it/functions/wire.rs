@@ -1,11 +1,13 @@
 //! What goes over the wire, and what becomes of answers that should not.
 
-use delta_agent::executor::Outcome;
+use delta_agent::executor::{Outcome, StopReason};
 use delta_agent::functions::{CallEnd, RESULT_TOO_LARGE};
 use delta_core::Cause;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
-use super::bench::{Pools, join_all, one_pool, result};
+use super::bench::{Neighbour, Pools, join_all, of_job, one_pool, order, result};
+use crate::bench::PATIENCE;
 
 const FAILED: Outcome = Outcome::Failed { exit_code: Some(1) };
 const BROKEN: Outcome = Outcome::Failed { exit_code: None };
@@ -232,28 +234,73 @@ async fn a_wrong_answer_hurts_only_its_own_request() {
     wrong_answers_hurt_their_own_request("in_flight: 8").await;
 }
 
-// RQ-14: a request whose answer belongs to nobody waits until its time is up; on a connection that
-// it shares, nobody else does.
+// RQ-14, RQ-34: on a connection that they share, an answer with a foreign request or none fails the
+// one that its job tells it is for.
 #[tokio::test]
-async fn with_pipelining_an_answer_to_nobody_is_dropped() {
-    let pools = Pools::start("pipeline: true\n    response_timeout: 4s\n    grace: 20s");
-    let neighbour = pools.call("h#wait", json!({"seconds": 2}));
-    let wrong = async {
-        pools.ready().await;
-        let said = json!({"status": "success", "request_id": "other"});
-        tokio::join!(
-            pools.call("h#say", said),
-            pools.call("h#garbage", json!({})),
-            pools.call("h#say", json!({"status": "success", "job_id": "other"})),
-            pools.call("h#twice", json!({})),
-        )
+async fn with_pipelining_a_wrong_answer_fails_the_request_of_its_job_and_no_other() {
+    let pools = Pools::start("pipeline: true");
+    let neighbour = pools.call_job("job_1_1", "h#wait", json!({"seconds": 3}));
+    let others = async {
+        pools
+            .until("one is under way", |pool| pool.processes[0].in_flight == 1)
+            .await;
+        for (said, words) in [
+            (json!({"request_id": "other"}), "another request"),
+            (json!({"request_id": "absent"}), "no request_id"),
+            (json!({"job_id": "other"}), "another job"),
+            (json!({"status": "odd"}), "none of the protocol's"),
+        ] {
+            let mut params = json!({"status": "success"});
+            let more = said.as_object().expect("an object").clone();
+            params.as_object_mut().expect("an object").extend(more);
+            let end = pools.call_job("job_2_1", "h#say", params).await;
+            assert_broken(&end, words);
+        }
+        // A second answer is nobody's, also where its job is at its next attempt.
+        for _ in 0..5 {
+            let first = pools.call_job("job_3_1", "h#twice", json!({})).await;
+            assert_eq!(result(&first), "first");
+            let next = pools.call_job("job_3_1", "h#wait", json!({"seconds": 0.05}));
+            assert_eq!(result(&next.await), "waited");
+        }
     };
-    let (neighbour, (foreign, garbage, job, twice)) = tokio::join!(neighbour, wrong);
+    let (neighbour, ()) = tokio::join!(neighbour, others);
     assert_eq!(result(&neighbour), "waited");
-    assert_eq!(result(&twice), "first");
-    assert_broken(&job, "another job");
-    for end in [foreign, garbage] {
+    assert_eq!(pools.pool("h").processes[0].starts, 1);
+}
+
+// RQ-14, RQ-34: where nobody can tell whose answer it is, whoever waits for it runs into its time.
+// Its process is ended for that, once its neighbours are over.
+#[tokio::test]
+async fn with_pipelining_an_answer_to_nobody_hurts_its_own_request_alone() {
+    let pools = Pools::start("pipeline: true\n    grace: 200ms");
+    for wrong in ["h#steal", "h#garbage", "h#never"] {
+        let before = pools.result("h#process", json!({})).await;
+        let (neighbour, stop) = (Neighbour::new(), watch::Sender::new(None));
+        let call = of_job("job_2_1", wrong, json!({}));
+        let hurt = async {
+            pools.until_running(1).await;
+            let meanwhile = async {
+                pools
+                    .until("both are under way", |pool| {
+                        pool.processes[0].in_flight == 2
+                    })
+                    .await;
+                stop.send_replace(order(StopReason::TimedOut, PATIENCE));
+                let other = pools.replaced(&before).await;
+                neighbour.go();
+                other
+            };
+            tokio::join!(pools.calls(&call, stop.subscribe()), meanwhile)
+        };
+        let (spared, (end, other)) = tokio::join!(neighbour.call(&pools), hurt);
+        assert_eq!(result(&spared), "there", "{wrong}");
         assert_eq!(end.ended.outcome, Outcome::TimedOut, "{end:?}");
+        assert!(end.ended.confirmed, "{end:?}");
+        assert_eq!(
+            pools.result("h#process", json!({})).await["pid"],
+            other["pid"]
+        );
     }
 }
 
