@@ -1,6 +1,7 @@
 //! From a push to a status: a real git server, a forge that records, a server, agents.
 
 mod more;
+mod refs;
 
 use std::fs;
 use std::path::Path;
@@ -38,10 +39,7 @@ impl Project {
         secret(server, root.path(), "STATUS_TOKEN", TOKEN);
         let hook = root.path().join("hook");
         fs::write(&hook, format!("{HOOK}\n")).unwrap();
-        let name = match speaks {
-            Speaks::GitHub => "github",
-            Speaks::Gitea => "gitea",
-        };
+        let name = speaks.name();
         let (url, api) = (http.url("team/app.git"), forge.api());
         let known = [
             "repo",
@@ -160,10 +158,7 @@ fn from_a_push_to_a_status(speaks: Speaks) {
     assert!(states.len() <= 3 && states[..states.len() - 1].iter().all(|it| it == "pending"));
     let last = project.forge.posted().pop().unwrap();
     assert!(last.description.starts_with("2 jobs succeeded"), "{last:?}");
-    assert_eq!(
-        last.target_url,
-        format!("https://ci.example/api/v1/runs/{run}")
-    );
+    assert_eq!(last.target_url, format!("https://ci.example/runs/{run}"));
     // The same again, by its number and by what was pushed, is the same run.
     for id in ["d1", "d2"] {
         let answer = deliver(&person, &project.pushed(id, NONE, commit)).expect(202);
@@ -282,6 +277,11 @@ fn from_a_push_to_a_status_at_github() {
 #[test]
 fn from_a_push_to_a_status_at_gitea() {
     from_a_push_to_a_status(Speaks::Gitea);
+}
+
+#[test]
+fn from_a_push_to_a_status_at_forgejo() {
+    from_a_push_to_a_status(Speaks::Forgejo);
 }
 
 // SM-9, SM-10, A14, T18

@@ -77,7 +77,12 @@ impl Client {
     ) -> Verdict {
         if look_first {
             match self.is_there(site, token, status, now).await {
-                Ok(true) => return Verdict::Done { already: true },
+                Ok(true) => {
+                    return Verdict::Done {
+                        already: true,
+                        rest: None,
+                    };
+                }
                 Ok(false) => {}
                 Err(verdict) => return verdict,
             }
@@ -85,7 +90,7 @@ impl Client {
         let body = site.kind.dialect().body(status);
         let request = self.http.post(site.statuses(&status.commit)).json(&body);
         match self.call(site, token, request, now).await {
-            Ok(_) => Verdict::Done { already: false },
+            Ok((headers, _)) => Verdict::done(&headers, now),
             Err(verdict) => verdict,
         }
     }
@@ -157,7 +162,7 @@ impl Client {
         };
         let (status, headers) = (response.status(), response.headers().clone());
         match status.is_success() {
-            true => Verdict::Done { already: false },
+            true => Verdict::done(&headers, outgoing.timestamp),
             // What a receiver says is not repeated: it is not a forge, and anybody's page.
             false => Verdict::of(status, &headers, "", outgoing.timestamp),
         }

@@ -8,6 +8,7 @@
 mod client;
 mod dialect;
 mod event;
+mod form;
 mod hosts;
 mod names;
 mod outgoing;
@@ -69,7 +70,7 @@ pub fn read(
     }
     let id = names::header(headers, dialect.delivery_header())?;
     let name = names::header(headers, dialect.event_header())?;
-    let event = dialect.event(name, body, wanted)?;
+    let event = dialect.event(name, &form::json(headers, body)?, wanted)?;
     Ok(Delivery {
         id: id.to_owned(),
         event,

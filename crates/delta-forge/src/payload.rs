@@ -56,7 +56,25 @@ struct PullBody {
     number: u64,
     pull_request: Pull,
     #[serde(default)]
+    changes: Option<Changes>,
+    #[serde(default)]
     sender: Option<Person>,
+}
+
+/// What was edited, as far as it matters: where the request is to go. GitHub calls that `base`,
+/// Gitea `ref`.
+#[derive(Deserialize)]
+struct Changes {
+    #[serde(default)]
+    base: Option<serde::de::IgnoredAny>,
+    #[serde(default, rename = "ref")]
+    git_ref: Option<serde::de::IgnoredAny>,
+}
+
+impl Changes {
+    fn is_of_target(&self) -> bool {
+        self.base.is_some() || self.git_ref.is_some()
+    }
 }
 
 #[derive(Deserialize)]
@@ -131,6 +149,8 @@ pub fn pull_request(body: &[u8]) -> Result<Event, BadDelivery> {
     match said.action.as_str() {
         // GitHub says synchronize, Gitea synchronized.
         "opened" | "reopened" | "synchronize" | "synchronized" => {}
+        // With another target the same head is another question.
+        "edited" if said.changes.is_some_and(|it| it.is_of_target()) => {}
         "closed" => {
             return Ok(Event::Closed {
                 number: said.number,

@@ -10,8 +10,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2 * 3600);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The forge has it. `already`: it had it before we came.
-    Done { already: bool },
+    /// The forge has it. `already`: it had it before we came. `rest`: that was the last request it
+    /// takes for so long.
+    Done {
+        already: bool,
+        rest: Option<Duration>,
+    },
     /// Nothing is known to be wrong with it: later. `after`: not before, as the forge said.
     Again {
         after: Option<Duration>,
@@ -26,6 +30,23 @@ impl Verdict {
         Verdict::Again {
             after: None,
             why: why.into(),
+        }
+    }
+
+    /// How long the forge wants to hear nothing more from whoever asked, where it says so.
+    pub fn rest(&self) -> Option<Duration> {
+        match self {
+            Verdict::Done { rest, .. } => *rest,
+            Verdict::Again { after, .. } => *after,
+            Verdict::Refused { .. } => None,
+        }
+    }
+
+    /// Of an answer that is a success.
+    pub(crate) fn done(headers: &HeaderMap, now: i64) -> Verdict {
+        Verdict::Done {
+            already: false,
+            rest: until_reset(headers, now),
         }
     }
 
@@ -55,6 +76,11 @@ fn pause(headers: &HeaderMap, now: i64) -> Option<Duration> {
     if let Some(after) = seconds(headers, RETRY_AFTER.as_str()) {
         return Some(after);
     }
+    until_reset(headers, now)
+}
+
+/// How long no request is left, by the forge's own count.
+fn until_reset(headers: &HeaderMap, now: i64) -> Option<Duration> {
     let remaining: i64 = number(headers, "x-ratelimit-remaining")?;
     let reset: i64 = number(headers, "x-ratelimit-reset")?;
     // A second later: its clock and ours need not agree.
@@ -107,6 +133,18 @@ mod tests {
         assert_eq!(after(of(403, &past)), Some(1));
         let far = [("retry-after", "999999999")];
         assert_eq!(after(of(429, &far)), Some(LONGEST_PAUSE.as_secs()));
+    }
+
+    #[test]
+    fn the_last_request_that_is_taken_says_so() {
+        let done = |remaining: &'static str| {
+            let mut map = HeaderMap::new();
+            map.insert("x-ratelimit-remaining", HeaderValue::from_static(remaining));
+            map.insert("x-ratelimit-reset", HeaderValue::from_static("1060"));
+            Verdict::done(&map, 1_000).rest().map(|it| it.as_secs())
+        };
+        assert_eq!(done("0"), Some(61));
+        assert_eq!(done("1"), None);
     }
 
     #[test]

@@ -387,8 +387,10 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
         agents: app.agents.clone(),
         reader: app.reader.clone(),
     };
+    let unjudged = functions::Unjudged::new(app.clone());
     let mut started = vec![
         tokio::spawn(sweep.run(stop.clone())),
+        tokio::spawn(unjudged.run(stop.clone())),
         tokio::spawn(noting.run(stop.clone())),
         tokio::spawn(tidy.run(stop.clone())),
     ];
@@ -405,7 +407,7 @@ fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<Joi
                 client,
                 public_url: config.public_url.clone(),
                 apart: forges::reporter::apart(),
-                places: forges::reporter::Places::default(),
+                places: Default::default(),
             };
             started.push(tokio::spawn(reporter.run(stop.clone())));
         }

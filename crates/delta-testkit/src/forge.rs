@@ -1,4 +1,4 @@
-//! A recording forge: the statuses API of GitHub or of Gitea over real HTTP, with its status codes,
+//! A recording forge: the statuses API of GitHub, Gitea or Forgejo over real HTTP, with its status codes,
 //! pages, limits and bad days.
 //!
 //! It writes down every request and keeps what was posted. What a real forge refuses it refuses:
@@ -23,6 +23,18 @@ use crate::git::read;
 pub enum Speaks {
     GitHub,
     Gitea,
+    Forgejo,
+}
+
+impl Speaks {
+    /// What its headers are called by, and what people type.
+    pub fn name(self) -> &'static str {
+        match self {
+            Speaks::GitHub => "github",
+            Speaks::Gitea => "gitea",
+            Speaks::Forgejo => "forgejo",
+        }
+    }
 }
 
 /// What happens to the next request instead of an answer.
@@ -34,6 +46,8 @@ pub enum Fault {
     RetryAfter(u16, u64),
     /// 403, no requests left, and the moment (seconds since 1970) when there are some again.
     Limited(i64),
+    /// It is done, and was the last request that is taken before this moment.
+    DoneAndLimited(i64),
     /// Nothing is answered for this long, and nothing done.
     Silence(Duration),
     /// It is done, and the connection breaks before the answer.
@@ -64,6 +78,7 @@ struct Shared {
     gitea: AtomicBool,
     over: AtomicBool,
     down: AtomicBool,
+    held: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -95,7 +110,7 @@ impl RecordingForge {
         let shared = Arc::new(Shared::default());
         shared
             .gitea
-            .store(speaks == Speaks::Gitea, Ordering::SeqCst);
+            .store(speaks != Speaks::GitHub, Ordering::SeqCst);
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("forge".into())
@@ -112,7 +127,7 @@ impl RecordingForge {
     pub fn api(&self) -> String {
         match self.speaks {
             Speaks::GitHub => format!("http://{}", self.addr),
-            Speaks::Gitea => format!("http://{}/api/v1", self.addr),
+            Speaks::Gitea | Speaks::Forgejo => format!("http://{}/api/v1", self.addr),
         }
     }
 
@@ -139,6 +154,11 @@ impl RecordingForge {
     /// While it is down, every connection breaks.
     pub fn set_down(&self, down: bool) {
         self.shared.down.store(down, Ordering::SeqCst);
+    }
+
+    /// While it holds, what comes waits.
+    pub fn set_held(&self, held: bool) {
+        self.shared.held.store(held, Ordering::SeqCst);
     }
 
     /// Everything that was posted, the oldest first.
@@ -221,6 +241,9 @@ fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<()> {
         state.seen.push_str(&line);
         state.faults.pop_front()
     };
+    while shared.held.load(Ordering::SeqCst) && !shared.over.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let message = json!({"message": "a bad day"});
     let (status, headers, body) = match fault {
         None => answer(&request, shared),
@@ -229,11 +252,13 @@ fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<()> {
             (code, vec![("retry-after", seconds.to_string())], message)
         }
         Some(Fault::Limited(reset)) => {
-            let headers = vec![
-                ("x-ratelimit-remaining", "0".to_owned()),
-                ("x-ratelimit-reset", reset.to_string()),
-            ];
-            (403, headers, json!({"message": "API rate limit exceeded"}))
+            let message = json!({"message": "API rate limit exceeded"});
+            (403, no_more_until(reset), message)
+        }
+        Some(Fault::DoneAndLimited(reset)) => {
+            let (status, mut headers, body) = answer(&request, shared);
+            headers.extend(no_more_until(reset));
+            (status, headers, body)
         }
         Some(Fault::Silence(time)) => {
             std::thread::sleep(time);
@@ -254,6 +279,13 @@ fn serve(mut stream: &TcpStream, shared: &Shared) -> Result<()> {
     }
     write!(stream, "Content-Length: {}\r\n\r\n{body}", body.len())?;
     Ok(())
+}
+
+fn no_more_until(reset: i64) -> Vec<(&'static str, String)> {
+    vec![
+        ("x-ratelimit-remaining", "0".to_owned()),
+        ("x-ratelimit-reset", reset.to_string()),
+    ]
 }
 
 fn answer(request: &crate::git::Request, shared: &Shared) -> Answer {
@@ -381,17 +413,18 @@ impl Delivery {
     pub fn new(speaks: Speaks, event: &str, id: &str, body: &Value, secret: &str) -> Delivery {
         let body = match speaks {
             Speaks::GitHub => body.to_string(),
-            Speaks::Gitea => as_gitea(body.clone()).to_string(),
+            Speaks::Gitea | Speaks::Forgejo => as_gitea(body.clone()).to_string(),
         };
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         let tag = hmac::sign(&key, body.as_bytes());
         let hex: String = tag.as_ref().iter().map(|it| format!("{it:02x}")).collect();
-        let (name, signature) = match speaks {
-            Speaks::GitHub => ("github", ("x-hub-signature-256", format!("sha256={hex}"))),
-            Speaks::Gitea => ("gitea", ("x-gitea-signature", hex)),
+        let name = speaks.name();
+        let signature = match speaks {
+            Speaks::GitHub => ("x-hub-signature-256".to_owned(), format!("sha256={hex}")),
+            Speaks::Gitea | Speaks::Forgejo => (format!("x-{name}-signature"), hex),
         };
         let headers = vec![
-            (signature.0.to_owned(), signature.1),
+            signature,
             (format!("x-{name}-event"), event.to_owned()),
             (format!("x-{name}-delivery"), id.to_owned()),
             ("content-type".to_owned(), "application/json".to_owned()),

@@ -219,8 +219,51 @@ fn every_action_of_a_request_is_known_or_starts_nothing() {
             "{action}"
         );
     }
+    // Where it is to go is another question: GitHub's word for it, and Gitea's.
+    for (kind, changes) in [
+        (
+            Kind::GitHub,
+            serde_json::json!({"base": {"ref": {"from": "release"}}}),
+        ),
+        (Kind::Gitea, serde_json::json!({"ref": {"from": "release"}})),
+    ] {
+        let body = pull("edited", repo.clone());
+        let mut body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        body["changes"] = changes;
+        let moved = heard(kind, "pull_request", &body.to_string()).unwrap();
+        assert!(matches!(moved.event, Event::PullRequest(_)), "{kind:?}");
+        body["changes"] = serde_json::json!({"title": {"from": "x"}});
+        let renamed = heard(kind, "pull_request", &body.to_string()).unwrap();
+        assert!(matches!(renamed.event, Event::Other { .. }), "{kind:?}");
+    }
     let ping = heard(Kind::GitHub, "ping", r#"{"zen":"Design for failure."}"#);
     assert_eq!(ping.unwrap().event, Event::Ping);
+}
+
+#[test]
+fn a_form_is_signed_as_it_is_sent_and_read_by_its_payload() {
+    let json = push("refs/heads/a+b&c=%41", BASE, HEAD);
+    let escaped = json.bytes().map(|byte| match byte {
+        b' ' => "+".to_owned(),
+        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    });
+    let form = format!("payload={}", escaped.collect::<String>());
+    let judge = |body: &str, kind: &'static str| {
+        let mut headers = signed(Kind::GitHub, "push", body.as_bytes());
+        headers.insert("content-type", kind.parse().unwrap());
+        let secret = Secret::new(SECRET);
+        read(Kind::GitHub, &headers, body.as_bytes(), &secret, "team/app")
+    };
+    let plain = judge(&json, "application/json").unwrap();
+    for kind in [
+        "application/x-www-form-urlencoded",
+        "Application/X-WWW-Form-Urlencoded; charset=utf-8",
+    ] {
+        assert_eq!(judge(&form, kind).as_ref(), Ok(&plain));
+    }
+    let empty = judge("other=1", "application/x-www-form-urlencoded").unwrap_err();
+    assert!(empty.to_string().contains("application/json"), "{empty}");
 }
 
 #[test]

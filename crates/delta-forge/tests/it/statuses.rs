@@ -9,6 +9,15 @@ const COMMIT: &str = "6dcb09b5b57875f334f61aebed695e2e4193db5e";
 const TOKEN: &str = "ghp_canary";
 const CLONE: &str = "https://forge.example/team/app.git";
 
+const DONE_NOW: Verdict = Verdict::Done {
+    already: false,
+    rest: None,
+};
+const DONE_BEFORE: Verdict = Verdict::Done {
+    already: true,
+    rest: None,
+};
+
 struct Setup {
     forge: RecordingForge,
     client: Client,
@@ -18,7 +27,8 @@ struct Setup {
 fn setup(kind: Kind) -> Setup {
     let speaks = match kind {
         Kind::GitHub => Speaks::GitHub,
-        Kind::Gitea | Kind::Forgejo => Speaks::Gitea,
+        Kind::Gitea => Speaks::Gitea,
+        Kind::Forgejo => Speaks::Forgejo,
     };
     let forge = RecordingForge::start(speaks).unwrap();
     forge.require_token(TOKEN);
@@ -56,7 +66,7 @@ async fn a_status_is_published_to_each_forge() {
         let it = setup(kind);
         for state in [State::Pending, State::Failure] {
             let done = it.publish(&status(state, "3 tests failed"), false).await;
-            assert_eq!(done, Verdict::Done { already: false }, "{kind:?}");
+            assert_eq!(done, DONE_NOW, "{kind:?}");
         }
         assert_eq!(
             it.forge.states(COMMIT, "delta-ci/push"),
@@ -92,11 +102,11 @@ async fn whoever_does_not_know_looks_first_through_every_page() {
         }
         it.forge.set_page_size(3);
         let again = it.publish(&wanted, true).await;
-        assert_eq!(again, Verdict::Done { already: true });
+        assert_eq!(again, DONE_BEFORE);
         assert_eq!(it.forge.states(COMMIT, "delta-ci/push"), ["success"]);
         // Another line is another status.
         let fresh = it.publish(&status(State::Failure, "no"), true).await;
-        assert_eq!(fresh, Verdict::Done { already: false });
+        assert_eq!(fresh, DONE_NOW);
         assert_eq!(
             it.forge.states(COMMIT, "delta-ci/push"),
             ["success", "failure"]
@@ -148,7 +158,7 @@ async fn a_forge_that_is_silent_or_gone_is_asked_again() {
     assert!(matches!(down, Verdict::Again { .. }), "{down:?}");
     it.forge.set_down(false);
     let again = it.publish(&wanted, true).await;
-    assert_eq!(again, Verdict::Done { already: false });
+    assert_eq!(again, DONE_NOW);
 }
 
 // T17: the name is looked up by whoever judges it, and nobody looks it up again.
@@ -159,7 +169,7 @@ async fn a_name_leads_nowhere_that_an_address_may_not() {
     it.site = Site::new(Kind::Gitea, CLONE, Some(&api), None).unwrap();
     let wanted = status(State::Pending, "queued");
     let done = it.publish(&wanted, false).await;
-    assert_eq!(done, Verdict::Done { already: false });
+    assert_eq!(done, DONE_NOW);
     let (timeout, before) = (Duration::from_secs(5), it.forge.seen());
     it.client = Client::new(timeout, |ip| ip.is_loopback()).unwrap();
     let refused = it.publish(&wanted, false).await;
@@ -193,7 +203,7 @@ async fn an_outgoing_webhook_can_be_believed() {
     };
     let url = it.forge.hook_address().parse().unwrap();
     let done = it.client.deliver(&url, &secret, &outgoing).await;
-    assert_eq!(done, Verdict::Done { already: false });
+    assert_eq!(done, DONE_NOW);
     let heard = it.forge.hooks().pop().unwrap();
     assert_eq!(
         (heard.delivery.as_str(), &*heard.body),

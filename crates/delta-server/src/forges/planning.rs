@@ -23,7 +23,7 @@ use super::base::{self, Base};
 use super::fetching::{Fetching, as_text};
 use super::mirrors::KEPT;
 use super::worker::Broken;
-use super::{Registered, find, older, supersede};
+use super::{Registered, find, kept, older, supersede};
 use crate::create::{self, Asked};
 use crate::http::App;
 use crate::writer::{Lane, NotDone};
@@ -43,8 +43,6 @@ const LOOKING: Duration = Duration::from_millis(500);
 const LOOKING_WAITING: Duration = Duration::from_secs(5);
 /// Memory of a planner: a hundred times what a large monorepo takes.
 const MEMORY: u64 = 2 << 30;
-/// Bytes of what the planner said that are kept.
-const MAX_PLAN: usize = 256 * 1024;
 
 pub struct Planning {
     pub app: App,
@@ -433,7 +431,7 @@ impl Planning {
     }
 
     async fn keep(&self, id: RunId, said: serde_json::Value) -> Result<(), String> {
-        let text = bounded(said);
+        let text = kept::text(said);
         self.read(move |reader| reader.put_plan(id, &text)).await
     }
 
@@ -511,16 +509,6 @@ fn lend(request: &mut serde_json::Value, credential: &str) {
                     .or_insert_with(|| credential.into());
             }
             _ => {}
-        }
-    }
-}
-
-fn bounded(said: serde_json::Value) -> String {
-    let text = said.to_string();
-    match text.len() <= MAX_PLAN {
-        true => text,
-        false => {
-            serde_json::json!({ "error": "what the planner said is too long to keep" }).to_string()
         }
     }
 }

@@ -5,38 +5,34 @@
 //! back, and whoever takes it looks at the forge first: a status is there once. A run is REPORTED
 //! after the forge said yes, and not before (R11, SM-17).
 //!
-//! A status belongs to a commit, and the newest run about it has the word: what is older counts as
-//! told. Nobody waits for a forge but who is to be told there: each host has places of its own.
+//! A status belongs to a commit: what it is with several refs there, `standing` says, and it is
+//! looked at again when it is told, so that of two who tell the last one is right. Nobody waits for
+//! a forge but who is to be told there: see `places`.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use delta_core::policy::{Backoff, retry_delay};
-use delta_core::{Command, Millis, Run, RunId, Span, Text};
+use delta_core::{Command, Millis, RunId, Span, Text};
 use delta_forge::{Client, Outgoing, Secret, Verdict};
-use delta_store::StoreError;
 use delta_store::forges::{ReportRow, STAGE_DONE, STAGE_FINAL, STAGE_NOTIFIED, stage_of};
-use delta_store::read::{Reader, RunFilter, RunKind, RunRows};
+use delta_store::read::{Reader, RunRows};
 use delta_wire::api::Trigger;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::places::{Credential, Places};
+use super::standing::{self, Seen};
 use super::{Registered, summary};
 use crate::http::App;
-use crate::writer::NotDone;
+use crate::writer::{NotDone, sha256};
 
 /// How often the outbox is looked at: what a person sees at the forge is this old at most.
 const EVERY: Duration = Duration::from_millis(500);
 /// Rows looked at in one pass: those of a forge that does not answer come first, and stay.
 const LOOKED_AT: usize = 2_000;
-/// Runs told about at once, and at one host.
-const AT_ONCE: usize = 64;
-const AT_A_HOST: usize = 8;
-/// Runs of one commit that are looked at for a newer one.
-const OF_A_COMMIT: usize = 200;
-/// Runs whose host is remembered.
-const REMEMBERED: usize = 10_000;
+/// How often a status is told that is another one by then, before it waits.
+const ROUNDS: usize = 3;
 /// How long one request may take.
 pub const REQUEST: Duration = Duration::from_secs(10);
 /// How long telling about one run may take, with all its pages.
@@ -52,6 +48,11 @@ const BACKOFF: Backoff = Backoff {
 const REFUSED: Span = Span::minutes(15);
 /// How long an outgoing webhook is tried.
 const NOTIFYING: Span = Span::hours(24);
+/// There is nobody who must be told.
+const NOBODY: Verdict = Verdict::Done {
+    already: true,
+    rest: None,
+};
 /// Characters of what was in the way that are kept.
 const MAX_WHY: usize = 300;
 
@@ -62,17 +63,6 @@ pub struct Reporter {
     /// This server's own: no other takes a row until the same moment.
     pub apart: Span,
     pub places: Places,
-}
-
-/// Who is being told about, and where.
-#[derive(Default)]
-pub struct Places(Mutex<Taken>);
-
-#[derive(Default)]
-struct Taken {
-    busy: HashMap<RunId, Text>,
-    /// Where each run is told about, as far as it was looked up.
-    hosts: HashMap<RunId, Text>,
 }
 
 /// What became of one row; true when it was told.
@@ -100,9 +90,18 @@ struct Case {
     /// None where there is nobody to tell any more.
     whom: Option<(Registered, Trigger)>,
     status: Option<delta_forge::Status>,
-    token: Option<Secret>,
-    /// A newer run is about the same commit.
+    token: Option<Token>,
+    /// How the commit stands.
+    seen: Option<Seen>,
+    /// A newer run of the same ref tells it.
     overtaken: bool,
+}
+
+/// What statuses are written with.
+struct Token {
+    secret: Secret,
+    /// Whose requests the forge counts.
+    credential: Credential,
 }
 
 impl Reporter {
@@ -137,40 +136,24 @@ impl Reporter {
             .await?;
         for row in due {
             let host = self.host_of(row.run).await?;
-            if !self.take_place(row.run, host) {
+            if !self.places.take(row.run, host) {
                 continue;
             }
             let this = self.clone();
             telling.spawn(async move {
                 let run = row.run;
                 let told = this.tell(row, now).await;
-                this.taken().busy.remove(&run);
+                this.places.leave(run);
                 told
             });
         }
         Ok(())
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.places.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// False where a run is being told about, or too many are.
-    fn take_place(&self, run: RunId, host: Text) -> bool {
-        let mut taken = self.taken();
-        let there = taken.busy.values().filter(|it| **it == host).count();
-        let free = taken.busy.len() < AT_ONCE && there < AT_A_HOST;
-        let takes = free && !taken.busy.contains_key(&run);
-        if takes {
-            taken.busy.insert(run, host);
-        }
-        takes
-    }
-
     /// Where a run is told about; nothing where it is not known.
     async fn host_of(&self, run: RunId) -> Result<Text, String> {
-        if let Some(host) = self.taken().hosts.get(&run) {
-            return Ok(host.clone());
+        if let Some(host) = self.places.host(run) {
+            return Ok(host);
         }
         let look = self.read(move |reader| {
             let trigger = reader.run(run)?.and_then(|rows| rows.run.header.trigger);
@@ -183,11 +166,7 @@ impl Reporter {
         let host: Text = registered
             .map_or_else(String::new, |it| it.site.api_host())
             .into();
-        let mut taken = self.taken();
-        if taken.hosts.len() >= REMEMBERED {
-            taken.hosts.clear();
-        }
-        taken.hosts.insert(run, host.clone());
+        self.places.remember(run, host.clone());
         Ok(host)
     }
 
@@ -226,13 +205,20 @@ impl Reporter {
         let notified = row.stage == STAGE_NOTIFIED;
         let owed = notified || row.stage < goal.min(STAGE_FINAL);
         if owed {
-            let verdict = self.publish(&case, row.tries > 0, now).await;
+            let rests = self.rests(&case, now);
+            // What was not sent is not looked for the next time.
+            let tried = u32::from(rests.is_none());
+            let verdict = match rests {
+                Some(verdict) => verdict,
+                None => self.publish(&row, &case, now).await?,
+            };
             if let Some(after) = pause(&verdict, row.tries) {
                 let ended = goal == STAGE_DONE && !notified;
                 // Nobody else waits for the forge.
                 if ended && self.has_notified(&case, now).await {
                     row.stage = STAGE_NOTIFIED;
                 }
+                row.tries += tried;
                 return self.later(row, verdict, now + after).await;
             }
         }
@@ -261,6 +247,7 @@ impl Reporter {
         match self.notify(&case, now).await {
             Some(verdict) if self.is_worth_it(&case, now) => {
                 let after = pause(&verdict, row.tries);
+                row.tries += 1;
                 match after {
                     Some(after) => self.later(row, verdict, now + after).await,
                     None => self.remove(&row).await.map(|()| true),
@@ -296,68 +283,111 @@ impl Reporter {
                 None => None,
             };
             let Some((registered, trigger)) = registered.zip(trigger) else {
-                let (whom, status, token) = (None, None, None);
                 return Ok(Some(Case {
                     rows,
-                    whom,
-                    status,
-                    token,
+                    whom: None,
+                    status: None,
+                    token: None,
+                    seen: None,
                     overtaken: false,
                 }));
             };
-            let overtaken = is_overtaken(reader, &rows.run, &trigger)?;
-            let plan = reader.plan(run)?;
-            let about = summary::About {
-                rows: &rows,
-                trigger: &trigger,
-                tests: summary::counts(&reader.run_results(run)?),
-                plan: plan.as_deref(),
-                approved: reader.approval(run)?.is_some(),
-                public_url: public_url.as_deref(),
+            let standing = standing::of(reader, &rows.run, &trigger)?;
+            let status = match &standing {
+                Some(standing) => said_of(reader, &rows, standing, public_url.as_deref())?,
+                None => None,
             };
-            let status = summary::status(&about);
             let token = match &registered.token {
                 Some(name) => registered.secret(reader, &app.secret_keys, name)?,
                 None => None,
             };
-            let token = token.map(|it| Secret::new(it.value));
-            let whom = Some((registered, trigger));
+            let token = token.map(|it| Token {
+                credential: (
+                    registered.site.api_host().into(),
+                    sha256(it.value.as_bytes()),
+                ),
+                secret: Secret::new(it.value),
+            });
             Ok(Some(Case {
                 rows,
-                whom,
+                whom: Some((registered, trigger)),
                 status,
                 token,
-                overtaken,
+                overtaken: standing.as_ref().is_some_and(|it| it.is_overtaken()),
+                seen: standing.map(|it| it.seen()),
             }))
         });
         let found = found.await.map_err(|error| error.to_string())?;
         found.map_err(|error: crate::secrets::SecretError| error.to_string())
     }
 
-    async fn publish(&self, case: &Case, look_first: bool, now: Millis) -> Verdict {
-        let (Some((registered, _)), Some(status)) = (&case.whom, &case.status) else {
-            return Verdict::Done { already: true };
-        };
-        if case.overtaken {
-            return Verdict::Done { already: true };
+    /// Why a forge is left alone at this moment, where it wants to be.
+    fn rests(&self, case: &Case, now: Millis) -> Option<Verdict> {
+        case.status.as_ref().filter(|_| !case.overtaken)?;
+        let until = self
+            .places
+            .rests_until(&case.token.as_ref()?.credential, now)?;
+        let left = u64::try_from(until.since(now).0).unwrap_or_default();
+        Some(Verdict::Again {
+            after: Some(Duration::from_millis(left)),
+            why: "the forge wants to be left alone for a while".into(),
+        })
+    }
+
+    /// Publishes how the commit stands, and looks whether it stands so still: somebody else may tell
+    /// of another run of it at the same moment, and whoever comes last must be right.
+    async fn publish(&self, row: &ReportRow, first: &Case, now: Millis) -> Result<Verdict, String> {
+        if first.overtaken {
+            return Ok(NOBODY);
         }
+        let mut newer: Option<Case> = None;
+        for round in 0..ROUNDS {
+            let case = newer.as_ref().unwrap_or(first);
+            let others = case.seen.as_ref().is_some_and(Seen::is_anothers);
+            let look_first = row.tries > 0 || round > 0 || others;
+            let verdict = self.publish_once(case, look_first, now).await;
+            if !matches!(verdict, Verdict::Done { .. }) || case.seen.is_none() {
+                return Ok(verdict);
+            }
+            let Some(looked) = self.case(row).await? else {
+                return Ok(verdict);
+            };
+            if looked.seen == case.seen {
+                return Ok(verdict);
+            }
+            newer = Some(looked);
+        }
+        Ok(Verdict::Again {
+            after: None,
+            why: "the commit's runs change faster than they are told about".into(),
+        })
+    }
+
+    async fn publish_once(&self, case: &Case, look_first: bool, now: Millis) -> Verdict {
+        let (Some((registered, _)), Some(status)) = (&case.whom, &case.status) else {
+            return NOBODY;
+        };
         let Some(name) = &registered.token else {
             // Nobody but an outgoing webhook wants to know.
-            return Verdict::Done { already: true };
+            return NOBODY;
         };
         let Some(token) = &case.token else {
             let why = format!("the secret {name} is not set");
             return Verdict::Refused { why };
         };
         let seconds = now.0 / 1000;
-        let publish = self
-            .client
-            .publish(&registered.site, token, status, look_first, seconds);
+        let publish =
+            self.client
+                .publish(&registered.site, &token.secret, status, look_first, seconds);
         let verdict = tokio::time::timeout(TELLING, publish).await;
         let verdict = verdict.unwrap_or_else(|_| Verdict::Again {
             after: None,
             why: "the forge took too long".into(),
         });
+        if let Some(rest) = verdict.rest() {
+            let rest = Span(i64::try_from(rest.as_millis()).unwrap_or(i64::MAX));
+            self.places.rest(token.credential.clone(), now, now + rest);
+        }
         let metrics = self.app.metrics();
         match &verdict {
             Verdict::Done { .. } => metrics.statuses_published.inc(),
@@ -426,7 +456,6 @@ impl Reporter {
         };
         tracing::info!(run = %row.run, why, "a forge was not told; it is tried again");
         let row = ReportRow {
-            tries: row.tries + 1,
             next_at: at,
             why: why.chars().take(MAX_WHY).collect::<String>().into(),
             ..row
@@ -449,30 +478,33 @@ impl Reporter {
     }
 }
 
-/// Whether a newer run writes the same status, which never is one of a stranger where this is one
-/// of ours. Ids rise with the moment a run was made.
-fn is_overtaken(reader: &dyn Reader, run: &Run, trigger: &Trigger) -> Result<bool, StoreError> {
-    let filter = RunFilter {
-        repository: run.header.repository.clone(),
-        commit: run.header.commit.clone(),
-        kind: RunKind::Plain,
-        ..RunFilter::default()
+/// The status of a commit as it stands: what the run that has the word comes to.
+fn said_of(
+    reader: &dyn Reader,
+    own: &RunRows,
+    standing: &standing::Standing,
+    public_url: Option<&str>,
+) -> Result<Option<delta_forge::Status>, delta_store::StoreError> {
+    let (id, trigger) = standing.word();
+    let other = match id == own.run.id {
+        true => None,
+        // Gone in this moment: the next try finds it gone.
+        false => match reader.run(id)? {
+            Some(rows) => Some(rows),
+            None => return Ok(None),
+        },
     };
-    if filter.commit.is_none() {
-        return Ok(false);
-    }
-    let context = summary::context(trigger, run.header.trusted);
-    // The newest first.
-    let found = reader.runs(&filter, OF_A_COMMIT)?;
-    let newer = found.iter().take_while(|it| it.id > run.id);
-    let mut told = newer.filter(|it| it.header.needs_report);
-    Ok(told.any(|it| {
-        let other = it.header.trigger.as_deref().and_then(Trigger::from_text);
-        other.is_some_and(|other| {
-            let same = summary::context(&other, it.header.trusted) == context;
-            same && other.repository == trigger.repository
-        })
-    }))
+    let plan = reader.plan(id)?;
+    let about = summary::About {
+        rows: other.as_ref().unwrap_or(own),
+        trigger,
+        tests: summary::counts(&reader.run_results(id)?),
+        plan: plan.as_deref(),
+        approved: reader.approval(id)?.is_some(),
+        several: standing.is_of_several(),
+        public_url,
+    };
+    Ok(summary::status(&about))
 }
 
 /// How long to wait before the next try; none when it is done.

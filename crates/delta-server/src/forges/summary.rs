@@ -6,6 +6,8 @@ use delta_store::read::RunRows;
 use delta_store::results::{LeaseResults, ResultCounts};
 use delta_wire::api::{Trigger, TriggerEvent};
 
+use crate::http::signpost::address;
+
 /// What is known of a run when it is told about.
 pub struct About<'r> {
     pub rows: &'r RunRows,
@@ -14,6 +16,8 @@ pub struct About<'r> {
     /// What the planner said, where it said something.
     pub plan: Option<&'r str>,
     pub approved: bool,
+    /// Other refs have the same commit: the line says whose word it is.
+    pub several: bool,
     /// This server's address, as people reach it.
     pub public_url: Option<&'r str>,
 }
@@ -22,10 +26,11 @@ pub struct About<'r> {
 pub fn status(about: &About<'_>) -> Option<Status> {
     let run = &about.rows.run;
     let commit = Commit::parse(run.header.commit.as_deref()?).ok()?;
-    let (state, line) = line(about);
-    let link = about
-        .public_url
-        .map(|url| format!("{}/api/v1/runs/{}", url.trim_end_matches('/'), run.id));
+    let (state, mut line) = line(about);
+    if let Some(git_ref) = run.header.git_ref.as_deref().filter(|_| about.several) {
+        line = format!("{}: {line}", short(git_ref));
+    }
+    let link = about.public_url.map(|url| address(url, run.id));
     Some(Status {
         commit,
         context: context(about.trigger, run.header.trusted).to_owned(),
@@ -45,6 +50,18 @@ pub fn context(trigger: &Trigger, trusted: bool) -> &'static str {
         TriggerEvent::PullRequest => "delta-ci/pull_request",
         TriggerEvent::Manual => "delta-ci/manual",
     }
+}
+
+/// A ref as people call it: `main`, `v1`, `#7`.
+fn short(git_ref: &str) -> String {
+    let pull = git_ref.strip_prefix("refs/pull/");
+    let pull = pull.and_then(|it| it.strip_suffix("/head"));
+    if let Some(number) = pull {
+        return format!("#{number}");
+    }
+    let kinds = ["refs/heads/", "refs/tags/"];
+    let name = kinds.iter().find_map(|it| git_ref.strip_prefix(it));
+    name.unwrap_or(git_ref).to_owned()
 }
 
 /// The counts of the last attempt of each job.
@@ -85,9 +102,11 @@ fn line(about: &About<'_>) -> (State, String) {
 fn succeeded(about: &About<'_>) -> String {
     let run = &about.rows.run;
     if run.cause == Some(Cause::NothingToRun) {
-        let why = about.plan.and_then(first_omission);
-        let why = why.unwrap_or_else(|| "no job is about what changed".into());
-        return format!("Nothing to run: {why}");
+        // Where no reason is known, none is made up.
+        return match about.plan.and_then(first_omission) {
+            Some(why) => format!("Nothing to run: {why}"),
+            None => "Nothing to run".into(),
+        };
     }
     let came_to = |wanted: Resolution| {
         let jobs = about.rows.jobs.iter();

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 mod others;
+mod refs;
 mod said;
 
 use super::planning::Planning;

@@ -28,6 +28,7 @@ mod rerun;
 mod runner;
 mod runs;
 mod secrets;
+pub mod signpost;
 mod system;
 mod tests;
 mod tokens;
@@ -227,6 +228,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(approvals::routes())
         .merge(enrol::routes())
         .merge(system::routes())
+        .merge(signpost::routes())
 }
 
 /// The whole API.

@@ -90,6 +90,7 @@ async fn the_description_lists_exactly_the_paths_that_exist() {
         ("post", "/api/v1/tokens"),
         ("delete", "/api/v1/tokens/{id}"),
         ("get", "/healthz"),
+        ("get", "/runs/{id}"),
         ("get", "/metrics"),
         ("get", "/readyz"),
     ]
@@ -219,4 +220,23 @@ async fn no_answer_to_people_holds_a_lease_token() {
     let view: Value = bench.show_job(&job).await;
     assert_eq!(view["attempts"][0]["leases"][0]["number"], 1);
     assert_eq!(view["attempts"][0]["leases"][0]["epoch"], lease.epoch);
+}
+
+// Where statuses link to: a person with a browser and no credential.
+#[tokio::test]
+async fn whoever_clicks_on_a_status_reads_what_to_type() {
+    let bench = Bench::patient().await;
+    let run = format!("run_{}", "0".repeat(32));
+    let url = |path: &str| format!("{}{path}", bench.base);
+    let answer = reqwest::get(url(&format!("/runs/{run}"))).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(
+        answer.headers()["content-type"],
+        "text/plain; charset=utf-8"
+    );
+    let text = answer.text().await.unwrap();
+    assert!(text.contains(&format!("delta-ci show {run}\n")), "{text}");
+    let odd = reqwest::get(url("/runs/%3Cscript%3E")).await.unwrap();
+    assert_eq!(odd.status(), 404);
+    assert!(!odd.text().await.unwrap().contains("script"));
 }

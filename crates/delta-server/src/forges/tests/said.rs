@@ -256,3 +256,24 @@ async fn whoever_wants_to_know_does_not_wait_for_the_forge() {
     assert_eq!(desk.server.app.reader.report(run).unwrap(), None);
     desk.server.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_is_too_long_to_keep_keeps_its_first_reasons_and_is_no_fault() {
+    let desk = Desk::new(false).await;
+    let why = "the file does not run on `push`";
+    let omitted = vec![json!({"name": "unit", "reason": why}); 9_000];
+    let plan = json!({"nothing": {"plan": {"jobs": [], "omitted": omitted}}});
+    let file = desk.data.path().join("plan.json");
+    std::fs::write(&file, plan.to_string()).unwrap();
+    let run = desk.push("d1").await;
+    desk.plan(run, &format!("cat {}", file.display())).await;
+    let kept = desk.server.app.reader.plan(run).unwrap().unwrap();
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    assert_eq!(kept["error"], Value::Null);
+    let listed = kept["omitted"].as_array().unwrap().len() as u64;
+    assert_eq!(listed + kept["cut"]["omitted"].as_u64().unwrap(), 9_000);
+    desk.tell(0).await;
+    let said = format!("Nothing to run: {why}");
+    assert_eq!(desk.descriptions(HEAD), [said]);
+    desk.server.shutdown().await;
+}
