@@ -1,14 +1,16 @@
 //! What stands around a job's work: image, checkout, inputs, results, artifacts, caches, secrets.
 //!
 //! Their rules are those of the job spec and are kept there; here each value is brought into its
-//! shape, and what is wrong with it is pointed at in the file.
+//! shape, and what is wrong with it is pointed at in the file. Which keys there are `shape` knows:
+//! a misspelt one is pointed at itself.
 
 use delta_wire::job_spec::check_around;
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::diagnostic::{Collector, sentence};
 use crate::fields::{self, Fields};
 use crate::job::TIMEOUTS;
+use crate::shape::Known;
 use crate::yaml::{Node, Place, Value};
 
 /// The keys that are read here.
@@ -27,9 +29,11 @@ pub(crate) const KEYS: [&str; 9] = [
 /// The fields of the job spec that these keys mean.
 pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Json> {
     let mut asked = Map::new();
+    let mut known = Known::default();
     for key in KEYS {
         if let Some(node) = map.get(key).filter(|node| !node.is_absent()) {
-            asked.insert(key.to_owned(), json(node));
+            let node = known.keys(key, node, out);
+            asked.insert(key.to_owned(), as_json(&node));
         }
     }
     if let Some(node) = map.get("no_output_timeout") {
@@ -40,14 +44,21 @@ pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Jso
     if asked.is_empty() {
         return asked;
     }
-    match check_around(&Json::Object(asked)) {
+    match check_around(&Json::Object(asked.clone())) {
         Ok(Json::Object(written)) => return written,
         Ok(_) => {}
         Err(problems) => {
-            for problem in problems.iter() {
-                let words = sentence(&problem.to_string());
-                if let Some(place) = place(map, problem.place()) {
-                    out.push(place, words, None);
+            let whole = problems
+                .iter()
+                .map(|it| (it.place().to_owned(), &it.message));
+            let whole = whole.map(|(place, words)| (place, words.clone()));
+            for (path, words) in whole.chain(of_items(&asked)) {
+                // That it is missing is said already, where it stands under a wrong name.
+                if words == MISSING && known.is_misspelt(&path) {
+                    continue;
+                }
+                if let Some(place) = place(map, &path) {
+                    out.push(place, sentence(&format!("{path}: {words}")), None);
                 }
             }
         }
@@ -55,8 +66,30 @@ pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Jso
     Map::new()
 }
 
+/// What the rules say of a key that is not there.
+const MISSING: &str = "is missing";
+
+/// What is wrong with each item of a list by itself: the whole is judged up to its first fault.
+fn of_items(asked: &Map<String, Json>) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (key, value) in asked {
+        let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        for (at, item) in items.iter().enumerate() {
+            let Err(problems) = check_around(&json!({ key: [item] })) else {
+                continue;
+            };
+            let alone = format!("{key}[0]");
+            found.extend(problems.iter().map(|it| {
+                let path = it.place().replacen(&alone, &format!("{key}[{at}]"), 1);
+                (path, it.message.clone())
+            }));
+        }
+    }
+    found
+}
+
 /// A value as JSON: what is not quoted and looks like a number or a truth is one.
-fn json(node: &Node) -> Json {
+fn as_json(node: &Node) -> Json {
     match &node.value {
         Value::Scalar {
             text,
@@ -69,7 +102,7 @@ fn json(node: &Node) -> Json {
             _ => number(text).unwrap_or_else(|| Json::from(text.as_str())),
         },
         Value::Scalar { text, .. } => Json::from(text.as_str()),
-        Value::List(items) => items.iter().map(json).collect(),
+        Value::List(items) => items.iter().map(as_json).collect(),
         Value::Map(pairs) => {
             let text = |key: &Node| match &key.value {
                 Value::Scalar { text, .. } => text.clone(),
@@ -78,7 +111,7 @@ fn json(node: &Node) -> Json {
             let value = |(key, it): &(Node, Node)| match text(key) {
                 // Variables have the text that is written: a port is no number there.
                 key if key == "env" => (key, words(it)),
-                key => (key, json(it)),
+                key => (key, as_json(it)),
             };
             pairs.iter().map(value).collect()
         }
@@ -95,11 +128,11 @@ fn words(node: &Node) -> Json {
             };
             let one = |(key, it): &(Node, Node)| match &it.value {
                 Value::Scalar { text: value, .. } => (text(key), Json::from(value.as_str())),
-                _ => (text(key), json(it)),
+                _ => (text(key), as_json(it)),
             };
             pairs.iter().map(one).collect()
         }
-        _ => json(node),
+        _ => as_json(node),
     }
 }
 

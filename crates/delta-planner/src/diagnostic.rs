@@ -85,7 +85,18 @@ pub(crate) struct Collector<'a> {
     file: &'a str,
     lines: Vec<&'a str>,
     items: Vec<Diagnostic>,
+    /// Beside each item: whose it is, and its reason without a name in it.
+    owners: Vec<(Owner, String)>,
     left_out: usize,
+    pushed: usize,
+    reading: Owner,
+}
+
+/// Who is being read: a job or a template as sentences call it, and which cell of its matrix.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Owner {
+    what: String,
+    cell: usize,
 }
 
 impl<'a> Collector<'a> {
@@ -94,16 +105,31 @@ impl<'a> Collector<'a> {
             file,
             lines: text.lines().collect(),
             items: Vec::new(),
+            owners: Vec::new(),
             left_out: 0,
+            pushed: 0,
+            reading: Owner::default(),
         }
     }
 
+    /// From here on faults are those of this job or template, in this cell.
+    pub fn reading(&mut self, what: &str, cell: usize) {
+        let what = what.to_owned();
+        self.reading = Owner { what, cell };
+    }
+
+    /// How many faults were found so far, those included that were said already.
+    pub fn pushed(&self) -> usize {
+        self.pushed
+    }
+
     pub fn push(&mut self, place: Place, reason: impl Into<String>, suggestion: Option<String>) {
-        // What several cells or jobs share is said once.
-        let said = |item: &Diagnostic| (item.line, item.column) == (place.line, place.column);
-        if self.items.iter().any(said) || self.counted() {
+        let reason = reason.into();
+        self.pushed += 1;
+        if self.is_said(place, &reason) || self.counted() {
             return;
         }
+        self.owners.push((self.reading.clone(), self.bare(&reason)));
         let line = self.lines.get(place.line - 1).copied().unwrap_or("");
         let (source_line, mark_start) = window(line, place.column - 1);
         let room = source_line
@@ -118,9 +144,32 @@ impl<'a> Collector<'a> {
             source_line,
             mark_start,
             mark_width: place.width.min(room),
-            reason: reason.into(),
+            reason,
             suggestion,
         });
+    }
+
+    /// What several jobs have from one template is said once, and so is what several cells share.
+    /// Two faults of one place are two.
+    fn is_said(&self, place: Place, reason: &str) -> bool {
+        let reading = &self.reading;
+        let mut same_place = self.items.iter().zip(&self.owners).filter(|(item, _)| {
+            // The rest of it costs more.
+            (item.line, item.column) == (place.line, place.column)
+        });
+        let bare = self.bare(reason);
+        same_place.any(|(_, (owner, said))| {
+            let other_cell = owner.what == reading.what && owner.cell != reading.cell;
+            other_cell || *said == bare
+        })
+    }
+
+    /// A reason without the name of whoever is being read.
+    fn bare(&self, reason: &str) -> String {
+        match self.reading.what.is_empty() {
+            true => reason.to_owned(),
+            false => reason.replace(&self.reading.what, ""),
+        }
     }
 
     /// Counts a fault instead of describing it, once there are enough: describing costs time that a

@@ -167,9 +167,9 @@ fn read_policy(map: &Fields<'_>, job: &mut PlannedJob, out: &mut Collector<'_>) 
     }
 }
 
-/// About the cells of the job's matrix; a matrix that could not be read has been spoken of.
+/// About the cells of the job's matrix.
 fn read_fail_fast(node: &Node, of: Of<'_>, out: &mut Collector<'_>) -> bool {
-    if of.scope.matrix.is_none() && !of.partial && out.is_empty() {
+    if !of.matrix && !of.partial {
         let reason = format!("`fail_fast` of {} is about the cells of a matrix", of.what);
         let rule = "for the whole run it stands at the top of the file";
         out.push(node.place, reason, Some(rule.into()));

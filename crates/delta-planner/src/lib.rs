@@ -24,6 +24,7 @@ mod pipeline;
 mod plan;
 mod read;
 mod schema;
+mod shape;
 mod steps;
 mod substitute;
 mod tree;
@@ -47,3 +48,11 @@ pub use trigger::{Input, InputFault, InputKind, MAX_INPUT_BYTES, On, Triggers};
 
 /// Where the pipeline file stands, relative to the root of a checkout.
 pub const FILE_NAME: &str = ".delta-ci.yaml";
+/// What people call it by mistake.
+pub const OTHER_NAME: &str = ".delta-ci.yml";
+
+/// What is said of something of the file's name that is no plain file, be it a link or a folder: on
+/// a server nothing is behind a link, and nowhere is it taken for missing.
+pub fn no_plain_file(file: &str, what: &str) -> String {
+    format!("{file} is {what}; it must be a plain file")
+}

@@ -32,6 +32,7 @@ struct Axis {
 /// The cells of a matrix. Empty when something is wrong with it, which has been said.
 pub(crate) fn read(node: &Node, what: &str, out: &mut Collector<'_>) -> Vec<Values> {
     let of = format!("`matrix` of {what}");
+    let faults = out.pushed();
     let Some(pairs) = fields::pairs(node, &of, &["version"], out) else {
         return Vec::new();
     };
@@ -58,12 +59,18 @@ pub(crate) fn read(node: &Node, what: &str, out: &mut Collector<'_>) -> Vec<Valu
         return Vec::new();
     };
     if let Some(node) = exclude {
-        leave_out(&mut cells, node, &axes, out);
+        // A value that is wrong is in no cell, and perhaps that is the one which is meant.
+        let whole = out.pushed() == faults;
+        leave_out(&mut cells, node, &axes, whole, out);
     }
     if let Some(node) = include {
         for item in fields::list(node, "`include`", MAX_CELLS, out) {
             cells.extend(entry(item, "an item of `include`", out));
         }
+    }
+    if cells.is_empty() && out.pushed() == faults {
+        let rule = "give it values: `matrix: {version: [1, 2]}`";
+        out.push(node.place, format!("{of} has no cell"), Some(rule.into()));
     }
     check_cells(&cells, node.place, &of, out);
     cells
@@ -166,7 +173,13 @@ fn product(axes: &[Axis], place: Place, of: &str, out: &mut Collector<'_>) -> Op
     Some(cells)
 }
 
-fn leave_out(cells: &mut Vec<Values>, node: &Node, axes: &[Axis], out: &mut Collector<'_>) {
+fn leave_out(
+    cells: &mut Vec<Values>,
+    node: &Node,
+    axes: &[Axis],
+    whole: bool,
+    out: &mut Collector<'_>,
+) {
     for item in fields::list(node, "`exclude`", MAX_CELLS, out) {
         let Some(values) = entry(item, "an item of `exclude`", out) else {
             continue;
@@ -186,7 +199,7 @@ fn leave_out(cells: &mut Vec<Values>, node: &Node, axes: &[Axis], out: &mut Coll
         }
         let before = cells.len();
         cells.retain(|cell| !values.iter().all(|pair| cell.contains(pair)));
-        if cells.len() == before && out.is_empty() {
+        if cells.len() == before && whole {
             let rule = "name values that the matrix has, or remove it";
             out.push(item.place, "this excludes nothing", Some(rule.into()));
         }
@@ -213,10 +226,6 @@ fn check_cells(cells: &[Values], place: Place, of: &str, out: &mut Collector<'_>
         let reason = format!("{of} has {} cells, at most {MAX_CELLS}", cells.len());
         out.push(place, reason, Some("exclude some, or split the job".into()));
         return;
-    }
-    if cells.is_empty() && out.is_empty() {
-        let rule = "give it values: `matrix: {version: [1, 2]}`";
-        out.push(place, format!("{of} has no cell"), Some(rule.into()));
     }
     let mut names = HashSet::new();
     for (at, cell) in cells.iter().enumerate() {

@@ -203,6 +203,7 @@ impl Reader<'_> {
     /// Reads one job with all its cells. False when there are too many jobs to go on.
     fn job(&mut self, name: &str, key: &Node, node: &Node, out: &mut Collector<'_>) -> bool {
         let what = format!("job `{}`", shown(name));
+        out.reading(&what, 0);
         let node = self.inherited.apply(node, &what, &mut self.budget, out);
         let matrix = get(&node, "matrix").filter(|node| !node.is_absent());
         let cells = match matrix {
@@ -215,7 +216,10 @@ impl Reader<'_> {
             out.push(self.place, reason, None);
             return false;
         }
-        if !self.budget.spend(&node, cells.len(), out) {
+        // The matrix itself is in none of its cells.
+        let mut bare = node.clone();
+        without_matrix(&mut bare);
+        if !self.budget.spend(&bare, cells.len(), out) {
             return false;
         }
         let cells: Vec<Option<Values>> = match cells.is_empty() {
@@ -223,12 +227,12 @@ impl Reader<'_> {
             false => cells.into_iter().map(Some).collect(),
         };
         for (at, values) in cells.into_iter().enumerate() {
+            out.reading(&what, at);
             // In a matrix that could not be read, no name is known.
-            let mut job = match values.is_none() && matrix.is_some() {
-                true => node.clone(),
-                false => substitute::cell(&node, values.as_ref(), &mut self.budget, out),
+            let job = match values.is_none() && matrix.is_some() {
+                true => bare.clone(),
+                false => substitute::cell(&bare, values.as_ref(), &mut self.budget, out),
             };
-            without_matrix(&mut job);
             let of = Of {
                 what: &what,
                 place: key.place,
@@ -238,6 +242,7 @@ impl Reader<'_> {
                     step: false,
                 },
                 partial: false,
+                matrix: matrix.is_some(),
             };
             let (mut job, needs) = read_job(name, &job, of, out);
             if !self.budget.conditions(&job, key.place, out) {
@@ -259,8 +264,10 @@ impl Reader<'_> {
     /// What nobody extends is looked at by itself, so that its faults do not wait.
     fn unused_templates(&mut self, out: &mut Collector<'_>) {
         for (name, node) in self.inherited.unused() {
+            let what = format!("template `{}`", shown(name));
+            out.reading(&what, 0);
             let of = Of {
-                what: &format!("template `{}`", shown(name)),
+                what: &what,
                 place: node.place,
                 scope: Scope {
                     inputs: self.inputs,
@@ -268,6 +275,7 @@ impl Reader<'_> {
                     step: false,
                 },
                 partial: true,
+                matrix: false,
             };
             // Conditions on a matrix can be read only where there is one.
             if get(node, "matrix").is_none() {
@@ -278,6 +286,7 @@ impl Reader<'_> {
 
     /// The jobs, each cell a job, with needs and inputs by their names.
     fn finish(self, out: &mut Collector<'_>) -> Vec<PlannedJob> {
+        out.reading("", 0);
         check_needs(&self.graph, out);
         let mut cells: HashMap<String, Vec<String>> = HashMap::new();
         for job in &self.jobs {

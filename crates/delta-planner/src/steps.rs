@@ -40,6 +40,8 @@ pub(crate) struct Of<'a> {
     pub scope: Scope<'a>,
     /// A template need not have everything.
     pub partial: bool,
+    /// It has a matrix, whether that could be read or not.
+    pub matrix: bool,
 }
 
 pub(crate) fn read(

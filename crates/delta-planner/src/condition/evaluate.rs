@@ -151,7 +151,8 @@ impl<'a> Known<'a> {
     fn changed(&self, patterns: &[Glob]) -> Truth {
         match &self.facts.changed {
             _ if self.all_changed => Truth::Yes,
-            Changed::All => Truth::Yes,
+            // Whoever asks for everything wants what asks for a change, and what asks for none.
+            Changed::All => Truth::Unknown,
             Changed::Unknown(_) => Truth::Unknown,
             Changed::Files(files) => {
                 Truth::of(patterns.iter().any(|it| files.covered_by(it).is_some()))

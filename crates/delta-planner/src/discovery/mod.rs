@@ -103,6 +103,12 @@ impl std::error::Error for EmptyPlan {}
 /// Looks at a tree.
 pub fn discover(tree: &Tree) -> Result<Discovery<'_>, EmptyPlan> {
     let mut found = Found::default();
+    if tree.has(crate::OTHER_NAME) {
+        found.remarks.push(Remark {
+            what: crate::OTHER_NAME.to_owned(),
+            reason: format!("is not read; did you mean {}?", crate::FILE_NAME),
+        });
+    }
     for ecosystem in ECOSYSTEMS {
         ecosystem.find(tree, &mut found);
     }

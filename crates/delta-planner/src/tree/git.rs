@@ -5,7 +5,7 @@
 //! the repository runs. Whatever git cannot say is unknown, and what is unknown runs.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -164,15 +164,19 @@ impl Drop for Asked {
     }
 }
 
-/// The files of a checkout that git tracks or would track, relative to `folder`; none when it is no
-/// checkout of its own, or there is no git.
+/// The files of a checkout that git tracks or would track and that are there, relative to `folder`;
+/// none when it is no checkout of its own, or there is no git.
 pub(super) fn listed(folder: &Path) -> Result<Option<Vec<String>>, TreeError> {
     if !is_checkout(folder) {
         return Ok(None);
     }
     let arguments = ["ls-files", "-z", "-co", "--exclude-standard"];
     let bytes = git(folder, &arguments)?;
-    Ok(Some(names(&bytes).collect()))
+    // What was deleted and not committed stays in the index.
+    let gone = git(folder, &["ls-files", "-z", "-d"])?;
+    let gone: HashSet<String> = names(&gone).collect();
+    let there = names(&bytes).filter(|name| !gone.contains(name));
+    Ok(Some(there.collect()))
 }
 
 fn is_checkout(folder: &Path) -> bool {

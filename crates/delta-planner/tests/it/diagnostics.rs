@@ -142,7 +142,8 @@ fn what_stands_around_the_work_is_pointed_at_where_it_is_wrong() {
         "4:12: image: is no reference of an image",
         "7:16: caches[0].paths: is empty",
         "8:23: results.format: must be junit",
-        "9:22: checkout.dept: is not known; did you mean `depth`?",
+        "9:16: unknown key `dept` in `checkout`",
+        "= did you mean `depth`?",
         "10:15: secrets[0]: has letters, digits",
         "11:17: artifacts[0]: must be a path inside the work folder",
     ] {
@@ -246,5 +247,97 @@ fn names_folders_and_variables_are_checked() {
     ] {
         let said = said(text);
         assert!(said.contains(wanted), "{text}\n{said}");
+    }
+}
+
+#[test]
+fn a_misspelt_key_around_the_work_is_pointed_at_itself() {
+    let text = "\
+jobs:
+  a:
+    steps: [x]
+    caches: [{ ky: a, paths: [b] }, { key: '', paths: [b] }, { key: k, pathes: [b] }]
+";
+    assert_eq!(
+        said(text),
+        "\
+.delta-ci.yaml:4:16: unknown key `ky` in an item of `caches`
+4 |     caches: [{ ky: a, paths: [b] }, { key: '', paths: [b] }, { key: k, pathes: [b] }]
+  |                ^^
+  = did you mean `key`?
+
+.delta-ci.yaml:4:44: caches[1].key: is empty
+4 |     caches: [{ ky: a, paths: [b] }, { key: '', paths: [b] }, { key: k, pathes: [b] }]
+  |                                            ^^
+
+.delta-ci.yaml:4:72: unknown key `pathes` in an item of `caches`
+4 |     caches: [{ ky: a, paths: [b] }, { key: '', paths: [b] }, { key: k, pathes: [b] }]
+  |                                                                        ^^^^^^
+  = did you mean `paths`?"
+    );
+    let artifact = said("jobs: {a: {steps: [x], artifacts: [{ pathglob: x }]}}");
+    assert!(artifact.contains("did you mean `path_glob`?"), "{artifact}");
+    assert!(
+        artifact.contains("artifacts[0].type: is missing"),
+        "{artifact}"
+    );
+    assert!(!artifact.contains("path_glob: is missing"), "{artifact}");
+    let deep = "jobs: {a: {steps: [x], image: i, container: {services: [{name: db, imag: y}]}}}";
+    let deep = said(deep);
+    assert!(
+        deep.contains("unknown key `imag` in an item of `services`"),
+        "{deep}"
+    );
+    assert!(!deep.contains("is missing"), "{deep}");
+    let twice = said("jobs: {a: {steps: [x], checkout: {depth: 1, depth: 2}}}");
+    assert!(twice.contains("key `depth` appears twice"), "{twice}");
+}
+
+#[test]
+fn a_fault_elsewhere_hides_none() {
+    // Each is told although another job is wrong already.
+    let text = "\
+jobs:
+  broken: {stepz: [x]}
+  fast: {steps: [x], fail_fast: true}
+  none: {steps: [x], matrix: {v: [1], exclude: [{v: 1}]}}
+  idle: {steps: [x], matrix: {v: [1], exclude: [{v: 2}]}}
+";
+    let said = said(text);
+    for wanted in [
+        "2:12: unknown key `stepz`",
+        "3:33: `fail_fast` of job `fast` is about the cells of a matrix",
+        "4:30: `matrix` of job `none` has no cell",
+        "5:49: this excludes nothing",
+    ] {
+        assert!(said.contains(wanted), "{wanted}\n{said}");
+    }
+    // What follows from a fault of its own is not one more.
+    let own = self::said(
+        "jobs: {a: {steps: [x], fail_fast: true, matrix: {v: [[]], exclude: [{v: 1}]}}}",
+    );
+    assert_eq!(own.matches("^").count(), 1, "{own}");
+}
+
+#[test]
+fn two_faults_of_one_place_are_two_and_shared_ones_are_one() {
+    let long = "a".repeat(300);
+    let needs = format!("jobs: {{a: {{steps: [x]}}, b: {{steps: [x], needs: [{long}, {long}]}}}}");
+    let both = said(&needs);
+    assert!(both.contains("which is not here"), "{both}");
+    assert!(both.contains("twice"), "{both}");
+    // Of a template, and of cells.
+    let shared = "\
+templates:
+  t: {steps: [x], timeout: 5, bogus: 1}
+jobs:
+  a: {extends: t}
+  b: {extends: t}
+  c: {extends: t, matrix: {v: [1, 2]}}
+  d: {steps: [x], matrix: {v: ['a b', 'c d']}, requires: ['{matrix.v}']}
+";
+    let once = said(shared);
+    for wanted in ["unknown key `bogus`", "has no unit", "is not a requirement"] {
+        assert_eq!(once.matches(wanted).count(), 1, "{wanted}\n{once}");
     }
 }

@@ -294,3 +294,19 @@ fn packages_share_jobs_where_there_are_too_many() {
     let request = whole.to_request().to_string();
     assert!(request.len() < 8 * 1024 * 1024, "{} bytes", request.len());
 }
+
+#[test]
+fn a_file_of_almost_the_right_name_is_remarked() {
+    let file = |path: &str| (path.to_owned(), "test:\n\ttrue\n".to_owned());
+    let tree = Tree::of([file(".delta-ci.yml"), file("Makefile")]);
+    let discovery = delta_planner::discover(&tree).expect("a makefile");
+    let remark = &discovery.remarks()[0];
+    assert_eq!(remark.what, ".delta-ci.yml");
+    assert!(remark.reason.contains("did you mean .delta-ci.yaml?"));
+    let empty = Tree::of([file(".delta-ci.yml")]);
+    let empty = delta_planner::discover(&empty).err().expect("nothing");
+    assert!(
+        empty.to_string().contains("did you mean .delta-ci.yaml?"),
+        "{empty}"
+    );
+}

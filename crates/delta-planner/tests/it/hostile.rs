@@ -177,3 +177,16 @@ fn patterns_in_conditions_stop_at_the_budget() {
     let found = refused(text.as_bytes()).to_string();
     assert!(found.contains("becomes too large here"), "{found}");
 }
+
+// Within the bounds that docs/pipeline.md gives.
+#[test]
+fn a_thousand_cells_of_four_matrices_fit() {
+    let values: Vec<String> = (0..248).map(|n| n.to_string()).collect();
+    let job = |n: usize| {
+        let values = values.join(", ");
+        format!("  j{n}: {{ steps: [make], matrix: {{ v: [{values}] }} }}\n")
+    };
+    let text: String = (0..4).map(job).collect();
+    let pipeline = delta_planner::parse("f", format!("jobs:\n{text}").as_bytes());
+    assert_eq!(pipeline.map(|it| it.jobs.len()), Ok(992));
+}

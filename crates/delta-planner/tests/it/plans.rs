@@ -244,3 +244,24 @@ jobs:
         "- b: the condition of none of its steps holds"
     );
 }
+
+// `--all`: what asks for a change, what asks for none, and steps that do.
+#[test]
+fn whoever_asks_for_everything_gets_everything() {
+    let text = r#"
+jobs:
+  docs: {if: 'changed("docs/**")', steps: [x]}
+  code: {if: '!changed("docs/**")', steps: [x]}
+  both: {if: 'changed("src/**") && !changed("docs/**")', steps: [x]}
+  steps: {steps: [{run: x, if: '!changed("docs/**")'}]}
+  main: {if: 'branch == "main" && !changed("docs/**")', steps: [x]}
+  after: {needs: [code], steps: [x]}
+"#;
+    let plan = planned(text, &Facts::push("dev", Changed::All));
+    let names: Vec<&str> = plan.jobs.iter().map(|it| it.job.name.as_str()).collect();
+    assert_eq!(names, ["docs", "code", "both", "steps", "after"]);
+    let reason = &plan.jobs[1].reason;
+    assert_eq!(reason, "everything is taken as changed");
+    // What else it asks for still counts.
+    assert_eq!(plan.omitted[0].reason, "branch is `dev`");
+}

@@ -130,3 +130,15 @@ fn what_git_cannot_say_is_unknown() {
     ));
     assert!(!root.join("x").exists());
 }
+
+#[test]
+fn what_was_deleted_and_not_committed_is_not_there() {
+    let folder = repository();
+    let root = folder.path();
+    fs::remove_file(root.join("Cargo.toml")).expect("deleted");
+    fs::remove_dir_all(root.join("a b")).expect("deleted");
+    write(root, "new.rs", "");
+    let disk = Folder::tree(root).expect("a tree");
+    assert!(!disk.has("Cargo.toml") && !disk.has("a b/$(id)"));
+    assert!(disk.has("src/lib.rs") && disk.has("new.rs"));
+}
