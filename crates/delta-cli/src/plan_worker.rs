@@ -8,7 +8,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use delta_planner::{Changed, Event, FILE_NAME, Facts, MAX_FILE_BYTES, Plan};
+use delta_planner::no_plain_file;
+use delta_planner::{Changed, Event, FILE_NAME, Facts, MAX_FILE_BYTES, Plan, Remark};
 use delta_wire::api::TriggerEvent;
 use delta_wire::planning::{FETCH_WORKER, FetchAnswer, FetchOrder, PLAN_WORKER};
 use delta_wire::planning::{PlanAnswer, PlanOrder};
@@ -115,6 +116,9 @@ fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
             let why = format!("{FILE_NAME} has more than {MAX_FILE_BYTES} bytes");
             return Ok(PlanAnswer::Fault(why));
         }
+        Found::NoFile(what) => {
+            return Ok(PlanAnswer::Fault(no_plain_file(FILE_NAME, what)));
+        }
         Found::Missing => return discovered(&source, &order),
     };
     let pipeline = match delta_planner::parse(FILE_NAME, &bytes) {
@@ -129,7 +133,7 @@ fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
             return Ok(PlanAnswer::Fault(lines.join("\n")));
         }
     };
-    Ok(said(&plan, &order))
+    Ok(said(&plan, &[], &order))
 }
 
 /// What a repository without a pipeline file would run.
@@ -139,19 +143,24 @@ fn discovered(source: &Source<'_>, order: &PlanOrder) -> std::io::Result<PlanAns
         Err(error) => return Ok(PlanAnswer::Fault(error.to_string())),
     };
     Ok(match delta_planner::discover(&tree) {
-        Ok(discovery) => said(&discovery.plan(&source.changed(order)?), order),
+        Ok(discovery) => {
+            let plan = discovery.plan(&source.changed(order)?);
+            said(&plan, discovery.remarks(), order)
+        }
         Err(empty) => PlanAnswer::Empty(format!("nothing to run was found: {empty}")),
     })
 }
 
-/// The plan with a reason for each job.
-fn said(plan: &Plan, order: &PlanOrder) -> PlanAnswer {
+/// The plan with a reason for each job, and what else was seen.
+fn said(plan: &Plan, remarks: &[Remark], order: &PlanOrder) -> PlanAnswer {
     let reason = |name: &str, reason: &str| serde_json::json!({"name": name, "reason": reason});
     let included = plan.jobs.iter().map(|it| reason(&it.job.name, &it.reason));
     let omitted = plan.omitted.iter().map(|it| reason(&it.name, &it.reason));
+    let remarks = remarks.iter().map(|it| reason(&it.what, &it.reason));
     let said = serde_json::json!({
         "jobs": included.collect::<Vec<_>>(),
         "omitted": omitted.collect::<Vec<_>>(),
+        "remarks": remarks.collect::<Vec<_>>(),
     });
     if plan.jobs.is_empty() {
         return PlanAnswer::Nothing { plan: said };
@@ -215,11 +224,13 @@ struct Source<'s> {
 enum Found {
     Bytes(Vec<u8>),
     TooLarge,
+    /// Something of this name that is no plain file, in words.
+    NoFile(&'static str),
     Missing,
 }
 
 impl Source<'_> {
-    /// A file of the commit; a link is no file.
+    /// A file of the commit. A link is none: what it points at could be anything.
     fn file(&self, path: &str) -> std::io::Result<Found> {
         let listed = self.git(&[
             "ls-tree",
@@ -240,6 +251,9 @@ impl Source<'_> {
                 self.git(&["cat-file", "blob", hash]).map(Found::Bytes)
             }
             (Some("100644" | "100755"), _, Some(_)) => Ok(Found::TooLarge),
+            (Some("120000"), ..) => Ok(Found::NoFile("a link")),
+            (Some("040000"), ..) => Ok(Found::NoFile("a folder")),
+            (Some("160000"), ..) => Ok(Found::NoFile("a submodule")),
             _ => Ok(Found::Missing),
         }
     }

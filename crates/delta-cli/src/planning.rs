@@ -115,6 +115,25 @@ pub fn locate(path: &Path) -> (PathBuf, PathBuf) {
     (folder.unwrap_or(Path::new(".")).to_owned(), path.to_owned())
 }
 
+/// Whether the pipeline file is there. Under its usual name it is a plain file, as a server wants
+/// it; whoever names another file may name a link.
+fn is_file(file: &Path) -> Result<bool, Failure> {
+    if file.file_name() != Some(delta_planner::FILE_NAME.as_ref()) {
+        return Ok(file.exists());
+    }
+    let Ok(about) = file.symlink_metadata() else {
+        return Ok(false);
+    };
+    let what = match about.file_type() {
+        kind if kind.is_file() => return Ok(true),
+        kind if kind.is_symlink() => "a link",
+        kind if kind.is_dir() => "a folder",
+        _ => "a device or a pipe",
+    };
+    let what = delta_planner::no_plain_file(&file.display().to_string(), what);
+    Err(Failure::new(Exit::Usage, what).next("put the file itself there"))
+}
+
 /// Plans a folder, or the folder of a pipeline file.
 pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
     if !path.exists() {
@@ -125,7 +144,7 @@ pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
     let (tree, file) = locate(path);
     let (changed, said) = changed(&tree, asked)?;
     let words = asked.facts(&tree).words();
-    if file.exists() {
+    if is_file(&file)? {
         let pipeline = read_pipeline(&file)?;
         let facts = Facts {
             changed,

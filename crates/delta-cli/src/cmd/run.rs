@@ -2,6 +2,7 @@
 //! whole agent start inside this process for it, so that what works here works there.
 
 mod choose;
+mod left;
 mod secrets;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -127,7 +128,14 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         work: temporary.path().join("work"),
         detect_runtimes: pipeline.jobs.iter().any(asks),
     };
-    let started = start_agent(&args, &server, folders, Arc::clone(&screen)).await;
+    let ready = match &args.data {
+        Some(data) => left::end(data, terminal).await,
+        None => Ok(()),
+    };
+    let started = match ready {
+        Ok(()) => start_agent(&args, &server, folders, Arc::clone(&screen)).await,
+        Err(failure) => Err(failure),
+    };
     let ended = match started {
         Ok(mut worker) => {
             let work = Work {
@@ -160,6 +168,10 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
         let count = words::count(planned.plan.jobs.len() as u64, "job");
         let changed = clean::text(&planned.changed);
         terminal.say(&format!("found {count}; {changed}; delta-ci plan says why"));
+        let other = planned.remarks.iter();
+        for remark in other.filter(|it| it.what == delta_planner::OTHER_NAME) {
+            terminal.say(&format!("{} {}", remark.what, remark.reason));
+        }
     }
     let chosen = match &args.from {
         Some(name) => choose::from(&planned.plan, name)?,
@@ -352,9 +364,7 @@ async fn execute(
     stop: &mut Stop,
     terminal: &Terminal,
 ) -> Result<RunView, Failure> {
-    let client = connect::beside(work.data)
-        .await?
-        .ok_or_else(|| Failure::new(Exit::Internal, "our own server does not answer"))?;
+    let client = connect::beside(work.data).await?.ok_or_else(no_answer)?;
     for secret in work.secrets {
         client.post_text("/api/v1/secrets", secret).await?;
     }
@@ -371,7 +381,7 @@ async fn execute(
         () = stop.asked() => {}
     }
     terminal.say("canceling; once more to force it");
-    cancel(&client, &run).await?;
+    cancel(&client, &run, "interrupted at the terminal").await?;
     tokio::select! {
         view = &mut over => return view,
         ended = worker.ended() => return Err(agent_gone(ended)),
@@ -383,8 +393,12 @@ async fn execute(
     client.get(&format!("/api/v1/runs/{run}")).await
 }
 
-async fn cancel(client: &Client, run: &str) -> Result<(), Failure> {
-    let reason = Some("interrupted at the terminal".to_owned());
+fn no_answer() -> Failure {
+    Failure::new(Exit::Internal, "our own server does not answer")
+}
+
+async fn cancel(client: &Client, run: &str, reason: &str) -> Result<(), Failure> {
+    let reason = Some(reason.to_owned());
     let path = format!("/api/v1/runs/{run}/cancel");
     match client.post_text(&path, &CancelRequest { reason }).await {
         // It ended by itself in the same moment.

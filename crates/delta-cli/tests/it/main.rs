@@ -9,6 +9,7 @@ mod identity;
 mod local;
 mod logs;
 mod plan;
+mod plan_workers;
 mod postgres;
 mod run;
 mod runner_py;

@@ -234,3 +234,33 @@ fn a_monorepo_is_made_and_planned_by_the_bench() {
         assert!(told["jobs"].as_u64().is_some_and(|it| it > 0), "{line}");
     }
 }
+
+// This project's own pipeline file: its jobs are found, and what they call is there.
+#[test]
+fn the_projects_own_file_plans_its_checks() {
+    let (place, root) = (Place::new(), workspace());
+    let shown = place.delta(["--json", "plan", "--all", root.to_str().unwrap()]);
+    let plan = shown.expect(0).json();
+    let jobs = plan["run"]["jobs"].as_array().unwrap();
+    let names: Vec<&str> = jobs.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["fmt", "house-rules", "clippy", "unit"]);
+    let chores = std::fs::read_to_string(root.join("xtask/src/main.rs")).unwrap();
+    let mut called = Vec::new();
+    for step in jobs
+        .iter()
+        .flat_map(|it| it["job_spec"]["steps"].as_array().unwrap())
+    {
+        let script = step.as_str().or(step["run"].as_str()).unwrap();
+        let words: Vec<&str> = script.split_whitespace().collect();
+        assert!(matches!(words[0], "cargo" | "git"), "{script}");
+        for pair in words.windows(2).filter(|pair| pair[0] == "-p") {
+            let there = ["crates", "."].map(|it| root.join(it).join(pair[1]).is_dir());
+            assert!(there.contains(&true), "{script}: there is no {}", pair[1]);
+        }
+        if let Some((_, chore)) = script.split_once("-p xtask -- ") {
+            assert!(chores.contains(&format!("[\"{chore}\"] =>")), "{script}");
+            called.push(chore.to_owned());
+        }
+    }
+    assert_eq!(called, ["tidy", "deps", "purity", "coverage"]);
+}

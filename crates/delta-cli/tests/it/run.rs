@@ -185,3 +185,87 @@ fn a_second_interrupt_forces_the_end() {
     let status = run.wait(PATIENCE).unwrap();
     assert_eq!(status.code(), Some(3), "{}", run.stderr());
 }
+
+// A store that stays: what a killed run left is not gone on with, unasked, on another tree.
+#[test]
+fn what_a_killed_run_left_is_ended_and_not_executed() {
+    let place = Place::new();
+    pipeline(
+        &place,
+        "jobs:\n  hold:\n    priority: 10\n    steps: ['touch \"$MARKS/begun\"; sleep 600']\n  \
+         deploy:\n    steps: ['touch \"$MARKS/deployed\"']\n",
+    );
+    let marks = tempfile::tempdir().unwrap();
+    let killed = Spawn::new(binary())
+        .args(["run", "--data", "kept", "--slots", "1"])
+        .env("MARKS", marks.path())
+        .current_dir(place.path())
+        .spawn()
+        .unwrap();
+    let begun = || match marks.path().join("begun").exists() {
+        true => Ok(()),
+        false => Err("not yet"),
+    };
+    eventually(PATIENCE, "the first job begins", begun);
+    killed.kill9().unwrap();
+    pipeline(&place, "jobs:\n  unit:\n    steps: [sleep 1]\n");
+    let again = || {
+        let mut command = place.command();
+        command.args(["run", "--data", "kept", "--slots", "1"]);
+        command.env("MARKS", marks.path()).output().unwrap()
+    };
+    let ran = again();
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(0), "{stderr}");
+    assert!(stderr.contains("was left unfinished"), "{stderr}");
+    assert!(!marks.path().join("deployed").exists(), "{stderr}");
+    // It is said once, and what was left comes to its end.
+    let ran = again();
+    let stderr = String::from_utf8_lossy(&ran.stderr);
+    assert!(!stderr.contains("was left unfinished"), "{stderr}");
+    let shown = place.say("--json runs --data kept").expect(0).json();
+    assert_eq!(shown["runs"].as_array().map(Vec::len), Some(3), "{shown}");
+    let old = &shown["runs"][2];
+    assert!(
+        !old["cancel"].is_null() || !old["outcome"].is_null(),
+        "{old}"
+    );
+    assert!(!marks.path().join("deployed").exists());
+}
+
+// A server that is only stopped keeps its runs.
+#[test]
+fn runs_of_a_server_are_neither_executed_nor_ended() {
+    let place = Place::new();
+    pipeline(&place, "jobs:\n  unit:\n    steps: ['true']\n");
+    let server = place.server(&[]);
+    let body = serde_json::json!({
+        "repository": "https://x.example/app.git",
+        "jobs": [{"name": "deploy", "job_spec": {"steps": ["true"]}}],
+    });
+    let (status, made) = server.ask("POST", "/api/v1/runs", &body);
+    assert_eq!(status, 201, "{made}");
+    server.process.kill9().unwrap();
+    let ran = place.say("run --data data").expect(8);
+    assert!(ran.stderr.contains("1 run of a server"), "{}", ran.stderr);
+    let run = made["run_id"].as_str().unwrap();
+    let shown = place
+        .say(&format!("--json show {run} --data data"))
+        .expect(0);
+    assert_eq!(shown.json()["state"], "QUEUED", "{}", shown.stdout);
+}
+
+#[test]
+fn everything_means_what_asks_for_no_change_too() {
+    let place = Place::new();
+    pipeline(
+        &place,
+        "jobs:\n  docs:\n    if: changed(\"docs/**\")\n    steps: ['true']\n  code:\n    \
+         if: '!changed(\"docs/**\")'\n    steps: ['true']\n",
+    );
+    for (arguments, count) in [("--all", 2), ("--job code", 1), ("--job docs", 1)] {
+        let ran = place.say(&format!("--json run {arguments}")).expect(0);
+        let jobs = ran.json()["jobs"].as_array().map(Vec::len);
+        assert_eq!(jobs, Some(count), "{arguments}: {}", ran.stdout);
+    }
+}
