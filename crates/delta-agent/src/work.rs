@@ -40,7 +40,7 @@ use crate::spec::{self, Kinds};
 use crate::tap::Tap;
 use crate::traced::Traced;
 use crate::unbegun::{cause_of, no_workspace, not_begun, stopped_before};
-use crate::workspace::{AttemptFolder, Home};
+use crate::workspace::{AttemptFolder, Home, Source};
 
 /// What the session can see of the work while it goes on.
 #[derive(Debug, Default)]
@@ -166,7 +166,8 @@ impl Assignment {
         let number = self.context.state.number();
         let confinement = self.confinement();
         let home = home(confinement, spec.image.as_deref());
-        let folder = self.make_folder(number, home).await?;
+        let source = self.context.settings.source.of(spec.checkout.as_ref());
+        let folder = self.make_folder(number, source, home).await?;
         let drafted = attempt::prepare(&self.context.state, number)
             .and_then(|draft| Ok((self.log(&draft)?, draft)));
         let (log, draft) = match drafted {
@@ -521,12 +522,15 @@ impl Assignment {
         }
     }
 
-    async fn make_folder(&self, number: u64, home: Home) -> Result<AttemptFolder, Box<Ended>> {
+    async fn make_folder(
+        &self,
+        number: u64,
+        source: Source,
+        home: Home,
+    ) -> Result<AttemptFolder, Box<Ended>> {
         let context = Arc::clone(&self.context);
-        let made = tokio::task::spawn_blocking(move || {
-            let source = &context.settings.source;
-            context.work_folder.attempt(number, source, home)
-        });
+        let made =
+            tokio::task::spawn_blocking(move || context.work_folder.attempt(number, &source, home));
         match made.await {
             Ok(made) => made.map_err(|problem| no_workspace(&problem)),
             Err(problem) => Err(not_begun(

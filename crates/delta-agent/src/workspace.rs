@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use delta_wire::job_spec::CheckoutSpec;
 use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat, statvfs};
 
 use crate::copy::{self, CopyError};
@@ -52,6 +53,17 @@ pub enum Source {
     Copy(PathBuf),
     /// This very tree; it is left as the job leaves it.
     InPlace(PathBuf),
+}
+
+impl Source {
+    /// What this job's workspace begins with: no copy where it wants no checkout. In place there is
+    /// no other folder.
+    pub(crate) fn of(&self, checkout: Option<&CheckoutSpec>) -> Source {
+        match (self, checkout) {
+            (Source::Copy(_), Some(CheckoutSpec::Off)) => Source::Empty,
+            _ => self.clone(),
+        }
+    }
 }
 
 /// Whose HOME a job sees.

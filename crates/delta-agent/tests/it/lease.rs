@@ -142,6 +142,19 @@ async fn a_workspace_can_begin_as_a_copy_of_a_tree() {
     agent.shut_down().await;
 }
 
+#[tokio::test]
+async fn a_job_without_a_checkout_gets_no_copy_either() {
+    let tree = tempfile::tempdir().expect("a tree");
+    std::fs::write(tree.path().join("given"), "from the tree").expect("a file");
+    let job = json!({ "name": "unit", "steps": ["test -z \"$(ls -A)\""], "checkout": false });
+    let server = FakeServer::start(&[job]).await;
+    let source = Source::Copy(tree.path().to_owned());
+    let agent = Agent::start_with(&server, |settings| settings.source = source);
+    let result = server.wait_results(1).await.remove(0);
+    assert_eq!(result.status(), RunStatus::Success, "{}", server.log());
+    agent.shut_down().await;
+}
+
 // RP-54: neither lease nor credential is within the job's sight.
 #[tokio::test]
 async fn no_token_is_within_the_jobs_sight() {
