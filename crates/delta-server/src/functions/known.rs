@@ -1,11 +1,12 @@
-//! Which runners there are at all: those of every agent that has registered and was not
-//! forgotten, here now or not. A function of a runner that nobody has ever had fails at once
-//! (RQ-45); one whose agents are away waits for them.
+//! Which runners there are at all: those of every agent that is not forgotten, as it last said, here
+//! now or not. A function of a runner that none of them has fails at once (RQ-45); one whose agents
+//! are away waits for them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use delta_core::Millis;
 use delta_store::read::Reader;
 
 use crate::agents::runners_of;
@@ -18,15 +19,25 @@ const PAGE: usize = 500;
 const MAX_AGENTS: usize = 20_000;
 
 #[derive(Debug, Default)]
-pub struct Known(Mutex<Option<(Instant, Arc<BTreeSet<String>>)>>);
+pub struct Known(Mutex<Option<(Instant, Arc<Runners>)>>);
+
+#[derive(Debug, Default)]
+struct Runners {
+    names: BTreeSet<String>,
+    /// When the first agent came that has one.
+    since: Option<Millis>,
+}
 
 impl Known {
-    /// Whether a function of this runner can be carried out by anybody, now or later. Where no
-    /// agent ever had a runner, the first may still come.
+    /// Whether a function of this runner will be carried out by nobody, now or later. Where no agent
+    /// with a runner is known, the first may still come.
     pub async fn is_hopeless(&self, app: &App, runner: &str) -> Result<bool, ApiError> {
         let runner = runner.to_lowercase();
         // Nearly every call: nobody's capabilities are looked at.
-        if self.fresh().is_some_and(|known| known.contains(&runner)) {
+        if self
+            .fresh()
+            .is_some_and(|known| known.names.contains(&runner))
+        {
             return Ok(false);
         }
         let mut seen = app.agents.seen();
@@ -36,10 +47,22 @@ impl Known {
             return Ok(false);
         }
         let known = self.all(app, offers("work:function")).await?;
-        Ok(!known.is_empty() && !known.contains(&runner))
+        Ok(!known.names.is_empty() && !known.names.contains(&runner))
     }
 
-    fn fresh(&self) -> Option<Arc<BTreeSet<String>>> {
+    /// Since when an agent with a runner is known: calls that came before it were judged by nobody.
+    pub async fn since(&self, app: &App) -> Result<Option<Millis>, ApiError> {
+        let known = self.all(app, false).await?;
+        Ok(known.since)
+    }
+
+    /// As if nobody had asked before.
+    #[cfg(test)]
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = None;
+    }
+
+    fn fresh(&self) -> Option<Arc<Runners>> {
         let remembered = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let (at, known) = remembered.as_ref()?;
         (at.elapsed() < FRESH).then(|| Arc::clone(known))
@@ -47,8 +70,11 @@ impl Known {
 
     /// What is remembered counts while it is fresh, unless it says that there are none where some
     /// have come meanwhile.
-    async fn all(&self, app: &App, some: bool) -> Result<Arc<BTreeSet<String>>, ApiError> {
-        if let Some(known) = self.fresh().filter(|known| !(some && known.is_empty())) {
+    async fn all(&self, app: &App, some: bool) -> Result<Arc<Runners>, ApiError> {
+        if let Some(known) = self
+            .fresh()
+            .filter(|known| !(some && known.names.is_empty()))
+        {
             return Ok(known);
         }
         let known = app.read(|reader| read(reader)).await?;
@@ -59,12 +85,17 @@ impl Known {
     }
 }
 
-fn read(reader: &dyn Reader) -> Result<BTreeSet<String>, delta_store::StoreError> {
-    let (mut known, mut after, mut seen) = (BTreeSet::new(), String::new(), 0);
+fn read(reader: &dyn Reader) -> Result<Runners, delta_store::StoreError> {
+    let (mut known, mut after, mut seen) = (Runners::default(), String::new(), 0);
     loop {
         let page = reader.agents(&after, PAGE)?;
         for agent in page.iter().filter(|agent| agent.revoked_at.is_none()) {
-            known.extend(runners_of(&agent.about));
+            let runners = runners_of(&agent.about);
+            if !runners.is_empty() {
+                let since = known.since.unwrap_or(agent.created_at);
+                known.since = Some(since.min(agent.created_at));
+            }
+            known.names.extend(runners);
         }
         seen += page.len();
         match page.last() {

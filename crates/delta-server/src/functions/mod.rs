@@ -7,6 +7,7 @@
 mod known;
 mod queues;
 mod rates;
+mod unjudged;
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use delta_core::command::{NewJob, NewRun};
 use delta_core::policy::{Backoff, RetryOn};
 use delta_core::requirement::{Requirement, normalise};
 use delta_core::run::{RunHeader, Unique};
-use delta_core::{Cause, Digest, Millis, Policy, RunId, Settings, Span, Text};
+use delta_core::{Cause, Command, Digest, Millis, Policy, RunId, Settings, Span, Text};
 use delta_trace::Carrier;
 use delta_wire::api::CreateFunction;
 use delta_wire::api::functions::{DEFAULT_TIMEOUT, DEFAULT_UNIQUE, DEFAULT_WAIT};
@@ -23,7 +24,9 @@ use delta_wire::job_spec::FunctionSpec;
 pub use known::Known;
 pub use queues::Queues;
 pub use rates::Rates;
+pub use unjudged::Unjudged;
 
+use crate::http::{ApiError, App};
 use crate::writer::sha256;
 
 /// The longest that all attempts of a call may take together, with the delays between them: a run
@@ -171,6 +174,22 @@ fn policy(
         fail_fast_group: None,
         concurrency: None,
     }
+}
+
+/// Nobody has the runner of these: they are dead letters, all of them in one commit.
+pub async fn give_up(
+    app: &App,
+    runs: impl ExactSizeIterator<Item = RunId>,
+) -> Result<(), ApiError> {
+    if runs.len() == 0 {
+        return Ok(());
+    }
+    let cause = Cause::HandlerNotFound;
+    let commands = runs.map(|run| (Command::GiveUp { run, cause }, Vec::new()));
+    for answer in app.writer.together(app.writer.now(), commands).await? {
+        answer?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -15,9 +15,10 @@ use utoipa_axum::routes;
 use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, User};
-use super::functions::{Judged, Page, find, give_up, view};
+use super::functions::{Judged, Page, find, view};
 use super::runs::run_id;
 use crate::audit;
+use crate::functions::give_up;
 use crate::identity::Principal;
 use crate::writer::{NotDone, sha256};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use delta_core::{Attempt, Cause, Command, Digest, Job, Reply, Run, RunId};
+use delta_core::{Attempt, Cause, Class, Command, Digest, Job, Reply, Run, RunId};
 use delta_store::read::{JobRows, RunFilter, RunKind};
 use delta_wire::api::{
     CreateFunction, CreateFunctions, Cursor, FunctionDetail, FunctionList, FunctionTry,
@@ -24,7 +24,7 @@ use super::extract::{Heard, User};
 use super::runs::{idempotency, run_id};
 use super::vigil::Vigil;
 use super::{App, function_tail, views};
-use crate::functions::{self, Asked};
+use crate::functions::{self, Asked, give_up};
 use crate::trace::{self, Enqueue};
 use crate::writer::{Answer, NotDone, sha256};
 
@@ -163,22 +163,6 @@ impl Judged {
     }
 }
 
-/// Nobody has the runner of these.
-pub(super) async fn give_up(
-    app: &App,
-    runs: impl ExactSizeIterator<Item = RunId>,
-) -> Result<(), ApiError> {
-    if runs.len() == 0 {
-        return Ok(());
-    }
-    let cause = Cause::HandlerNotFound;
-    let commands = runs.map(|run| (Command::GiveUp { run, cause }, Vec::new()));
-    for answer in app.writer.together(app.writer.now(), commands).await? {
-        answer?;
-    }
-    Ok(())
-}
-
 /// The key of the n-th call of a request.
 fn nth((key, request): (Digest, Digest), n: usize) -> (Digest, Digest) {
     let own = [&key[..], &(n as u64).to_be_bytes()].concat();
@@ -236,7 +220,7 @@ fn shown(run: &Run, job: &Job, attempts: &[Attempt]) -> FunctionView {
         max_attempts: job.policy.max_attempts,
         cause: job.cause.map(|cause| cause.name().to_owned()),
         summary: match (&last.result, &last.error) {
-            (None, None) => attempts.iter().rev().find_map(said),
+            (None, None) => attempts.iter().rev().find_map(said).or_else(|| untold(job)),
             _ => None,
         },
         result: last.result,
@@ -252,6 +236,18 @@ fn shown(run: &Run, job: &Job, attempts: &[Attempt]) -> FunctionView {
 fn said(attempt: &Attempt) -> Option<String> {
     let report = attempt.report.as_ref()?;
     report.summary.as_ref().map(|it| it.to_string())
+}
+
+/// Why it failed, where nobody came to say anything.
+fn untold(job: &Job) -> Option<String> {
+    let failed = |cause: &Cause| job.resolution.is_some() && cause.class() != Class::Stopped;
+    let cause = job.cause.filter(failed)?;
+    Some(match (cause, job.name.split_once('#')) {
+        (Cause::HandlerNotFound, Some((runner, _))) => {
+            format!("no agent has the runner `{runner}`")
+        }
+        _ => cause.sentence().to_owned(),
+    })
 }
 
 /// What an attempt answered, as it was kept.

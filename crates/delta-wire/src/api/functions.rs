@@ -216,7 +216,8 @@ pub struct FunctionView {
     /// How the latest attempt that said something went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<FunctionError>,
-    /// What its agent said of the latest attempt, where no handler said anything.
+    /// What its agent said of the latest attempt, where no handler said anything; where no agent
+    /// did either, why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
     pub created_at: Millis,
