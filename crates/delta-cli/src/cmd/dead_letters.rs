@@ -13,14 +13,15 @@ use crate::moment;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
 
-/// Pages that are asked for: people look at the first.
-const MAX_PAGES: usize = 50;
+/// How many are listed for people, who look at the first; a program gets all there are.
+const MAX_SHOWN: usize = 10_000;
 
 const EXAMPLES: &str = "\
 Examples:
   delta-ci dead-letters                          the newest first
   delta-ci dead-letters --queue mail --cause handler_not_found
   delta-ci dead-letters run_0197f3c4             its parameters, and every attempt
+  delta-ci dead-letters --json | jq -r '.functions[].id'
   delta-ci requeue run_0197f3c4                  call it again
   delta-ci requeue --queue mail --dry-run        which would be called again?
   delta-ci requeue --all --purge                 put all of them aside instead";
@@ -80,33 +81,41 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 }
 
 async fn list(client: &Client, which: &Which, terminal: &Terminal) -> Done {
-    let filters = [
-        ("queue", &which.queue),
-        ("function", &which.function),
-        ("cause", &which.cause),
-    ];
-    let given = filters
-        .iter()
-        .filter_map(|(name, value)| Some((*name, value.as_ref()?)));
-    let query: String = given
-        .map(|(name, value)| format!("&{name}={}", escaped(value)))
-        .collect();
-    let (mut all, mut cursor): (Vec<FunctionView>, Option<String>) = (Vec::new(), None);
-    for _ in 0..MAX_PAGES {
-        let after = cursor
-            .as_ref()
-            .map_or_else(String::new, |it| format!("&cursor={it}"));
-        let path = format!("/api/v1/dead-letters?limit=200{query}{after}");
-        let page: FunctionList = client.get(&path).await?;
-        all.extend(page.functions);
+    match terminal.json {
+        true => list_for_programs(client, which, terminal).await,
+        false => list_for_people(client, which, terminal).await,
+    }
+}
+
+/// Every one, written page by page: there may be more than fit into memory.
+async fn list_for_programs(client: &Client, which: &Which, terminal: &Terminal) -> Done {
+    let (mut cursor, mut before) = (None, "{\"functions\":[\n");
+    loop {
+        let page = page(client, which, cursor.as_deref()).await?;
+        for function in &page.functions {
+            let text = serde_json::to_string(function).unwrap_or_else(|_| "null".into());
+            terminal.bytes(format!("{before}{text}").as_bytes());
+            before = ",\n";
+        }
         cursor = page.next_cursor;
         if cursor.is_none() {
             break;
         }
     }
-    if terminal.json {
-        terminal.value(&serde_json::json!({ "functions": all }));
-        return Ok(Exit::Ok);
+    let begun = before == ",\n";
+    terminal.data(if begun { "\n]}" } else { "{\"functions\":[]}" });
+    Ok(Exit::Ok)
+}
+
+async fn list_for_people(client: &Client, which: &Which, terminal: &Terminal) -> Done {
+    let (mut all, mut cursor): (Vec<FunctionView>, Option<String>) = (Vec::new(), None);
+    while all.len() < MAX_SHOWN {
+        let page = page(client, which, cursor.as_deref()).await?;
+        all.extend(page.functions);
+        cursor = page.next_cursor;
+        if cursor.is_none() {
+            break;
+        }
     }
     if all.is_empty() {
         terminal.say("no dead letters");
@@ -134,9 +143,30 @@ async fn list(client: &Client, which: &Which, terminal: &Terminal) -> Done {
         terminal.data(&line);
     }
     if cursor.is_some() {
-        terminal.say("there are more: choose with --queue, --function or --cause");
+        terminal.say("there are more: choose with --queue, --function or --cause, or --json");
     }
     Ok(Exit::Ok)
+}
+
+async fn page(
+    client: &Client,
+    which: &Which,
+    cursor: Option<&str>,
+) -> Result<FunctionList, Failure> {
+    let asked = [
+        ("queue", which.queue.as_deref()),
+        ("function", which.function.as_deref()),
+        ("cause", which.cause.as_deref()),
+        ("cursor", cursor),
+    ];
+    let given = asked
+        .iter()
+        .filter_map(|(name, value)| Some((*name, (*value)?)));
+    let query: String = given
+        .map(|(name, value)| format!("&{name}={}", escaped(value)))
+        .collect();
+    let path = format!("/api/v1/dead-letters?limit=200{query}");
+    client.get(&path).await
 }
 
 /// For a query: everything that is not plain is written as its bytes.
@@ -196,6 +226,12 @@ async fn show(client: &Client, typed: &str, terminal: &Terminal) -> Done {
             // No handler said anything: what its agent said.
             terminal.data(&format!("  {}", clean::text(summary)));
         }
+    }
+    let mut said = detail.tries.iter();
+    let said = said.any(|it| it.error.is_some() || it.attempt.summary.is_some());
+    if let Some(why) = view.summary.as_ref().filter(|_| !said) {
+        // Nobody came to it.
+        terminal.data(&format!("why     {}", clean::text(why)));
     }
     if !view.dead_letter {
         terminal.say("it is no dead letter (any more)");

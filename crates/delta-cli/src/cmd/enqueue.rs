@@ -116,7 +116,8 @@ fn stands(view: &FunctionView) -> String {
         _ if view.existing => format!("{function} was there already: {}", view.state.as_str()),
         JobState::Failed => {
             let cause = view.cause.as_deref().unwrap_or("unknown");
-            format!("{function} is a dead letter: {cause}; no agent has this runner")
+            let why = clean::text(view.trouble().unwrap_or_default());
+            format!("{function} is a dead letter: {cause}; {why}")
         }
         _ => match view.not_before {
             Some(at) => format!("{function} waits in {queue} until {at}"),

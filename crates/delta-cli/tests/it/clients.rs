@@ -1,7 +1,11 @@
 //! Commands beside a running server: cancel, follow, an agent of its own.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+
 use delta_testkit::process::Spawn;
 use delta_testkit::wait::eventually;
+use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, Place, binary};
 
@@ -120,4 +124,58 @@ fn a_job_that_nobody_can_take_says_why_and_can_be_canceled() {
     // An outcome is not a state, and everybody types it as one.
     let listed = place.say("runs --state canceled --data data").expect(0);
     assert!(listed.stdout.contains(&run), "{}", listed.stdout);
+}
+
+/// A server that has this many dead letters, and shows one of them on a page.
+fn with_dead_letters(count: usize) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = move |mut stream: TcpStream| -> Option<()> {
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).ok()?;
+        let after = line
+            .split("cursor=")
+            .nth(1)
+            .and_then(|it| it.split(' ').next());
+        let number: usize = after.and_then(|it| it.parse().ok()).unwrap_or(0);
+        let mut page = json!({"functions": [{
+            "id": format!("run_{number}"), "function": "ruby#f", "queue": "mail",
+            "state": "FAILED", "attempts": 1, "max_attempts": 1, "cause": "handler_not_found",
+            "summary": "no agent has the runner `ruby`", "created_at": "2026-01-04T08:00:00Z",
+        }]});
+        if number + 1 < count {
+            page["next_cursor"] = json!((number + 1).to_string());
+        }
+        let (body, head) = (page.to_string(), "HTTP/1.1 200 OK\r\nconnection: close");
+        let head = format!("{head}\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(format!("{head}{body}").as_bytes()).ok()
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = answer(stream.unwrap());
+        }
+    });
+    format!("http://{address}")
+}
+
+#[test]
+fn a_program_gets_every_dead_letter_however_many_pages_there_are() {
+    let place = Place::new();
+    let list = |count: usize| {
+        let mut command = place.command();
+        command.args(["dead-letters", "--json", "--server"]);
+        command
+            .arg(with_dead_letters(count))
+            .env("DELTA_TOKEN", "t");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+        list["functions"].as_array().unwrap().clone()
+    };
+    for count in [1, 120] {
+        let all = list(count);
+        assert_eq!(all.len(), count);
+        assert_eq!(all[count - 1]["id"], format!("run_{}", count - 1));
+    }
 }
