@@ -1,5 +1,5 @@
-//! A recording forge: the statuses API of GitHub, Gitea or Forgejo over real HTTP, with its status codes,
-//! pages, limits and bad days.
+//! A recording forge: the statuses API of GitHub, Gitea or Forgejo over real HTTP, with its status
+//! codes, pages, limits and bad days.
 //!
 //! It writes down every request and keeps what was posted. What a real forge refuses it refuses:
 //! a wrong token, a state it does not know, a description that is too long.

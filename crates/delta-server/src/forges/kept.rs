@@ -1,5 +1,5 @@
-//! What is kept of what a planner said: a reason for each job, or what is wrong. Bounded, because it
-//! is a stranger's word; what does not fit is counted, and never looks like a fault.
+//! What is kept of what a planner said: a reason for each job, or what is wrong. Bounded, because
+//! it is a stranger's word; what does not fit is counted, and never looks like a fault.
 
 use serde_json::{Map, Value, json};
 

@@ -1,8 +1,9 @@
 //! Repositories at forges: what people registered, what a delivery makes of it, and what the forge
 //! is told. Reading order: this file (a repository), `trigger` (a delivery becomes a run),
-//! `planning` (a run gets its jobs), `kept` (and their reasons), `fetching` and `hosts` (its commit),
-//! `base` (what it is compared with), `supersede`, `older` and `gated` (which run is the newest), `standing` (which of
-//! several has the word about a commit), `summary`, `places` and `reporter` (what is said about it).
+//! `planning` (a run gets its jobs), `kept` (their reasons), `fetching` and `hosts` (its commit),
+//! `base` (what it is compared with), `supersede`, `older` and `gated` (which run is the newest),
+//! `standing` (which of several has the word about a commit), `summary`, `places` and `reporter`
+//! (what is said about it).
 
 mod base;
 pub mod fetching;

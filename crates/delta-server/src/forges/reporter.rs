@@ -334,8 +334,8 @@ impl Reporter {
         })
     }
 
-    /// Publishes how the commit stands, and looks whether it stands so still: somebody else may tell
-    /// of another run of it at the same moment, and whoever comes last must be right.
+    /// Publishes how the commit stands, and looks whether it stands so still: somebody else may
+    /// tell of another run of it at the same moment, and whoever comes last must be right.
     async fn publish(&self, row: &ReportRow, first: &Case, now: Millis) -> Result<Verdict, String> {
         if first.overtaken {
             return Ok(NOBODY);

@@ -1,6 +1,6 @@
 //! How a commit stands under one name, when several refs have it: two branches, two requests.
 //!
-//! A forge keeps one status for a commit and a name, and people require that name of what is merged.
+//! A forge keeps one status for a commit and a name, which people require of what is merged.
 //! So of each ref the newest run has the word, and of these words the worst is the status: one that
 //! failed, else one that goes on, else one that went well, else one that came to nothing. It is
 //! never good while the newest run of some ref failed or goes on. A run whose ref has moved on to
