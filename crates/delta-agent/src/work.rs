@@ -40,7 +40,7 @@ use crate::spec::{self, Kinds};
 use crate::tap::Tap;
 use crate::traced::Traced;
 use crate::unbegun::{cause_of, no_workspace, not_begun, stopped_before};
-use crate::workspace::{AttemptFolder, Home, Source};
+use crate::workspace::{AttemptFolder, Home, Source, WorkspaceError};
 
 /// What the session can see of the work while it goes on.
 #[derive(Debug, Default)]
@@ -529,27 +529,12 @@ impl Assignment {
         home: Home,
     ) -> Result<AttemptFolder, Box<Ended>> {
         let context = Arc::clone(&self.context);
-        let made =
-            tokio::task::spawn_blocking(move || context.work_folder.attempt(number, &source, home));
-        match made.await {
-            Ok(made) => made.map_err(|problem| no_workspace(&problem)),
-            Err(problem) => Err(not_begun(
-                Cause::StartUp,
-                format!("no workspace: {problem}"),
-            )),
-        }
+        on_disk(move || context.work_folder.attempt(number, &source, home)).await
     }
 
     async fn give_away(&self, folder: &AttemptFolder, owner: u32) -> Result<(), Box<Ended>> {
         let (context, folder) = (Arc::clone(&self.context), folder.clone());
-        let given = move || context.work_folder.give_away(&folder, owner);
-        match tokio::task::spawn_blocking(given).await {
-            Ok(given) => given.map_err(|problem| no_workspace(&problem)),
-            Err(problem) => Err(not_begun(
-                Cause::StartUp,
-                format!("no workspace: {problem}"),
-            )),
-        }
+        on_disk(move || context.work_folder.give_away(&folder, owner)).await
     }
 
     fn tell_started(&self) {
@@ -566,6 +551,15 @@ impl Assignment {
             lines: Lines::default(),
         })
     }
+}
+
+/// Works on folders off the async threads.
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, WorkspaceError> + Send + 'static,
+) -> Result<T, Box<Ended>> {
+    let not_done = |problem| not_begun(Cause::StartUp, format!("no workspace: {problem}"));
+    let done = tokio::task::spawn_blocking(work).await.map_err(not_done)?;
+    done.map_err(|problem| no_workspace(&problem))
 }
 
 pub(crate) async fn remove(folder: AttemptFolder) {
