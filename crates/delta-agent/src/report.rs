@@ -141,12 +141,12 @@ pub(crate) fn broken() -> WorkEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::executor::{StopReason, stopped_at};
+    use crate::executor::{Stage, StopReason, stopped_at};
 
     #[test]
     fn work_that_ended_for_want_of_a_renewal_is_not_the_users_failure() {
         // D10: a lease that lives after all is answered, and the attempt tried again.
-        let (outcome, cause, summary) = stopped_at(StopReason::LeaseLost, 1);
+        let (outcome, cause, summary) = stopped_at(StopReason::LeaseLost, Stage::Step(1));
         let mut end = broken();
         end.ended = Ended {
             outcome,

@@ -3,7 +3,7 @@
 use delta_core::Cause;
 use delta_wire::Evidence;
 
-use crate::executor::{Ended, LogSize, Outcome, StopReason, stopped_at};
+use crate::executor::{Ended, LogSize, Outcome, Stage, StopReason, stopped_at};
 use crate::workspace::WorkspaceError;
 
 pub(crate) fn no_workspace(problem: &WorkspaceError) -> Box<Ended> {
@@ -36,13 +36,14 @@ pub(crate) fn not_begun(cause: Cause, summary: String) -> Box<Ended> {
     })
 }
 
-pub(crate) fn stopped_before(reason: StopReason) -> Box<Ended> {
-    let (outcome, cause, summary) = stopped_at(reason, 1);
+/// Told to stop before the first step, at this where it is known.
+pub(crate) fn stopped_before(reason: StopReason, at: Option<&'static str>) -> Box<Ended> {
+    let (outcome, cause, summary) = stopped_at(reason, Stage::Before(at));
     Box::new(Ended {
         outcome,
         cause,
         summary,
-        step: Some(0),
+        step: None,
         stopped: Some(reason),
         confirmed: true,
         log: LogSize::default(),

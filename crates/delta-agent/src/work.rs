@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use delta_core::Cause;
 use delta_core::time::Millis;
@@ -50,7 +50,7 @@ pub(crate) struct Visible {
     /// The steps are over; only the log is still on its way.
     pub uploading: AtomicBool,
     /// The step at work, counted from 0, and what people call it.
-    pub step: std::sync::Mutex<Option<(usize, String)>>,
+    pub step: Mutex<Option<(usize, String)>>,
 }
 
 /// What the work came to.
@@ -147,7 +147,7 @@ impl Assignment {
         self.tell_started();
         let mut spec = spec.map_err(|unusable| not_begun(unusable.cause, unusable.summary))?;
         if let Some(order) = *self.stop.borrow() {
-            return Err(stopped_before(order.reason));
+            return Err(stopped_before(order.reason, None));
         }
         if let (Some(functions), Some(function)) = (&self.context.functions, spec.function.take()) {
             return functions::perform(self, functions, function).await;
@@ -232,7 +232,7 @@ impl Assignment {
         let around = self.around(spec, folder, confinement, log, stopped, &[]);
         let prepared = tokio::select! {
             prepared = around::before(&around) => prepared,
-            reason = ordered(&mut stop) => return Err(stopped_before(reason)),
+            reason = ordered(&mut stop) => return Err(stopped_before(reason, around.at())),
         };
         let failed = |failed: Failed| not_begun(failed.cause, log.redact(&failed.summary));
         let mut prepared = prepared.map_err(failed)?;
@@ -262,6 +262,7 @@ impl Assignment {
             confinement,
             log,
             secrets: OnceLock::new(),
+            at: Mutex::default(),
             records,
             stopped,
         }

@@ -1,5 +1,5 @@
 //! For tests only: real PostgreSQL, real dockerd, real Redis and RRQ, packages of Python, git over
-//! HTTP and SSH, a recording forge, a small disk, a fault proxy, process helpers.
+//! HTTP and SSH, a recording forge, a small disk, little memory, a fault proxy, process helpers.
 //!
 //! What a test starts here ends with the test: on drop, when the test process exits, and when it
 //! is killed. Nothing here knows another crate of the workspace, and nothing is skipped: a part
@@ -9,6 +9,7 @@ pub mod disk;
 pub mod docker;
 pub mod forge;
 pub mod git;
+pub mod memory;
 mod nursery;
 pub mod port;
 pub mod postgres;
@@ -17,5 +18,6 @@ pub mod proxy;
 pub mod python;
 pub mod redis;
 pub mod rng;
+pub mod root;
 pub mod rrq;
 pub mod wait;

@@ -135,11 +135,9 @@ fn cause_of(problem: &WalkError) -> Cause {
 
 /// What is left out is said.
 fn tell(around: &Around<'_>, walked: &Walked) {
-    for (path, why) in &walked.skipped {
-        let path = path.escape_debug();
-        around
-            .log
-            .mark(&format!("warning: no artifact: `{path}` is {why}"));
+    for skipped in &walked.skipped {
+        let said = skipped.said();
+        around.log.mark(&format!("warning: no artifact: {said}"));
     }
     for (artifact, met) in around.spec.artifacts.iter().zip(&walked.met) {
         if !met {
@@ -364,7 +362,7 @@ mod tests {
         let broken = WalkError::Io(io::ErrorKind::Other.into());
         assert_eq!(cause_of(&broken), Cause::Artifact);
         assert!(matches!(trouble(FileError::Foreign), Trouble::Mistake(_)));
-        let changed = trouble(FileError::NotRegular("a folder"));
+        let changed = trouble(FileError::NotRegular("is a folder"));
         assert!(matches!(changed, Trouble::Refused(_)));
     }
 }

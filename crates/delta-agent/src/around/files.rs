@@ -46,7 +46,7 @@ pub(crate) enum Kind {
 /// Why a file is not opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
-    #[error("is {0}")]
+    #[error("{0}")]
     NotRegular(&'static str),
     #[error("is linked from elsewhere and belongs to somebody else")]
     Foreign,
@@ -289,15 +289,16 @@ fn regular(kind: FileType) -> Result<(), FileError> {
     }
 }
 
+/// What is said of a name that stands for it.
 fn kind_of(kind: FileType) -> &'static str {
     match kind {
-        FileType::RegularFile => "a file",
-        FileType::Directory => "a folder",
-        FileType::Symlink => "a link, which is not followed",
-        FileType::Fifo => "a pipe",
-        FileType::Socket => "a socket",
-        FileType::CharacterDevice | FileType::BlockDevice => "a device",
-        FileType::Unknown => "of no known kind",
+        FileType::RegularFile => "is a file",
+        FileType::Directory => "is a folder",
+        FileType::Symlink => "is a link, which is not followed",
+        FileType::Fifo => "is a pipe",
+        FileType::Socket => "is a socket",
+        FileType::CharacterDevice | FileType::BlockDevice => "is a device",
+        FileType::Unknown => "is of no known kind",
     }
 }
 
@@ -368,11 +369,7 @@ mod tests {
         let walked = walk(&root, &["**", "nothing/*.xml"]).expect("a walk");
         assert_eq!(paths(&walked), ["out/deep/better", "out/good"]);
         assert_eq!(walked.met, [true, false]);
-        let skipped: Vec<&str> = walked
-            .skipped
-            .iter()
-            .map(|(path, _)| path.as_str())
-            .collect();
+        let skipped: Vec<&str> = walked.skipped.iter().map(|it| it.path.as_str()).collect();
         for path in [
             "out/absolute",
             "out/away",

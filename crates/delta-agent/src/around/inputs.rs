@@ -51,7 +51,8 @@ pub(super) async fn fetch(around: &Around<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What an entry of the spec means; nothing at all is a mistake of somebody's.
+/// What an entry of the spec means. Nothing at all is a mistake of the job's: the list has come, the
+/// jobs in it are over, and what they left will be the same next time.
 fn chosen<'a>(
     input: &InputSpec,
     list: &'a [InputArtifact],
@@ -71,7 +72,7 @@ fn chosen<'a>(
     match found.is_empty() {
         false => Ok(found),
         true => Err(Failed {
-            cause: Cause::Artifact,
+            cause: Cause::SpecError,
             summary: match &input.path_glob {
                 Some(glob) => format!("the job `{job}` left no artifact that matches `{glob}`"),
                 None => format!("the job `{job}` left no artifact"),
@@ -169,4 +170,33 @@ async fn once(
     let answer = judged(request.send().await?).await?;
     let file = root.create(path, 0o644)?;
     receiving.receive(answer, file).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // D10: what would be the same next time is not tried again.
+    #[test]
+    fn an_input_that_a_job_did_not_leave_is_a_mistake_and_one_that_does_not_come_is_not() {
+        let spec = |path_glob: Option<&str>| InputSpec {
+            job: "build".to_owned(),
+            path_glob: path_glob.map(str::to_owned),
+            into: None,
+        };
+        for (glob, words) in [
+            (None, "the job `build` left no artifact"),
+            (
+                Some("dist/*"),
+                "the job `build` left no artifact that matches `dist/*`",
+            ),
+        ] {
+            let missing = chosen(&spec(glob), &[]).expect_err("nothing is there");
+            assert_eq!(missing.cause, Cause::SpecError);
+            assert_eq!(missing.summary, words);
+        }
+        for trouble in [Trouble::NotFound, Trouble::Again("reset".to_owned())] {
+            assert_eq!(failed("input a", &trouble).cause, Cause::Artifact);
+        }
+    }
 }

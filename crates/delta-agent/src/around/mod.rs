@@ -17,7 +17,7 @@ pub(crate) mod results;
 pub(crate) mod secrets;
 mod transfer;
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use delta_core::Cause;
 use delta_wire::JobSpec;
@@ -32,7 +32,7 @@ use crate::agent::SlotContext;
 use crate::attempt::StepRecord;
 use crate::checkout;
 use crate::container::ContainerOrder;
-use crate::executor::{Ended, Identity, Outcome, StopReason, stopped_at};
+use crate::executor::{Ended, Identity, Outcome, Stage, StopReason, stopped_at};
 use crate::secret::Secret;
 use crate::shim::Confinement;
 use crate::workspace::AttemptFolder;
@@ -56,10 +56,23 @@ pub(crate) struct Around<'a> {
     pub log: &'a Log,
     /// What was fetched for it, once it is.
     pub secrets: OnceLock<secrets::Fetched>,
+    /// The part before the work that is being done, for a sentence about its end.
+    pub at: Mutex<Option<&'static str>>,
     /// The steps that were begun; none before the work.
     pub records: &'a [StepRecord],
     /// Set when the work is to stop: for threads, which are not ended by being dropped.
     pub stopped: CancellationToken,
+}
+
+impl Around<'_> {
+    /// The part before the work that is being done, or was last.
+    pub fn at(&self) -> Option<&'static str> {
+        *self.at.lock().unwrap_or_else(|broken| broken.into_inner())
+    }
+
+    fn now_at(&self, part: &'static str) {
+        *self.at.lock().unwrap_or_else(|broken| broken.into_inner()) = Some(part);
+    }
 }
 
 /// What the parts before the work leave to the work.
@@ -129,7 +142,7 @@ pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
 impl Kept {
     /// What an order to stop leaves of it.
     pub fn stopped(reason: StopReason) -> Kept {
-        let (_, cause, _) = stopped_at(reason, 0);
+        let (_, cause, _) = stopped_at(reason, Stage::Before(None));
         let failed = cause.map(|cause| Failed {
             cause,
             summary: "the work was stopped while its results were kept".to_owned(),
@@ -154,9 +167,13 @@ impl Failed {
 /// Everything before the work, in this order. Dropping it ends it.
 pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
     let mut prepared = Prepared::default();
+    around.now_at("the fetching of its secrets");
     secrets::before(around, &mut prepared).await?;
+    around.now_at("the checkout");
     checkout::prepare(around).await?;
+    around.now_at("the fetching of its inputs");
     inputs::fetch(around).await?;
+    around.now_at("the restoring of its caches");
     prepared.carried.caches = caches::restore(around).await?;
     prepared.carried.reports = results::Stale::note(around).await;
     Ok(prepared)

@@ -77,6 +77,10 @@ impl From<io::Error> for Trouble {
 
 impl From<reqwest::Error> for Trouble {
     fn from(error: reqwest::Error) -> Trouble {
+        // An answer had begun; what the program says of its rest says nothing to people.
+        if error.is_body() || error.is_decode() {
+            return Trouble::Again("the connection ended early".to_owned());
+        }
         let mut words = error.without_url().to_string();
         words.truncate(500);
         Trouble::Again(words)

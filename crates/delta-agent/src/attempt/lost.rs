@@ -27,14 +27,18 @@ pub(super) async fn bury(folder: &Path, order: &Order) -> Record {
         .filter(|(name, _)| MARKS.iter().any(|mark| name == mark))
         .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
         .collect();
-    let (group, own) = (state::group(folder), folder.to_owned());
+    let ((group, memory), own) = (state::groups(folder), folder.to_owned());
     let ending = tokio::task::spawn_blocking(move || {
         // One that only did not answer in time must not go on with the next step.
         kill_shim(&own);
         if marks.len() == MARKS.len() {
             kill_strays(&marks);
         }
-        group.is_some_and(|group| group.clear())
+        let cleared = group.is_some_and(|group| group.clear());
+        if let Some(memory) = memory {
+            memory.clear();
+        }
+        cleared
     });
     let confirmed = ending.await.unwrap_or(false);
     // Only now does nobody write into the log any more.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder};
 use crate::shim::group::Group;
-use crate::shim::order::{GROUP_FILE, ORDER_FILE, Order, RECORD_FILE, Record};
+use crate::shim::order::{GROUP_FILE, MEMORY_FILE, ORDER_FILE, Order, RECORD_FILE, Record};
 
 const NOTE_FILE: &str = "note";
 
@@ -147,11 +147,14 @@ pub(super) fn read_record(folder: &Path) -> Option<Record> {
     record.ok()
 }
 
-/// The control group the shim has told of.
-pub(super) fn group(folder: &Path) -> Option<Group> {
+/// The control group the shim has told of, and the one that counted its memory.
+pub(super) fn groups(folder: &Path) -> (Option<Group>, Option<Group>) {
     use std::os::unix::ffi::OsStringExt;
-    let path = fs::read(folder.join(GROUP_FILE)).ok()?;
-    Group::at(std::ffi::OsString::from_vec(path).into())
+    let group = |file| {
+        let path = fs::read(folder.join(file)).ok()?;
+        Group::at(std::ffi::OsString::from_vec(path).into())
+    };
+    (group(GROUP_FILE), group(MEMORY_FILE))
 }
 
 pub(super) fn remove(folder: &Path) {

@@ -23,7 +23,7 @@ pub(crate) use environment::{base, environment, unusable};
 pub use log::LogSize;
 pub(crate) use log::Spool;
 pub(crate) use verdict::{
-    NEARLY_FULL_BELOW, exited, out_of_memory, path_cause, spawn_cause, stopped_at,
+    NEARLY_FULL_BELOW, Stage, exited, out_of_memory, path_cause, spawn_cause, stopped_at,
 };
 
 use crate::container::ContainerOrder;

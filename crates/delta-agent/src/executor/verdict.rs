@@ -1,5 +1,6 @@
 //! What an end means: exit codes, signals and orders as outcomes and causes.
 
+use std::fmt;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -22,7 +23,28 @@ const FULL_BELOW: u64 = 1024 * 1024;
 /// half written before they say it.
 pub(crate) const NEARLY_FULL_BELOW: u64 = 256 * 1024 * 1024;
 
-/// The end of a step whose shell ended by itself.
+/// Where the work was when it was told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// In this step, counted from 1.
+    Step(usize),
+    /// Before the first, at this where it is known.
+    Before(Option<&'static str>),
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::Step(number) => write!(f, "during step {number}"),
+            Stage::Before(None) => f.write_str("before the first step"),
+            Stage::Before(Some(what)) => write!(f, "before the first step, during {what}"),
+        }
+    }
+}
+
+/// The end of a step whose shell ended by itself. Processes that the kernel ended meanwhile for
+/// want of memory are the machine's: that they are the step's own is not claimed, and believed only
+/// of one that was killed. What is known to be its own is [`out_of_memory`].
 pub(crate) fn exited(
     status: ExitStatus,
     number: usize,
@@ -37,22 +59,8 @@ pub(crate) fn exited(
         Some(signal) => Outcome::Signaled { signal },
         None => Outcome::Failed { exit_code: code },
     };
-    let kills = evidence.oom_kills.unwrap_or(0);
-    if kills > 0 && evidence.signal == Some(KILL) {
-        let summary = format!(
-            "step {number} ran out of memory: the kernel ended {}",
-            counted(kills)
-        );
-        return (outcome, Some(Cause::OutOfMemory), summary);
-    }
-    if let Some(free) = evidence
-        .free_bytes
-        .filter(|free| disk_full(*free, evidence))
-    {
-        let summary = format!("step {number} failed on a full disk: {free} bytes were free");
-        return (outcome, Some(Cause::DiskFull), summary);
-    }
-    let (cause, summary) = match (status.signal(), below) {
+    let meanwhile = evidence.oom_kills.filter(|kills| *kills > 0);
+    let (cause, words) = match (status.signal(), below) {
         (Some(signal), _) => (
             Cause::UserSignal,
             format!("step {number} was ended by {}", signal_words(signal)),
@@ -70,6 +78,27 @@ pub(crate) fn exited(
             (Cause::UserExit, words)
         }
     };
+    if let Some(kills) = meanwhile.filter(|_| evidence.signal == Some(KILL)) {
+        let whom = counted(kills);
+        let summary = format!(
+            "{words}, most likely for want of memory: the kernel ended {whom} on this machine \
+             for that meanwhile"
+        );
+        return (outcome, Some(Cause::OutOfMemory), summary);
+    }
+    if let Some(free) = evidence
+        .free_bytes
+        .filter(|free| disk_full(*free, evidence))
+    {
+        let summary = format!("step {number} failed on a full disk: {free} bytes were free");
+        return (outcome, Some(Cause::DiskFull), summary);
+    }
+    let summary = match meanwhile.map(counted) {
+        None => words,
+        Some(whom) => {
+            format!("{words}; meanwhile the kernel ended {whom} on this machine for want of memory")
+        }
+    };
     (outcome, Some(cause), summary)
 }
 
@@ -80,8 +109,8 @@ fn disk_full(free: u64, evidence: &Evidence) -> bool {
 
 fn counted(kills: u64) -> String {
     match kills {
-        1 => "a process of it".to_owned(),
-        many => format!("{many} processes of it"),
+        1 => "a process".to_owned(),
+        many => format!("{many} processes"),
     }
 }
 
@@ -130,29 +159,29 @@ pub(crate) fn out_of_memory(
     evidence.oom_kills = Some(kills);
     let whom = counted(kills);
     let limit = limit.map_or(String::new(), |limit| format!("; it may use {limit} MiB"));
-    let summary = format!("step {number} ran out of memory: the kernel ended {whom}{limit}");
+    let summary = format!("step {number} ran out of memory: the kernel ended {whom} of it{limit}");
     (outcome, Some(Cause::OutOfMemory), summary)
 }
 
-/// The end of a step that was told to stop.
-pub(crate) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<Cause>, String) {
+/// The end of work that was told to stop.
+pub(crate) fn stopped_at(reason: StopReason, stage: Stage) -> (Outcome, Option<Cause>, String) {
     let failed = Outcome::Failed { exit_code: None };
+    let step = match stage {
+        Stage::Step(number) => format!("step {number}"),
+        Stage::Before(_) => "it".to_owned(),
+    };
     match reason {
-        StopReason::Canceled => (
-            Outcome::Canceled,
-            None,
-            format!("canceled during step {number}"),
-        ),
+        StopReason::Canceled => (Outcome::Canceled, None, format!("canceled {stage}")),
         StopReason::TimedOut => {
-            let summary = format!("the job's time was up during step {number}");
+            let summary = format!("the job's time was up {stage}");
             (Outcome::TimedOut, Some(Cause::JobTimeout), summary)
         }
         StopReason::StepTimedOut => {
-            let summary = format!("step {number} took longer than it may");
+            let summary = format!("{step} took longer than it may");
             (Outcome::TimedOut, Some(Cause::StepTimeout), summary)
         }
         StopReason::Silent => {
-            let summary = format!("step {number} printed nothing for longer than it may");
+            let summary = format!("{step} printed nothing for longer than it may");
             (Outcome::TimedOut, Some(Cause::NoOutput), summary)
         }
         // Told of only when the lease lives after all: the shim's clock ran out just before a
@@ -160,10 +189,10 @@ pub(crate) fn stopped_at(reason: StopReason, number: usize) -> (Outcome, Option<
         StopReason::LeaseLost => (
             failed,
             Some(Cause::AgentError),
-            format!("the lease was lost during step {number}"),
+            format!("the lease was lost {stage}"),
         ),
         StopReason::Shutdown => {
-            let summary = format!("the agent was shut down during step {number}");
+            let summary = format!("the agent was shut down {stage}");
             (failed, Some(Cause::AgentShutdown), summary)
         }
     }
@@ -237,20 +266,26 @@ mod tests {
                 Cause::UserSignal,
                 "by signal 9 (KILL)",
             ),
+            // Another process of the machine's, perhaps: it is said, and not that it is its own.
             (
                 kill,
                 with(1, plenty, ""),
                 Cause::OutOfMemory,
-                "out of memory",
+                "by signal 9 (KILL), most likely for want of memory: the kernel ended a process \
+                 on this machine",
             ),
             (
                 exit_137,
                 with(2, plenty, ""),
                 Cause::OutOfMemory,
-                "2 processes",
+                "ended 2 processes on this machine",
             ),
-            // Another process of the machine's, perhaps.
-            (exit_1, with(1, plenty, ""), Cause::UserExit, "exit code 1"),
+            (
+                exit_1,
+                with(1, plenty, ""),
+                Cause::UserExit,
+                "exit code 1; meanwhile the kernel ended a process on this machine for want of",
+            ),
             (exit_1, with(0, 0, ""), Cause::DiskFull, "0 bytes were free"),
             (exit_1, with(0, 9 << 20, full), Cause::DiskFull, "full disk"),
             (
@@ -263,6 +298,49 @@ mod tests {
             let (judged, summary) = judged(raw, evidence.clone());
             assert_eq!(judged, cause, "{raw} {evidence:?}");
             assert!(summary.contains(words), "{summary}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_to_be_the_steps_own_is_claimed_whatever_it_exited_with() {
+        let mut evidence = with(0, 1 << 40, "");
+        let made = ExitStatus::from_raw(2 << 8);
+        let (outcome, cause, summary) = out_of_memory(made, 3, 1, Some(64), &mut evidence);
+        assert_eq!(outcome, Outcome::Failed { exit_code: Some(2) });
+        assert_eq!(cause, Some(Cause::OutOfMemory));
+        let wanted =
+            "step 3 ran out of memory: the kernel ended a process of it; it may use 64 MiB";
+        assert_eq!(summary, wanted);
+        assert_eq!(evidence.oom_kills, Some(1));
+    }
+
+    #[test]
+    fn a_stop_says_where_the_work_was() {
+        let said = |reason, stage| stopped_at(reason, stage).2;
+        let checkout = Stage::Before(Some("the checkout"));
+        for (reason, stage, words) in [
+            (
+                StopReason::Canceled,
+                Stage::Step(2),
+                "canceled during step 2",
+            ),
+            (
+                StopReason::Canceled,
+                Stage::Before(None),
+                "canceled before the first step",
+            ),
+            (
+                StopReason::TimedOut,
+                checkout,
+                "the job's time was up before the first step, during the checkout",
+            ),
+            (
+                StopReason::Shutdown,
+                checkout,
+                "the agent was shut down before the first step, during the checkout",
+            ),
+        ] {
+            assert_eq!(said(reason, stage), words);
         }
     }
 

@@ -9,8 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 
 use delta_core::Cause;
@@ -24,18 +23,21 @@ use tokio::sync::oneshot;
 use super::container::{Container, exit_status};
 use super::control::{Control, Heard};
 use super::evidence::{self, OomWatch};
-use super::group::Group;
+use super::joining::Joining;
+use super::memory::Memory;
 use super::order::{
-    Abandoned, Command, Deadlines, Event, GROUP_FILE, Order, RECORD_FILE, RESERVE_FILE, Record,
-    SPOOL_FILE, State, StepRecord, StopAt,
+    Abandoned, Command, Deadlines, Event, Order, RECORD_FILE, RESERVE_FILE, Record, SPOOL_FILE,
+    State, StepRecord, StopAt,
 };
-use super::spawner::Spawner;
+use super::spawner::{Readiness, Spawner};
 use super::steps::{StepEnd, Verdict};
 use super::timer::Timer;
 use super::tree;
 use crate::around::results::aside;
 use crate::clock;
-use crate::executor::{Outcome, Spool, StopReason, exited, out_of_memory, path_cause, stopped_at};
+use crate::executor::{
+    Outcome, Spool, Stage, StopReason, exited, out_of_memory, path_cause, stopped_at,
+};
 use crate::mask::Patterns;
 use crate::secret::{Handed, Secret};
 
@@ -68,7 +70,7 @@ pub(super) struct Shim {
     pub step_deadline: Option<Millis>,
     /// When the running step is silent for too long; moved on by every byte.
     pub silent_at: Option<Millis>,
-    oom: OomWatch,
+    pub oom: OomWatch,
     pub folder: PathBuf,
     /// Bytes of reports that may still be set aside.
     pub report_bytes: u64,
@@ -141,14 +143,12 @@ impl Shim {
         control: Control,
     ) -> io::Result<Shim> {
         // Before a group of our own is joined: see there.
-        let oom = OomWatch::begin();
-        let group = match order.control_group {
-            true => Joining::start(folder),
-            false => Joining::default(),
-        };
-        let work = Workplace::open(folder, &order, secrets, directory)?;
+        let shared = OomWatch::shared();
+        let mut group = Joining::start(folder, &order);
+        let work = Workplace::open(folder, &order, secrets, directory, group.memory().cloned())?;
         let children = signal(SignalKind::child())?;
         let terminate = signal(SignalKind::terminate())?;
+        let mut counted = group.counted().await;
         let mut shim = Shim {
             deadlines: order.deadlines,
             order,
@@ -160,7 +160,7 @@ impl Shim {
             steps: Vec::new(),
             step_deadline: None,
             silent_at: None,
-            oom,
+            oom: shared,
             folder: folder.to_owned(),
             report_bytes: aside::MAX_BYTES,
             group,
@@ -173,11 +173,13 @@ impl Shim {
             children,
             terminate,
         };
-        if let Some(ready) = work.ready
-            && let Err(why) = ready.await.unwrap_or_else(|_| Err("no thread".to_owned()))
-        {
-            shim.spawner = Spawner::Refusing(why);
+        if let Some(ready) = work.ready {
+            match ready.await.unwrap_or_else(|_| Err("no thread".to_owned())) {
+                Ok(count) => counted = counted.or(count),
+                Err(why) => shim.spawner = Spawner::Refusing(why),
+            }
         }
+        shim.oom = counted.map_or(shim.oom, OomWatch::own);
         Ok(shim)
     }
 
@@ -385,6 +387,13 @@ impl Shim {
         self.drain();
         self.release();
         let number = verdict.step.map_or(0, |index| index + 1);
+        let making = self
+            .container
+            .is_some()
+            .then_some("the making of its container");
+        let stage = verdict
+            .step
+            .map_or(Stage::Before(making), |_| Stage::Step(number));
         let mut stopped = None;
         let mut evidence = verdict.evidence;
         let (outcome, cause, summary) = match verdict.end {
@@ -406,7 +415,7 @@ impl Shim {
             }
             StepEnd::Stopped(reason) => {
                 stopped = Some(reason);
-                stopped_at(reason, number)
+                stopped_at(reason, stage)
             }
         };
         if outcome != Outcome::Succeeded {
@@ -446,7 +455,7 @@ async fn speaks(container: Option<&Container>) {
 struct Workplace {
     spawner: Spawner,
     /// Tells, once, whether the job may be started at all.
-    ready: Option<oneshot::Receiver<Result<(), String>>>,
+    ready: Option<oneshot::Receiver<Readiness>>,
     receiver: pipe::Receiver,
     container: Option<Container>,
 }
@@ -457,6 +466,7 @@ impl Workplace {
         order: &Order,
         secrets: Vec<(String, Secret)>,
         directory: PathBuf,
+        memory: Option<Memory>,
     ) -> io::Result<Workplace> {
         if let Some(wanted) = &order.container {
             let workspace = Path::new(&order.workspace);
@@ -471,7 +481,7 @@ impl Workplace {
         }
         let (reader, writer) = io::pipe()?;
         let hidden = order.hidden.iter().map(PathBuf::from).collect();
-        let (spawner, ready) = Spawner::start(order, secrets, directory, hidden, writer)?;
+        let (spawner, ready) = Spawner::start(order, secrets, directory, hidden, memory, writer)?;
         Ok(Workplace {
             spawner,
             ready: Some(ready),
@@ -524,57 +534,6 @@ pub(super) fn folder_inside(order: &Order, workdir: &str) -> Result<PathBuf, (Ca
         return refused("is not a folder");
     }
     Ok(directory)
-}
-
-/// A control group that is being joined beside the work, because it may take a while: see
-/// [`super::group`].
-#[derive(Default)]
-pub(super) struct Joining {
-    joined: Arc<OnceLock<Group>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Joining {
-    fn start(folder: &Path) -> Joining {
-        let joined = Arc::new(OnceLock::new());
-        let (cell, folder) = (Arc::clone(&joined), folder.to_owned());
-        let number = folder.file_name().unwrap_or_default().to_string_lossy();
-        let name = format!("delta-ci-{}-{number}", std::process::id());
-        let join = move || {
-            let Some(group) = Group::make(&name) else {
-                return;
-            };
-            let path = group.path().as_os_str().as_encoded_bytes();
-            let told = fs::write(folder.join(GROUP_FILE), path);
-            if told.is_ok() && group.join().is_ok() {
-                let _ = cell.set(group);
-            } else {
-                let _ = fs::remove_dir(group.path());
-            }
-        };
-        // Without the thread there is no group, and the sweep does it alone.
-        let thread = std::thread::Builder::new().name("group".into()).spawn(join);
-        Joining {
-            joined,
-            thread: thread.ok(),
-        }
-    }
-
-    /// The group, once it is joined.
-    pub fn get(&self) -> Option<&Group> {
-        self.joined.get()
-    }
-
-    /// Leaves and removes it. Waits for the joining to be over: a job may be shorter than that.
-    fn finish(self) {
-        if let Some(thread) = self.thread {
-            let _ = thread.join();
-        }
-        if let Some(group) = self.joined.get() {
-            let _ = group.leave();
-            let _ = fs::remove_dir(group.path());
-        }
-    }
 }
 
 /// Whole or not at all. Not synced: nobody goes on with anything of another boot.

@@ -18,30 +18,69 @@ const TAIL_BYTES: u64 = 8 * 1024;
 /// Where the kernel counts for all of them.
 const MACHINE: &str = "/proc/vmstat";
 
-/// Counts the processes that the kernel ends for want of memory: in the group of this process where
-/// they are counted, otherwise on the whole machine. The group is the one it was in at first; what
-/// is counted in a group of its own counts there, too.
+/// Counts the processes that the kernel ends for want of memory while a step runs.
 #[derive(Debug)]
 pub(super) struct OomWatch {
     file: PathBuf,
+    whose: Whose,
     before: Option<u64>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// The attempt's, and nobody else's.
+    Own,
+    /// The agent's group, or all of the machine: others' may be among them.
+    Shared,
+}
+
 impl OomWatch {
-    pub fn begin() -> OomWatch {
+    /// In a group that the attempt has to itself, by the file that counts there.
+    pub fn own(file: PathBuf) -> OomWatch {
+        let whose = Whose::Own;
+        let before = count(&file);
+        OomWatch {
+            file,
+            whose,
+            before,
+        }
+    }
+
+    /// In the group of this process where they are counted, otherwise on the whole machine. The
+    /// group is the one it is in now.
+    pub fn shared() -> OomWatch {
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let counted = groups(&membership)
             .into_iter()
             .find(|file| count(file).is_some());
         let file = counted.unwrap_or_else(|| MACHINE.into());
         let before = count(&file);
-        OomWatch { file, before }
+        OomWatch {
+            file,
+            whose: Whose::Shared,
+            before,
+        }
+    }
+
+    /// From here on: what went before is another step's.
+    pub fn step_begins(&mut self) {
+        self.before = count(&self.file);
+    }
+
+    /// Somebody who knows better has counted: until the next step, nothing is said.
+    pub fn dismiss(&mut self) {
+        self.before = None;
     }
 
     /// How many since then; nothing when there were none, or nobody counts.
     pub fn kills(&self) -> Option<u64> {
         let kills = count(&self.file)?.checked_sub(self.before?)?;
         (kills > 0).then_some(kills)
+    }
+
+    /// The same of the attempt's own processes, where that is known.
+    pub fn own_kills(&self) -> Option<u64> {
+        self.kills().filter(|_| self.whose == Whose::Own)
     }
 }
 

@@ -3,14 +3,15 @@
 //!
 //! The shim joins its own group, so that what it starts is born inside, and leaves it before it
 //! ends everything in there. Joining can take the kernel milliseconds, so it happens beside the
-//! work; what was started before is found by the sweep.
+//! work; what was started before is found by the sweep. Only where the group also counts whom the
+//! kernel ends for want of memory is it waited for ([`super::joining`]).
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, access, getxattr};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Rounds in which an older kernel's group is emptied, each a few milliseconds.
@@ -21,36 +22,52 @@ const ROUND: Duration = Duration::from_millis(5);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
     folder: PathBuf,
+    /// Where its maker was before it joined.
+    home: PathBuf,
 }
 
 impl Group {
-    /// Makes a group under the one this process is in. Nothing when this machine has none, or does
-    /// not let us.
+    /// Makes a group under the one this process is in, or beside it where that is the place for
+    /// it. Nothing when this machine has none, or does not let us.
     pub fn make(name: &str) -> Option<Group> {
-        homes().into_iter().find_map(|(_, home)| {
-            let folder = home.join(name);
+        let homes = homes(&[Kind::Unified, Kind::Freezer]);
+        homes.into_iter().find_map(|(kind, home)| {
+            let place = match kind {
+                Kind::Unified => place_beside(&home, is_delegated),
+                _ => home.clone(),
+            };
+            if kind == Kind::Unified {
+                count_memory(&place);
+            }
+            let folder = place.join(name);
             fs::create_dir(&folder).ok()?;
-            Some(Group { folder })
+            Some(Group { folder, home })
         })
+    }
+
+    /// The file in which whom the kernel ends in it for want of memory is counted, where it is.
+    pub fn count(&self) -> Option<PathBuf> {
+        let file = self.folder.join("memory.events");
+        file.exists().then_some(file)
     }
 
     /// What kind of group this process could make, in a word an agent reports.
     pub fn kind() -> Option<&'static str> {
-        homes().into_iter().find_map(|(kind, home)| {
+        let homes = homes(&[Kind::Unified, Kind::Freezer]);
+        homes.into_iter().find_map(|(kind, home)| {
             access(home, Access::WRITE_OK).ok()?;
             Some(match kind {
                 Kind::Unified => "cgroup:v2",
-                Kind::Freezer => "cgroup:v1",
+                Kind::Freezer | Kind::Memory => "cgroup:v1",
             })
         })
     }
 
     /// One that was made before, as [`Group::path`] told.
     pub fn at(folder: PathBuf) -> Option<Group> {
-        folder
-            .join("cgroup.procs")
-            .exists()
-            .then_some(Group { folder })
+        let home = folder.parent().unwrap_or(Path::new("/")).to_owned();
+        let there = folder.join("cgroup.procs").exists();
+        there.then_some(Group { folder, home })
     }
 
     pub fn path(&self) -> &Path {
@@ -64,8 +81,7 @@ impl Group {
 
     /// Moves this process back to where it was.
     pub fn leave(&self) -> io::Result<()> {
-        let above = self.folder.parent().unwrap_or(Path::new("/"));
-        fs::write(above.join("cgroup.procs"), "0")
+        fs::write(self.home.join("cgroup.procs"), "0")
     }
 
     /// Ends everything inside, which must not be the caller. True when it was done in one stroke;
@@ -103,20 +119,64 @@ impl Group {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     /// Version 2, alone or beside version 1.
     Unified,
     /// Version 1's hierarchy that can at least hold still what is inside.
     Freezer,
+    /// Version 1's hierarchy that counts memory.
+    Memory,
 }
 
-/// The groups this process is in, best first.
-fn homes() -> Vec<(Kind, PathBuf)> {
+impl Kind {
+    /// What version 1 calls it.
+    fn controller(self) -> Option<&'static str> {
+        match self {
+            Kind::Unified => None,
+            Kind::Freezer => Some("freezer"),
+            Kind::Memory => Some("memory"),
+        }
+    }
+}
+
+/// Where groups are made by whoever is in `home`: beside it when it was put into a part of a group
+/// that is all its own (systemd's `DelegateSubgroup=`), because a group that processes are in
+/// counts no memory for those below it. Never further up: limits are set there.
+fn place_beside(home: &Path, is_delegated: impl Fn(&Path) -> bool) -> PathBuf {
+    match home.parent() {
+        Some(above) if is_delegated(above) => above.to_owned(),
+        _ => home.to_owned(),
+    }
+}
+
+/// systemd leaves this mark at a group that it hands over.
+fn is_delegated(group: &Path) -> bool {
+    let marked = |name| {
+        let mut value = [0; 8];
+        getxattr(group, name, &mut value).is_ok_and(|length| value[..length] == *b"1")
+    };
+    marked("user.delegate") || marked("trusted.delegate")
+}
+
+/// Lets groups below a place count memory. Refused where processes are in it, or it is not ours:
+/// then they do not.
+fn count_memory(place: &Path) {
+    let file = place.join("cgroup.subtree_control");
+    let counted = fs::read_to_string(&file).unwrap_or_default();
+    if !counted.split_whitespace().any(|it| it == "memory") {
+        let _ = fs::write(file, "+memory");
+    }
+}
+
+/// The groups this process is in, of these kinds and in their order.
+pub(super) fn homes(kinds: &[Kind]) -> Vec<(Kind, PathBuf)> {
     let read = |file| fs::read_to_string(file).unwrap_or_default();
     let (membership, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
-    let kinds = [Kind::Unified, Kind::Freezer].into_iter();
-    kinds
-        .filter_map(|kind| Some((kind, home(&membership, &mounts, kind)?)))
+    let found = kinds
+        .iter()
+        .map(|kind| (*kind, home(&membership, &mounts, *kind)));
+    found
+        .filter_map(|(kind, home)| Some((kind, home?)))
         .collect()
 }
 
@@ -125,9 +185,9 @@ fn home(membership: &str, mounts: &str, kind: Kind) -> Option<PathBuf> {
     let own = membership.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');
         let (number, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-        let ours = match kind {
-            Kind::Unified => number == "0" && controllers.is_empty(),
-            Kind::Freezer => controllers.split(',').any(|it| it == "freezer"),
+        let ours = match kind.controller() {
+            None => number == "0" && controllers.is_empty(),
+            Some(controller) => controllers.split(',').any(|it| it == controller),
         };
         ours.then_some(path)
     })?;
@@ -135,9 +195,9 @@ fn home(membership: &str, mounts: &str, kind: Kind) -> Option<PathBuf> {
         let (before, after) = line.split_once(" - ")?;
         let mut after = after.split(' ');
         let (fs_type, options) = (after.next()?, after.nth(1)?);
-        let ours = match kind {
-            Kind::Unified => fs_type == "cgroup2",
-            Kind::Freezer => fs_type == "cgroup" && options.split(',').any(|it| it == "freezer"),
+        let ours = match kind.controller() {
+            None => fs_type == "cgroup2",
+            Some(name) => fs_type == "cgroup" && options.split(',').any(|it| it == name),
         };
         let mut before = before.split(' ').skip(3);
         let (root, point) = (before.next()?, before.next()?);
@@ -158,6 +218,7 @@ mod tests {
 24 1 0:22 / /proc rw,relatime - proc proc rw
 30 25 0:26 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
 31 25 0:27 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+32 25 0:28 /docker/a /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
 ";
 
     #[test]
@@ -171,7 +232,20 @@ mod tests {
             freezer,
             Some(PathBuf::from("/sys/fs/cgroup/freezer/agents"))
         );
+        let memory = home("4:memory:/docker/a/b\n", MOUNTS, Kind::Memory);
+        assert_eq!(memory, Some(PathBuf::from("/sys/fs/cgroup/memory/b")));
         assert_eq!(home("1:name=systemd:/\n", MOUNTS, Kind::Unified), None);
         assert_eq!(home(membership, "", Kind::Freezer), None);
+    }
+
+    #[test]
+    fn groups_are_made_beside_a_part_that_was_handed_over_and_no_further_up() {
+        let unit = Path::new("/sys/fs/cgroup/system.slice/agent.service");
+        let part = unit.join("agent");
+        assert_eq!(place_beside(&part, |group| group == unit), unit);
+        // A unit that is not handed over has its limits, and its jobs with it.
+        assert_eq!(place_beside(unit, |_| false), unit);
+        assert_eq!(place_beside(&part, |_| false), part);
+        assert_eq!(place_beside(Path::new("/"), |_| true), Path::new("/"));
     }
 }

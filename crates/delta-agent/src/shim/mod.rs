@@ -6,13 +6,16 @@
 //! credential and no server, and refuses whoever does not know its key.
 //!
 //! Reading order: [`order`] (what is said), `attempt` (the life of one), `steps`, `tree` (its end),
-//! `control`, `spawner`, `sandbox` (with `rules` and `user`), `group`, `container`.
+//! `control`, `spawner`, `sandbox` (with `rules` and `user`), `group`, `memory` and `joining`,
+//! `container`.
 
 mod attempt;
 mod container;
 mod control;
 pub(crate) mod evidence;
 pub(crate) mod group;
+mod joining;
+mod memory;
 pub(crate) mod order;
 mod rules;
 mod sandbox;

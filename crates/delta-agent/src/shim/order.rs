@@ -25,6 +25,8 @@ pub(crate) const SOCKET_FILE: &str = "control";
 pub(crate) const COMPLAINTS_FILE: &str = "complaints";
 /// The control group of the attempt, for whoever must end it without the shim.
 pub(crate) const GROUP_FILE: &str = "group";
+/// The group that counts its memory, where that is another.
+pub(crate) const MEMORY_FILE: &str = "memory";
 
 /// Bytes of one line on the socket: far more than any message has.
 pub(crate) const MAX_LINE_BYTES: usize = 16 * 1024;

@@ -15,6 +15,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new
 use serde::{Deserialize, Serialize};
 
 use super::group::Group;
+use super::memory;
 use super::rules::{self, Restricted};
 use super::user;
 
@@ -101,6 +102,7 @@ impl Confinement {
             Sandbox::Open => "open",
         }];
         words.extend(Group::kind());
+        words.extend(memory::kind());
         if self.sandbox == Sandbox::Open {
             return words.into_iter().map(str::to_owned).collect();
         }

@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use rustix::process::Pid;
 use tokio::sync::oneshot;
 
+use super::memory::Memory;
 use super::order::Order;
 use super::sandbox::{Places, confine};
 use crate::secret::Secret;
@@ -31,6 +32,10 @@ pub(super) struct Request {
     started: oneshot::Sender<io::Result<Pid>>,
 }
 
+/// Whether the job may be started at all, and then in which file its memory is counted, where it
+/// joined a group for that.
+pub(super) type Readiness = Result<Option<PathBuf>, String>;
+
 /// What is started.
 pub(super) enum Program {
     Script(String),
@@ -40,14 +45,15 @@ pub(super) enum Program {
 
 impl Spawner {
     /// Starts the thread. Everything that shells print goes into `output`. The second part tells,
-    /// once, whether the job may be started at all.
+    /// once, how the thread stands.
     pub fn start(
         order: &Order,
         secrets: Vec<(String, Secret)>,
         directory: PathBuf,
         hidden: Vec<PathBuf>,
+        memory: Option<Memory>,
         output: io::PipeWriter,
-    ) -> io::Result<(Spawner, oneshot::Receiver<Result<(), String>>)> {
+    ) -> io::Result<(Spawner, oneshot::Receiver<Readiness>)> {
         let (requests, inbox) = mpsc::channel::<Request>();
         let (ready, readiness) = oneshot::channel();
         let confinement = order.confinement;
@@ -63,8 +69,11 @@ impl Spawner {
                 writable: &writable,
                 hidden: &hidden,
             };
+            // Before it gives up what it takes.
+            let joined = memory.filter(|memory| memory.join().is_ok());
             let confined = confine(confinement, &places);
             let may_start = confined.is_ok();
+            let confined = confined.map(|()| joined.map(|memory| memory.count()));
             // Nobody listens only when the shim is ending.
             let _ = ready.send(confined);
             if !may_start {

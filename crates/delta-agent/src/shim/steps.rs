@@ -91,8 +91,8 @@ impl Shim {
                         first_failure = Some(self.verdict(step, end));
                     }
                 }
-                // An order to stop is about all of them.
-                StepEnd::Stopped(_) => return self.verdict(step, end),
+                // An order to stop is about all of them. Before the first it is about none.
+                StepEnd::Stopped(_) => return self.verdict(self.step.and(step), end),
             }
         }
         first_failure.unwrap_or_else(|| self.verdict(None, StepEnd::AllDone))
@@ -100,8 +100,7 @@ impl Shim {
 
     /// Of an attempt whose first step was not begun.
     pub fn before_steps(&mut self, end: StepEnd) -> Verdict {
-        let stopped = matches!(end, StepEnd::Stopped(_));
-        self.verdict(stopped.then_some(0), end)
+        self.verdict(None, end)
     }
 
     /// An end with what is seen of it now.
@@ -138,6 +137,7 @@ impl Shim {
         let (started_at, began) = (clock::wall_time(), Instant::now());
         self.step_deadline = step.timeout.map(|timeout| clock::now() + span(timeout));
         self.silent_at = self.silent_from_now();
+        self.oom.step_begins();
         let end = self.begin(index, step).await;
         (self.step_deadline, self.silent_at) = (None, None);
         self.drain();
@@ -272,9 +272,22 @@ impl Shim {
         let child = self.spawner.spawn(program, step.env, directory).await?;
         self.watch(child);
         Ok(match self.supervise(child).await {
-            Ok(status) => StepEnd::Exited(status),
+            Ok(status) => self.of_process(status),
             Err(reason) => StepEnd::Stopped(reason),
         })
+    }
+
+    /// A step that failed while the kernel ended processes of it for want of memory failed for
+    /// that, whatever its shell made of it: `make` ends with 2.
+    fn of_process(&self, status: ExitStatus) -> StepEnd {
+        match self.oom.own_kills() {
+            Some(kills) if !status.success() => StepEnd::OutOfMemory {
+                status,
+                kills,
+                limit: None,
+            },
+            _ => StepEnd::Exited(status),
+        }
     }
 
     /// Waits for the shell of a step, reading what is printed and obeying orders to stop.

@@ -24,6 +24,7 @@ pub struct Bench {
     pub state: StateFolder,
     pub work: Work,
     pub secrets: Handed,
+    pub program: ShimProgram,
     /// How long the lease lasts unless it is renewed.
     pub ttl: Span,
     pub max_runtime: Span,
@@ -175,6 +176,7 @@ impl Bench {
             ttl: Span::secs(600),
             max_runtime: Span::secs(600),
             secrets: Handed::default(),
+            program: shim_program(),
             stop: watch::Sender::new(None),
             seen: Arc::default(),
         }
@@ -186,7 +188,7 @@ impl Bench {
 
     pub fn start_that(&self, abandoned: Abandoned) -> Attempt {
         let begin = Begin {
-            program: &shim_program(),
+            program: &self.program,
             work: &self.work,
             until: now() + self.ttl,
             must_finish_by: now() + self.max_runtime,

@@ -1,14 +1,16 @@
 //! Ends that are not just an exit code: each produced for real, and told for what it was (D10).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use delta_agent::executor::{Outcome, StopReason};
+use delta_agent::attempt::ShimProgram;
+use delta_agent::executor::{Ended, Outcome, StopReason};
 use delta_core::Cause;
 use delta_testkit::disk::Mounted;
+use delta_testkit::memory::LittleMemory;
 use delta_wire::step::StepWhen;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, until};
 
 #[tokio::test]
 async fn a_step_that_prints_nothing_for_too_long_is_ended_for_that() {
@@ -55,68 +57,129 @@ async fn the_last_lines_of_a_failure_are_its_evidence() {
     assert_eq!(ended.evidence.last_lines, lines);
 }
 
-/// A group of this process with so much memory, left and removed at the end.
-struct LittleMemory {
-    folder: PathBuf,
-    home: PathBuf,
+/// Bytes that shims and shells do well with, and that are soon too few for [`EATS`].
+const LITTLE: u64 = 96 << 20;
+
+/// Holds all that it reads, because no line ever ends.
+const EATS: &str = "head -c 500m /dev/zero | tail > kept";
+
+/// A bench whose shim, and so its job, lives in this group.
+fn bench_in(little: &LittleMemory, steps: &[&str]) -> Bench {
+    let mut bench = Bench::new(steps);
+    let join = format!(
+        "echo 0 > {} && exec \"$0\" \"$@\"",
+        little.members().display()
+    );
+    let shim = bench.program.program.display().to_string();
+    bench.program = ShimProgram {
+        program: "/bin/sh".into(),
+        arguments: ["-c", &join, &shim].map(Into::into).to_vec(),
+    };
+    bench
 }
 
-impl LittleMemory {
-    fn enter(bytes: u64) -> LittleMemory {
-        let membership = std::fs::read_to_string("/proc/self/cgroup").expect("groups");
-        let path = |which: &str| {
-            let line = membership.lines().find(|line| line.contains(which));
-            line.and_then(|line| line.rsplit_once(':'))
-                .map(|(_, path)| path)
-        };
-        let (home, limit) = match path(":memory:") {
-            Some(path) => (
-                format!("/sys/fs/cgroup/memory{path}"),
-                "memory.limit_in_bytes",
-            ),
-            None => {
-                let path = path("0::").expect("a group");
-                (format!("/sys/fs/cgroup{path}"), "memory.max")
-            }
-        };
-        let home = PathBuf::from(home);
-        let folder = home.join(format!("delta-test-{}", std::process::id()));
-        std::fs::create_dir(&folder).expect("a group; this test needs root and a memory group");
-        std::fs::write(folder.join(limit), bytes.to_string()).expect("a limit");
-        let swap = folder.join("memory.swap.max");
-        if swap.exists() {
-            std::fs::write(swap, "0").expect("no swap");
-        }
-        std::fs::write(folder.join("cgroup.procs"), "0").expect("joined");
-        LittleMemory { folder, home }
-    }
-}
-
-impl Drop for LittleMemory {
-    fn drop(&mut self) {
-        let _ = std::fs::write(self.home.join("cgroup.procs"), "0");
-        let _ = std::fs::remove_dir(&self.folder);
-    }
+fn little_memory() -> LittleMemory {
+    LittleMemory::of(LITTLE).expect("a group with little memory")
 }
 
 #[tokio::test]
 async fn a_step_that_ran_out_of_memory_is_told_as_that() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("a group with little memory takes root; containers show the same");
-        return;
-    }
-    let bench = Bench::new(&["echo filling; head -c 500m /dev/zero | tail > kept"]);
-    let little = LittleMemory::enter(96 << 20);
+    let little = little_memory();
+    let bench = bench_in(&little, &["echo filling", EATS]);
     let ended = bench.run().await;
-    drop(little);
     assert_eq!(ended.cause, Some(Cause::OutOfMemory), "{}", ended.summary);
     assert_eq!(ended.evidence.signal, Some(9));
-    assert!(ended.evidence.oom_kills >= Some(1), "{:?}", ended.evidence);
-    assert!(
-        ended.summary.contains("ran out of memory"),
+    assert_eq!(ended.evidence.oom_kills, Some(1), "{:?}", ended.evidence);
+    let wanted = "step 2 ran out of memory: the kernel ended a process of it";
+    assert_eq!(ended.summary, wanted);
+}
+
+#[tokio::test]
+async fn a_step_whose_tool_hides_the_signal_ran_out_of_memory_all_the_same() {
+    let little = little_memory();
+    let makefile = format!("printf 'all:\\n\\t{EATS}\\n' > Makefile");
+    let bench = bench_in(&little, &[&makefile, "make"]);
+    let ended = bench.run().await;
+    let exit_code = Some(2);
+    assert_eq!(
+        ended.outcome,
+        Outcome::Failed { exit_code },
         "{}",
-        ended.summary
+        bench.log()
     );
+    assert_eq!(ended.cause, Some(Cause::OutOfMemory), "{}", ended.summary);
+    assert_eq!(ended.evidence.oom_kills, Some(1), "{:?}", ended.evidence);
+    until("its group is gone", || little.inside().is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_want_of_memory_that_a_step_got_over_is_not_the_next_ones() {
+    let little = little_memory();
+    let gets_over = format!("({EATS}) || echo gets over it");
+    let bench = bench_in(&little, &[&gets_over, "exit 3"]);
+    let ended = bench.run().await;
+    assert!(bench.log().contains("gets over it"), "{}", bench.log());
+    assert_eq!(ended.cause, Some(Cause::UserExit), "{}", ended.summary);
+    assert_eq!(ended.summary, "step 2 ended with exit code 3");
+    assert_eq!(ended.evidence.oom_kills, None);
+}
+
+/// Two jobs of one group at once: one that runs out of memory, and beside it one that is then
+/// ended by a signal of its own.
+async fn killed_beside_a_hungry_one(groups: bool) -> (Ended, Ended) {
+    let little = little_memory();
+    let waits = "echo up; until [ -e go ]; do sleep 0.05; done; kill -9 $$";
+    let mut beside = bench_in(&little, &[waits]);
+    let mut hungry = bench_in(&little, &[EATS]);
+    for bench in [&mut beside, &mut hungry] {
+        bench.work.control_group = groups;
+    }
+    let mut waiting = beside.start();
+    beside.seen.wait_for("out up").await;
+    let hungry = hungry.run().await;
+    std::fs::write(beside.work.workspace.join("go"), "").expect("told to go on");
+    let ended = beside.ended(&mut waiting).await;
+    assert_eq!(ended.evidence.signal, Some(9));
+    assert_eq!(hungry.cause, Some(Cause::OutOfMemory), "{}", hungry.summary);
+    (ended, hungry)
+}
+
+#[tokio::test]
+async fn a_job_killed_beside_one_that_ran_out_of_memory_is_told_for_what_it_was() {
+    let (beside, hungry) = killed_beside_a_hungry_one(true).await;
+    assert_eq!(beside.cause, Some(Cause::UserSignal), "{}", beside.summary);
+    assert_eq!(beside.summary, "step 1 was ended by signal 9 (KILL)");
+    assert_eq!(beside.evidence.oom_kills, None);
+    assert!(
+        hungry.summary.contains("a process of it"),
+        "{}",
+        hungry.summary
+    );
+}
+
+// Where no group can be had, nobody knows whose process it was, and nobody says so.
+#[tokio::test]
+async fn without_a_group_of_its_own_nothing_is_claimed_of_a_job() {
+    let (beside, hungry) = killed_beside_a_hungry_one(false).await;
+    for ended in [beside, hungry] {
+        assert_eq!(ended.cause, Some(Cause::OutOfMemory), "{}", ended.summary);
+        let words = ["most likely", "a process on this machine"];
+        assert!(
+            words.iter().all(|it| ended.summary.contains(it)),
+            "{}",
+            ended.summary
+        );
+        assert!(!ended.summary.contains("of it:"), "{}", ended.summary);
+    }
+    let little = little_memory();
+    let hides = format!("({EATS}) || exit 2");
+    let mut bench = bench_in(&little, &[&hides]);
+    bench.work.control_group = false;
+    let ended = bench.run().await;
+    assert_eq!(ended.cause, Some(Cause::UserExit), "{}", ended.summary);
+    let wanted = "step 1 ended with exit code 2; meanwhile the kernel ended a process on this \
+                  machine for want of memory";
+    assert_eq!(ended.summary, wanted);
 }
 
 fn small(at: &Path) -> Mounted {
@@ -126,10 +189,6 @@ fn small(at: &Path) -> Mounted {
 #[tokio::test]
 async fn a_step_that_filled_the_disk_is_told_as_that() {
     // F43
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("a small disk takes root");
-        return;
-    }
     let bench = Bench::new(&["head -c 10m /dev/zero > big"]);
     let disk = small(&bench.work.workspace);
     let ended = bench.run().await;
@@ -168,10 +227,6 @@ async fn evidence_is_that_of_the_step_that_failed_and_not_of_those_behind_it() {
 #[tokio::test]
 async fn a_disk_that_was_full_is_told_though_a_step_behind_it_made_room() {
     // F43
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("a small disk takes root");
-        return;
-    }
     let fills = "head -c 10m /dev/zero > big 2>/dev/null";
     let mut bench = Bench::new(&[fills, "rm -f big; echo cleaned up"]);
     always(&mut bench, 1);

@@ -9,17 +9,26 @@ use tokio::time::Instant;
 
 pub use crate::agent::sha256;
 use crate::agent::{Agent, hex, steps};
-use crate::bench::is_running;
+use crate::bench::{is_running, until};
 use crate::fake_server::FakeServer;
 
 // RP-2, RP-61: accepted first, renewed, its log sent, one result.
 #[tokio::test]
 async fn a_job_is_assigned_accepted_executed_and_completed() {
-    let server = FakeServer::start(&[steps(&["echo hello", "echo world"])]).await;
+    // Long enough to be renewed: shorter work is reported without.
+    let folder = tempfile::tempdir().expect("a folder");
+    let go = folder.path().join("go");
+    let world = format!(
+        "echo world\nuntil [ -e {} ]; do sleep 0.02; done",
+        go.display()
+    );
+    let server = FakeServer::start(&[steps(&["echo hello", &world])]).await;
     let agent = Agent::start(&server);
+    until("it is renewed", || server.names().contains(&"Renewal")).await;
+    std::fs::write(&go, "").expect("told to go on");
     let result = server.wait_results(1).await.remove(0);
     server.wait_idle().await;
-    let log = "--- step 1: echo hello\nhello\n--- step 2: echo world\nworld\n";
+    let log = "--- step 1: echo hello\nhello\n--- step 2: echo world …\nworld\n";
     assert_eq!(server.log(), log);
     assert_eq!(result.status(), RunStatus::Success);
     assert_eq!(result.exit_code, Some(0));

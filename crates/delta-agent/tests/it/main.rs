@@ -10,6 +10,7 @@ mod container_ends;
 mod fake_server;
 mod flow;
 mod functions;
+mod groups;
 mod lease;
 mod process;
 mod results;

@@ -195,35 +195,47 @@ async fn judge(around: &Around<'_>, found: &CacheView, trouble: Trouble) -> Lost
     }
 }
 
-/// Unpacks beside its place while it comes.
+/// Asks for it, and unpacks it beside its place.
 async fn fetch(around: &Around<'_>, index: usize, found: &CacheView) -> Result<Staging, Trouble> {
     let client = around.context.courier.client()?;
     let job = &around.identity.job_id;
     let path = format!("/api/v1/runner/jobs/{job}/caches/{}", found.id);
     let request = client.make(Method::GET, &path, around.lease)?;
     let answer = judged(request.send().await?).await?;
+    let beside = around.folder.tmp.join(format!("cache-{index}"));
+    as_it_comes(answer, found, beside, around.stopped.clone()).await
+}
+
+/// Unpacks an answer while it comes.
+async fn as_it_comes(
+    answer: Response,
+    found: &CacheView,
+    path: PathBuf,
+    stopped: CancellationToken,
+) -> Result<Staging, Trouble> {
     let (pieces, coming) = mpsc::channel(PIECES_AHEAD);
-    let (tmp, stopped) = (around.folder.tmp.clone(), around.stopped.clone());
     let packed = found.size;
     let unpacking = tokio::task::spawn_blocking(move || {
         let from = Coming {
             pieces: coming,
             piece: Bytes::new(),
         };
-        unpacked(from, packed, tmp.join(format!("cache-{index}")), &stopped)
+        unpacked(from, packed, path, &stopped)
     });
     let came = pass_on(answer, pieces, found).await;
     let unpacked = unpacking
         .await
         .map_err(|error| Trouble::Refused(error.to_string()))?;
-    let staging = unpacked.map_err(trouble)?;
     // Not one byte of it counts before all of it is right.
-    match came {
-        Ok(()) => Ok(staging),
-        Err(trouble) => {
+    match (came, unpacked.map_err(trouble)) {
+        (Ok(()), unpacked) => unpacked,
+        (Err(_), Err(Trouble::DiskFull)) => Err(Trouble::DiskFull),
+        // What did not come cannot be unpacked either: that is no reason of its own.
+        (Err(lost), Err(_)) => Err(lost),
+        (Err(lost), Ok(staging)) => {
             // Gigabytes take a while to go, and this is not the place to wait for it.
             let _ = tokio::task::spawn_blocking(move || drop(staging)).await;
-            Err(trouble)
+            Err(lost)
         }
     }
 }
@@ -310,7 +322,8 @@ impl Drop for Staging {
 mod tests {
     use std::fs;
     use std::io::Cursor;
-    use std::path::Path;
+
+    use delta_testkit::disk::Mounted;
 
     use super::super::super::files::Owner;
     use super::super::archive::{Packer, WORKSPACE};
@@ -332,48 +345,17 @@ mod tests {
         packer.finish().expect("an archive").0
     }
 
-    /// A small disk, where we may have one.
-    struct SmallDisk<'a>(&'a Path);
-
-    impl SmallDisk<'_> {
-        fn mount(place: &Path) -> SmallDisk<'_> {
-            let mounted = std::process::Command::new("mount")
-                .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
-                .arg(place)
-                .status();
-            assert!(mounted.expect("mount").success());
-            SmallDisk(place)
-        }
-
-        fn free(&self) -> u64 {
-            rustix::fs::statvfs(self.0).expect("a disk").f_bfree
-        }
-    }
-
-    impl Drop for SmallDisk<'_> {
-        fn drop(&mut self) {
-            let ended = std::process::Command::new("umount")
-                .arg("-l")
-                .arg(self.0)
-                .status();
-            assert!(ended.is_ok_and(|it| it.success()) || std::thread::panicking());
-        }
-    }
-
     // F43
     #[test]
     fn a_disk_that_is_full_in_mid_unpack_is_said_and_gets_its_space_back() {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("NOT TESTED: only root can make a small disk");
-            return;
-        }
         let place = tempfile::tempdir().expect("a folder");
-        let disk = SmallDisk::mount(place.path());
+        let disk = Mounted::of(place.path(), "2m").expect("a small disk");
         let (tmp, workspace) = (place.path().join("tmp"), place.path().join("workspace"));
         for folder in [&tmp, &workspace] {
             fs::create_dir(folder).expect("a folder");
         }
-        let (free, stopped) = (disk.free(), CancellationToken::new());
+        let used = || disk.used().expect("a disk");
+        let (before, stopped) = (used(), CancellationToken::new());
         let restore = |bytes: &[u8]| {
             let from = Cursor::new(bytes);
             let staging = unpacked(from, bytes.len() as u64, tmp.join("cache-0"), &stopped)?;
@@ -390,10 +372,74 @@ mod tests {
         for folder in [&tmp, &workspace] {
             assert_eq!(fs::read_dir(folder).expect("a folder").count(), 0);
         }
-        assert_eq!(disk.free(), free, "the space is given back");
+        assert_eq!(used(), before, "the space is given back");
         restore(&noise(1 << 20)).expect("what fits is restored");
         assert!(workspace.join("deps/large").is_file());
         assert_eq!(fs::read_dir(&tmp).expect("a folder").count(), 0);
+    }
+
+    /// An answer that promises these bytes, of which so many come before the connection is over.
+    async fn answer_of(bytes: &[u8], sent: usize) -> Response {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a socket");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", bytes.len());
+        let said = [head.as_bytes(), &bytes[..sent]].concat();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.expect("a connection");
+            let _ = stream.read(&mut [0; 4096]).await;
+            stream.write_all(&said).await.expect("said");
+            stream.shutdown().await.expect("over");
+        });
+        reqwest::get(url).await.expect("an answer")
+    }
+
+    fn view_of(bytes: &[u8]) -> CacheView {
+        let hash = aws_lc_rs::digest::digest(&SHA256, bytes);
+        CacheView {
+            id: "1".to_owned(),
+            key: "deps".to_owned(),
+            repository: None,
+            created_by: None,
+            git_ref: None,
+            trusted: true,
+            size: bytes.len() as u64,
+            sha256: hex(hash.as_ref()),
+            saved_at: delta_wire::Millis(0),
+            used_at: delta_wire::Millis(0),
+            run_id: "run_1".to_owned(),
+            job: "unit".to_owned(),
+            work_millis: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cache_whose_connection_breaks_is_lost_for_that_and_not_for_its_bytes() {
+        let place = tempfile::tempdir().expect("a folder");
+        let bytes = noise(1 << 20);
+        let beside = place.path().join("cache-0");
+        let comes = async |sent: usize, view: &CacheView| {
+            let answer = answer_of(&bytes, sent).await;
+            let stopped = CancellationToken::new();
+            let staging = as_it_comes(answer, view, beside.clone(), stopped).await;
+            staging.map(drop)
+        };
+        let view = view_of(&bytes);
+        for sent in [0, 100, bytes.len() / 2, bytes.len() - 1] {
+            let lost = comes(sent, &view).await.expect_err("half of it");
+            let early = Trouble::Again("the connection ended early".to_owned());
+            assert_eq!(lost, early, "after {sent} bytes");
+            assert!(!beside.exists(), "nothing is left of it");
+        }
+        assert_eq!(comes(bytes.len(), &view).await, Ok(()));
+        // Bytes that are all there and no archive are told for what they are.
+        let text = b"no archive at all".to_vec();
+        let answer = answer_of(&text, text.len()).await;
+        let stopped = CancellationToken::new();
+        let strange = as_it_comes(answer, &view_of(&text), beside.clone(), stopped).await;
+        let strange = strange.map(drop).expect_err("no archive");
+        assert!(strange.to_string().contains("not an archive"), "{strange}");
     }
 
     #[test]

@@ -20,14 +20,32 @@ const MAX_OPEN_BYTES: usize = 64 * 1024 * 1024;
 /// Names that are told of those that cannot be taken.
 const MAX_SKIPPED: usize = 20;
 
+/// Said of a folder that somebody closed, or took away meanwhile.
+const GONE: &str = "cannot be opened";
+
 /// What a walk found, in the order of the paths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Walked {
     pub files: Vec<Matched>,
-    /// What a pattern names and what cannot be taken, and why.
-    pub skipped: Vec<(String, &'static str)>,
+    /// What a pattern names and what cannot be taken.
+    pub skipped: Vec<Skipped>,
     /// For each pattern, whether anything was found.
     pub met: Vec<bool>,
+}
+
+/// What cannot be taken.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Skipped {
+    pub path: String,
+    /// The rest of a sentence that begins with the path.
+    why: &'static str,
+}
+
+impl Skipped {
+    /// The sentence.
+    pub fn said(&self) -> String {
+        format!("`{}` {}", self.path.escape_debug(), self.why)
+    }
 }
 
 /// A regular file, and the first pattern that means it.
@@ -213,7 +231,7 @@ impl Walk<'_> {
             Ok(folder) => folder,
             Err(problem) if path.is_empty() => return Err(problem.into()),
             Err(_) => {
-                self.skip(path.to_string(), "cannot be opened");
+                self.skip(path.to_string(), GONE);
                 return Ok(());
             }
         };
@@ -242,7 +260,7 @@ impl Walk<'_> {
                 known => known,
             };
             let Ok(name) = std::str::from_utf8(name) else {
-                self.skip(format!("{path}/?"), "has a name that is no text");
+                self.skip(join(&path, "?"), "has a name that is no text");
                 continue;
             };
             match (kind, meant) {
@@ -280,7 +298,7 @@ impl Walk<'_> {
 
     fn skip(&mut self, path: String, why: &'static str) {
         if self.walked.skipped.len() < MAX_SKIPPED {
-            self.walked.skipped.push((path, why));
+            self.walked.skipped.push(Skipped { path, why });
         }
     }
 }
@@ -335,5 +353,30 @@ mod tests {
         assert!(walked.is_ok(), "{walked:?}");
         let wide = walk(8 * 1024);
         assert!(matches!(wide, Err(WalkError::TooWide)), "{wide:?}");
+    }
+
+    #[test]
+    fn what_is_left_out_is_said_in_a_sentence() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        let place = tempfile::tempdir().expect("a folder");
+        fs::create_dir(place.path().join("out")).expect("a folder");
+        for folder in [place.path(), &place.path().join("out")] {
+            fs::write(folder.join(OsStr::from_bytes(b"\xff")), "").expect("a file");
+        }
+        std::os::unix::fs::symlink("x", place.path().join("out/link")).expect("a link");
+        let walked = walk(place.path(), &["**"]).expect("a walk");
+        let said: Vec<String> = walked.skipped.iter().map(|it| it.said()).collect();
+        let wanted = [
+            "`?` has a name that is no text",
+            "`out/?` has a name that is no text",
+            "`out/link` is a link, which is not followed",
+        ];
+        assert_eq!(said, wanted);
+        let gone = Skipped {
+            path: "out/gone".to_owned(),
+            why: GONE,
+        };
+        assert_eq!(gone.said(), "`out/gone` cannot be opened");
     }
 }

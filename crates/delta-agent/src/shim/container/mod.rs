@@ -238,6 +238,10 @@ impl Shim {
                 None => standing = self.standing(answer.killed_before).await,
             }
         }
+        if answer.counted {
+            // What the kernel ended elsewhere on this machine is not this job's.
+            self.oom.dismiss();
+        }
         match verdict::step(&answer, status, &called.complaint, standing) {
             verdict::Ended::Exited(status) => StepEnd::Exited(status),
             verdict::Ended::OutOfMemory { status, kills } => {

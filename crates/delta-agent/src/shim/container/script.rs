@@ -110,6 +110,8 @@ pub(super) struct Answer {
     pub kills: u64,
     /// It had ended some before that.
     pub killed_before: bool,
+    /// The container counts them, so that none means none.
+    pub counted: bool,
 }
 
 pub(super) fn answer(text: &str) -> Answer {
@@ -124,6 +126,7 @@ pub(super) fn answer(text: &str) -> Answer {
         code: number("end ").and_then(|code| i32::try_from(code).ok()),
         kills: now.unwrap_or(0).saturating_sub(was.unwrap_or(0)),
         killed_before: was.is_some_and(|was| was > 0),
+        counted: was.is_some() && now.is_some(),
     }
 }
 
@@ -202,8 +205,10 @@ mod tests {
             code: Some(137),
             kills: 3,
             killed_before: true,
+            counted: true,
         };
         assert_eq!(answer(text), wanted);
+        assert!(!answer("was 2\nend 137\n").counted);
         assert_eq!(answer(""), Answer::default());
         assert_eq!(left("left 4\n"), Some(4));
         assert_eq!(left("sh: oops"), None);

@@ -211,6 +211,7 @@ mod tests {
             code,
             kills,
             killed_before: false,
+            counted: true,
         };
         let raw = |code: i32| ExitStatus::from_raw(code << 8);
         let stands = Standing::Stands;
