@@ -51,7 +51,7 @@ pub use caches::CacheLimits;
 pub use delta_store::read::Role;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
-pub use secrets::{KeySource, KeyText};
+pub use secrets::{KeyError, KeySource, KeyText};
 
 use clock::Clock;
 use http::{App, Equipment};

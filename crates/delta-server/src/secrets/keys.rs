@@ -56,7 +56,7 @@ impl std::fmt::Debug for KeyText {
 pub enum KeyError {
     #[error("cannot be read")]
     Io(#[from] io::Error),
-    #[error("others may read it: chmod 600 it")]
+    #[error("others may read it")]
     Open,
     #[error("line {0} is no key: a key is 32 bytes in base64 or hexadecimal")]
     NoKey(usize),

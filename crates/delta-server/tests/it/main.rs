@@ -10,6 +10,7 @@ mod bench;
 mod caches;
 mod calls;
 mod cancel;
+mod causes;
 mod certificates;
 mod endings;
 mod enrolment;
