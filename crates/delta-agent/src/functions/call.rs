@@ -227,7 +227,7 @@ fn cancel(live: &Live, ids: &Ids) {
         hard_kill: false,
     };
     let Ok(frame) = frame(&request) else { return };
-    let door = live.door;
+    let door = live.door.clone();
     tokio::spawn(async move {
         if let Err(trouble) = door.say(&frame).await {
             tracing::warn!(?trouble, "a cancel did not reach its runner");

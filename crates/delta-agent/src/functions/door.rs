@@ -19,7 +19,7 @@ const DIAL_TIME: Duration = Duration::from_secs(10);
 const LOOKS: u32 = 5;
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Door {
     pub address: SocketAddr,
     /// The process of ours that must be behind it.
@@ -34,7 +34,7 @@ impl Door {
             Ok(Err(problem)) => return Err(Trouble::NotSent(problem.to_string())),
             Err(_) => return Err(Trouble::NotSent("it lets nobody in".to_owned())),
         };
-        if let Some(owner) = self.owner {
+        if let Some(owner) = &self.owner {
             self.prove(&stream, owner).await.map_err(Trouble::NotSent)?;
         }
         // Requests are small, and each is awaited.
@@ -42,13 +42,14 @@ impl Door {
         Ok(stream)
     }
 
-    async fn prove(&self, stream: &TcpStream, owner: Owner) -> Result<(), String> {
+    async fn prove(&self, stream: &TcpStream, owner: &Owner) -> Result<(), String> {
         let there = self.address;
         let here = stream.local_addr().map_err(|problem| problem.to_string())?;
         let mut looks = 0;
         loop {
             looks += 1;
-            let look = tokio::task::spawn_blocking(move || whose(here, there, owner)).await;
+            let owner = owner.clone();
+            let look = tokio::task::spawn_blocking(move || whose(here, there, &owner)).await;
             let found = look.map_err(|problem| problem.to_string())?;
             match found.map_err(|problem| format!("nobody can say who listens: {problem}"))? {
                 Listener::Ours => return Ok(()),

@@ -87,7 +87,7 @@ async fn own(
         Ok(process) => process,
         Err(problem) => return Some(Over::unborn(problem.to_string())),
     };
-    let live = pool.ready(lane, process.door);
+    let live = pool.ready(lane, process.door.clone());
     // Whoever waits for its end hears of it, also when this is dropped.
     let gone = live.gone.clone().drop_guard();
     let ready = Instant::now();

@@ -3,21 +3,18 @@
 //! one that we started, or one of its own. A listener ends before its process does, and then the
 //! port is anybody's: so every connection is looked at, and not the first alone.
 
-use std::collections::HashSet;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::sockets::{self, FarEnd, far_end};
 use crate::shim::tree;
 
-const TABLES: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-/// As they write that a socket listens, that it is connected, and that it is about to.
-const LISTENS: &str = "0A";
-const CONNECTED: &str = "01";
-const CONNECTING: &str = "03";
-/// Bytes of a table that are looked at: some hundred thousand sockets.
-const MAX_TABLE_BYTES: usize = 64 << 20;
+/// Parents that are looked through from a process to the one that we started.
+const MAX_DEPTH: usize = 32;
 
 /// Who is at the other end.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,128 +28,89 @@ pub(super) enum Listener {
     Open,
 }
 
-/// A process, told from a later one of the same number.
-#[derive(Clone, Copy, Debug)]
+/// A process with its descendants, told from a later one of the same number.
+#[derive(Clone, Debug)]
 pub(super) struct Owner {
     pub pid: u32,
     born: u64,
+    /// Who of them had the socket that was last asked about: mostly the same one.
+    holder: Arc<AtomicU32>,
 }
 
 impl Owner {
     pub fn of(pid: u32) -> io::Result<Owner> {
-        let born = born(pid).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Owner { pid, born })
+        let (_, born) = stat(pid).ok_or(io::ErrorKind::NotFound)?;
+        let holder = Arc::new(AtomicU32::new(pid));
+        Ok(Owner { pid, born, holder })
     }
 
-    /// The sockets that it and its descendants have open; none once it is gone.
-    fn sockets(self) -> HashSet<u64> {
-        let family = tree::family(i32::try_from(self.pid).unwrap_or(0));
-        let held: HashSet<u64> = family.into_iter().flat_map(sockets_of).collect();
-        match born(self.pid) == Some(self.born) {
-            true => held,
-            false => HashSet::new(),
+    /// Whether one of them has this socket open.
+    fn has(&self, inode: u64) -> bool {
+        let lives = || stat(self.pid).is_some_and(|(_, born)| born == self.born);
+        let has = |pid: u32| sockets_of(pid).contains(&inode);
+        let known = self.holder.load(Ordering::Relaxed);
+        // In this order: whoever has that number by now is judged by its own parents.
+        if has(known) && self.is_above(known) && lives() {
+            return true;
         }
+        // The machine is looked through from end to end.
+        let family = tree::family(i32::try_from(self.pid).unwrap_or(0));
+        let mut family = family.into_iter().filter_map(|pid| u32::try_from(pid).ok());
+        let Some(found) = family.find(|pid| has(*pid)).filter(|_| lives()) else {
+            return false;
+        };
+        self.holder.store(found, Ordering::Relaxed);
+        true
+    }
+
+    fn is_above(&self, mut pid: u32) -> bool {
+        for _ in 0..MAX_DEPTH {
+            if pid == self.pid {
+                return true;
+            }
+            match stat(pid) {
+                Some((parent, _)) => pid = parent,
+                None => return false,
+            }
+        }
+        false
     }
 }
 
 /// Who listens on this port, seen from a process and its descendants.
-pub(super) fn who(port: u16, owner: Owner) -> io::Result<Listener> {
-    let mut all = Vec::new();
-    for table in TABLES {
-        all.extend(rows(table, port)?);
+pub(super) fn who(port: u16, owner: &Owner) -> io::Result<Listener> {
+    let all = sockets::listening(port)?;
+    if all.is_empty() {
+        return Ok(Listener::Nobody);
     }
-    Ok(listener(&all, owner))
-}
-
-/// Who took, or is about to take, the connection from `here` to `there`.
-pub(super) fn whose(here: SocketAddr, there: SocketAddr, owner: Owner) -> io::Result<Listener> {
-    // The machine walks through all it has for each table: the second is read only where the first
-    // has nothing. A connection and whoever listens for it are in the same one.
-    for table in TABLES {
-        let rows = rows(table, there.port())?;
-        let mut ends = rows.iter();
-        let Some(end) = ends.find(|row| row.local == there && row.remote == here) else {
-            continue;
-        };
-        return Ok(match (end.inode, end.state.as_str()) {
-            // Nobody has accepted it: it belongs to the socket that listens, and ends with it.
-            (0, CONNECTED | CONNECTING) => listener(&rows, owner),
-            (0, _) => Listener::Nobody,
-            (inode, _) if owner.sockets().contains(&inode) => Listener::Ours,
-            _ => Listener::Foreign,
-        });
+    if !all.iter().all(|it| owner.has(it.inode)) {
+        return Ok(Listener::Foreign);
     }
-    Ok(Listener::Nobody)
-}
-
-fn listener(rows: &[Row], owner: Owner) -> Listener {
-    let listening = || rows.iter().filter(|row| row.state == LISTENS);
-    if listening().next().is_none() {
-        return Listener::Nobody;
-    }
-    let held = owner.sockets();
-    if listening().any(|row| !held.contains(&row.inode)) {
-        return Listener::Foreign;
-    }
-    match listening().all(|row| row.local.ip().is_loopback()) {
+    Ok(match all.iter().all(|it| it.address.ip().is_loopback()) {
         true => Listener::Ours,
         false => Listener::Open,
-    }
-}
-
-/// One socket of a table.
-#[derive(Debug, PartialEq, Eq)]
-struct Row {
-    local: SocketAddr,
-    remote: SocketAddr,
-    state: String,
-    /// 0 while it is no process's.
-    inode: u64,
-}
-
-/// Every socket of a table whose own end is this port.
-fn rows(table: &str, port: u16) -> io::Result<Vec<Row>> {
-    match fs::read_to_string(table) {
-        Ok(text) if text.len() <= MAX_TABLE_BYTES => {
-            let all = text.lines().skip(1).filter_map(row);
-            Ok(all.filter(|row| row.local.port() == port).collect())
-        }
-        Ok(_) => Err(io::Error::other("this machine has too many sockets")),
-        // A machine without IPv6 has no table of it.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
-}
-
-fn row(line: &str) -> Option<Row> {
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    Some(Row {
-        local: address(fields.next()?)?,
-        remote: address(fields.next()?)?,
-        state: fields.next()?.to_owned(),
-        inode: fields.nth(5)?.parse().ok()?,
     })
 }
 
-/// Words of 32 bits in the machine's order. An IPv4 address within IPv6 is that address.
-fn address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.rsplit_once(':')?;
-    let word = |word: &[u8]| {
-        let word = std::str::from_utf8(word).ok()?;
-        u32::from_str_radix(word, 16).ok().map(u32::to_ne_bytes)
+/// Who took, or is about to take, the connection from `here` to `there`.
+pub(super) fn whose(here: SocketAddr, there: SocketAddr, owner: &Owner) -> io::Result<Listener> {
+    let taken = |end: Option<FarEnd>| match end {
+        Some(FarEnd::Taken(inode)) if owner.has(inode) => Some(Listener::Ours),
+        Some(FarEnd::Taken(_)) => Some(Listener::Foreign),
+        Some(FarEnd::Queued) => None,
+        Some(FarEnd::Closed) | None => Some(Listener::Nobody),
     };
-    let words = ip.as_bytes().chunks(8).map(word);
-    let bytes = words.collect::<Option<Vec<[u8; 4]>>>()?.concat();
-    let ip = match <[u8; 4]>::try_from(&bytes[..]) {
-        Ok(four) => IpAddr::from(four),
-        Err(_) => IpAddr::from(<[u8; 16]>::try_from(&bytes[..]).ok()?),
-    };
-    let port = u16::from_str_radix(port, 16).ok()?;
-    Some(SocketAddr::new(ip.to_canonical(), port))
+    if let Some(found) = taken(far_end(here, there)?) {
+        return Ok(found);
+    }
+    let listener = who(there.port(), owner)?;
+    // It ends with the listener in whose queue it is, so that one is there still; or somebody took
+    // it meanwhile.
+    Ok(taken(far_end(here, there)?).unwrap_or(listener))
 }
 
 /// The sockets a process has open. What cannot be looked at has none.
-fn sockets_of(pid: i32) -> Vec<u64> {
+fn sockets_of(pid: u32) -> Vec<u64> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten();
@@ -169,13 +127,15 @@ fn sockets_of(pid: i32) -> Vec<u64> {
     links.filter_map(inode).collect()
 }
 
-/// When a process began, in ticks since the machine did: the 22nd field, counted behind the name,
-/// which may itself contain blanks and brackets.
-fn born(pid: u32) -> Option<u64> {
+/// The parent of a process, and when it began, in ticks since the machine did: the 4th and the 22nd
+/// field, counted behind the name, which may itself contain blanks and brackets.
+fn stat(pid: u32) -> Option<(u32, u64)> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     let (_, behind) = stat.rsplit_once(')')?;
-    behind.split_ascii_whitespace().nth(19)?.parse().ok()
+    let mut fields = behind.split_ascii_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    Some((parent, fields.nth(17)?.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -211,11 +171,11 @@ mod tests {
         // A46
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert_eq!(who(port, me()).unwrap(), Listener::Ours);
+        assert_eq!(who(port, &me()).unwrap(), Listener::Ours);
         let (_other, owner) = Other::start();
-        assert_eq!(who(port, owner).unwrap(), Listener::Foreign);
+        assert_eq!(who(port, &owner).unwrap(), Listener::Foreign);
         drop(listener);
-        assert_eq!(who(port, me()).unwrap(), Listener::Nobody);
+        assert_eq!(who(port, &me()).unwrap(), Listener::Nobody);
     }
 
     #[test]
@@ -232,7 +192,7 @@ mod tests {
                 continue;
             };
             let port = listener.local_addr().unwrap().port();
-            assert_eq!(who(port, me()).unwrap(), wanted, "{address}");
+            assert_eq!(who(port, &me()).unwrap(), wanted, "{address}");
         }
     }
 
@@ -249,16 +209,16 @@ mod tests {
             let stream = TcpStream::connect(there).unwrap();
             let here = stream.local_addr().unwrap();
             let (_other, owner) = Other::start();
-            let found = |owner| whose(here, there, owner).unwrap();
-            assert_eq!(found(me()), Listener::Ours, "in its queue");
-            assert_eq!(found(owner), Listener::Foreign, "in somebody's queue");
+            let found = |owner: &Owner| whose(here, there, owner).unwrap();
+            assert_eq!(found(&me()), Listener::Ours, "in its queue");
+            assert_eq!(found(&owner), Listener::Foreign, "in somebody's queue");
             let taken = listener.accept().unwrap();
             // Whoever listens there by now, the connection stays where it is.
             drop(listener);
-            assert_eq!(found(me()), Listener::Ours, "taken");
-            assert_eq!(found(owner), Listener::Foreign, "taken by somebody");
+            assert_eq!(found(&me()), Listener::Ours, "taken");
+            assert_eq!(found(&owner), Listener::Foreign, "taken by somebody");
             drop(taken);
-            assert_eq!(found(me()), Listener::Nobody, "closed");
+            assert_eq!(found(&me()), Listener::Nobody, "closed");
         }
     }
 
@@ -270,6 +230,6 @@ mod tests {
             born: me().born - 1,
             ..me()
         };
-        assert_eq!(who(port, before).unwrap(), Listener::Foreign);
+        assert_eq!(who(port, &before).unwrap(), Listener::Foreign);
     }
 }

@@ -10,9 +10,9 @@
 //! that was under way ends by its time to live.
 //!
 //! Reading order: [`settings`], here, `pool` (who takes a call), `call` (its life), `end` (what it
-//! came to), `connection` and `pipeline` (the wire), `door` and `listener` (who is at its other end),
-//! `keeper`, `process`, `guard`; `printed` (what runners print), `share` (how many slots each pool
-//! has), `health`.
+//! came to), `connection` and `pipeline` (the wire), `door`, `listener` and `sockets` (who is at its
+//! other end), `keeper`, `process`, `guard`; `printed` (what runners print), `share` (how many slots
+//! each pool has), `health`.
 
 mod call;
 mod connection;
@@ -28,6 +28,7 @@ pub mod printed;
 mod process;
 pub mod settings;
 mod share;
+mod sockets;
 mod work;
 
 use std::collections::BTreeSet;

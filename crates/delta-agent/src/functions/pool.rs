@@ -213,7 +213,7 @@ impl Pool {
 
     /// A process of this lane takes calls from now on.
     pub fn ready(self: &Arc<Self>, lane: usize, door: Door) -> Arc<Live> {
-        let (address, pid) = (door.address, door.owner.map(|it| it.pid));
+        let (address, pid) = (door.address, door.owner.as_ref().map(|it| it.pid));
         let unknown = &self.unknown;
         let live = Arc::new(Live {
             door,

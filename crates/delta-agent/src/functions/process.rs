@@ -112,7 +112,7 @@ impl Process {
         let owner = Owner::of(guard.id().unwrap_or(0)).map_err(StartError::Spawn)?;
         let door = Door {
             address,
-            owner: Some(owner),
+            owner: Some(owner.clone()),
         };
         let mut process = Process {
             door,
@@ -132,14 +132,15 @@ impl Process {
     }
 
     async fn listens(&mut self, patience: Duration) -> Result<(), StartError> {
-        let (port, owner) = (self.door.address.port(), self.owner);
+        let port = self.door.address.port();
         let deadline = Instant::now() + patience;
         let mut pause = FIRST_LOOK;
         loop {
             if let Ok(Some(status)) = self.guard.try_wait() {
                 return Err(StartError::Ended(self.last_words(status).await));
             }
-            let look = tokio::task::spawn_blocking(move || listener::who(port, owner)).await;
+            let owner = self.owner.clone();
+            let look = tokio::task::spawn_blocking(move || listener::who(port, &owner)).await;
             match look.unwrap_or_else(|problem| Err(io::Error::other(problem))) {
                 Ok(Listener::Ours) => return Ok(()),
                 Ok(Listener::Foreign) => return Err(StartError::Foreign(port)),
