@@ -7,6 +7,7 @@ use std::process::Command;
 
 use delta_testkit::git::{GitHttp, Repository};
 use delta_testkit::process::Process;
+use delta_testkit::root;
 use serde_json::{Value, json};
 
 use crate::faults_agent::{agent_with, only_job, pid_in};
@@ -256,10 +257,7 @@ impl Drop for Sticky {
 // D10, F43
 #[test]
 fn half_a_cache_that_cannot_be_taken_back_ends_the_attempt_with_its_own_cause() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("NOT TESTED: only root can make a folder that gives nothing back");
-        return;
-    }
+    root::required("a folder that gives nothing back").unwrap();
     let root = tempfile::tempdir().unwrap();
     let app = Repository::make(root.path(), "app.git").unwrap();
     app.commit("deps/own", "the repository's\n").unwrap();

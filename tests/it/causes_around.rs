@@ -1,33 +1,13 @@
 //! Causes that take a disk, a report, an artifact or another job to produce (D10): by the agent of
 //! this project, read through the API.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
+use delta_testkit::disk::Mounted;
+use delta_testkit::memory::LittleMemory;
 use serde_json::{Value, json};
 
 use crate::faults_agent::{agent_with, only_job};
 use crate::handover::log_of;
 use crate::harness::{Options, Person, Server, until};
-
-/// A small disk of its own, for as long as this lives.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn at(path: &Path) -> SmallDisk {
-        std::fs::create_dir_all(path).unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=32m", "tmpfs"]);
-        assert!(mount.arg(path).status().unwrap().success(), "a small disk");
-        SmallDisk(path.to_owned())
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
 
 /// The causes of the attempts of a run's only job.
 fn causes(person: &Person, run: &str) -> Vec<Value> {
@@ -39,13 +19,9 @@ fn causes(person: &Person, run: &str) -> Vec<Value> {
 // F43: and the next try is another agent's, because this one rests.
 #[test]
 fn a_step_that_filled_its_disk_is_tried_again_elsewhere() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("NOT TESTED: only root can make a small disk");
-        return;
-    }
     let server = Server::start(Options::patient());
     let person = server.person();
-    let _disk = SmallDisk::at(&server.folder().join("small"));
+    let _disk = Mounted::of(&server.folder().join("small"), "32m").unwrap();
     let small = ["--min-free-mb", "1"];
     let _small = agent_with(&server, server.addr(), "small", &small);
     let fill = "[ $DELTA_ATTEMPT != 1 ] || head -c 60m /dev/zero > big";
@@ -63,6 +39,42 @@ fn a_step_that_filled_its_disk_is_tried_again_elsewhere() {
     assert_eq!(causes(&person, &run), [json!("disk_full"), Value::Null]);
     let log = log_of(&person, &only_job(&person, &run));
     assert!(log.contains("/roomy/"), "{log}");
+    server.check();
+}
+
+// D10: whatever its tools made of it, and not the one beside it.
+#[test]
+fn only_the_job_that_ran_out_of_memory_is_told_so() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let little = LittleMemory::of(256 << 20).unwrap();
+    let agent = agent_with(&server, server.addr(), "worker", &["--slots", "2"]);
+    little.add(agent.pid()).unwrap();
+    let go = server.folder().join("go");
+    let go = go.display();
+    let hungry = format!(
+        "printf 'all:\\n\\thead -c 1000m /dev/zero | tail > kept\\n' > Makefile\n\
+         make || {{ touch {go}; exit 2; }}"
+    );
+    let beside = format!("until [ -e {go} ]; do sleep 0.05; done; kill -9 $$");
+    let work = |name: &str, step: &str| json!({"name": name, "required": false, "job_spec": {"steps": [step]}});
+    let jobs = [work("beside", &beside), work("hungry", &hungry)];
+    let run = person.create(&json!({ "jobs": jobs }));
+    let over = person.until_over(&run);
+    for (name, cause, code, kills) in [
+        ("beside", "user_signal", Value::Null, Value::Null),
+        ("hungry", "out_of_memory", json!(2), json!(1)),
+    ] {
+        let jobs = over["jobs"].as_array().unwrap();
+        let job = jobs.iter().find(|job| job["name"] == name).unwrap();
+        let job = person.job(job["job_id"].as_str().unwrap());
+        let attempts = job["attempts"].as_array().unwrap();
+        assert_eq!(attempts.len(), 1, "not tried again: {job}");
+        let attempt = &attempts[0];
+        let ended = (&attempt["cause"], &attempt["exit_code"]);
+        assert_eq!(ended, (&json!(cause), &code), "{attempt}");
+        assert_eq!(attempt["evidence"]["oom_kills"], kills, "{attempt}");
+    }
     server.check();
 }
 

@@ -208,6 +208,37 @@ fn a_cancel_ends_a_clone_at_once() {
     );
     let kept = work.join("state/repositories/trusted");
     until("nothing is kept", || left_in(&kept), |left| *left == 0);
+    let log = log_of(&person, &only_job(&person, &run));
+    let wanted = "--- canceled before the first step, during the checkout\n";
+    assert!(log.ends_with(wanted), "{log}");
+    held.release();
+    server.check();
+}
+
+// D10
+#[test]
+fn a_job_whose_time_is_up_in_a_clone_had_not_begun_its_first_step() {
+    let root = tempfile::tempdir().unwrap();
+    let (_app, commit) = project(root.path());
+    let http = GitHttp::start(root.path()).unwrap();
+    let proxy = HttpProxy::start(http.addr(), 1).unwrap();
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent(&server).spawn().unwrap();
+    let held = proxy.hold_response("/app.git/git-upload-pack");
+    let url = format!("{}/app.git", proxy.url());
+    let mut body = run_at(&url, &commit, json!({"steps": ["sh build.sh"]}));
+    body["jobs"][0]["timeout_seconds"] = json!(2);
+    let run = person.create(&body);
+    held.wait_arrived(Duration::from_secs(30));
+    person.until_over(&run);
+    assert_eq!(
+        cause(&person, &run),
+        (json!("TIMED_OUT"), json!("job_timeout"))
+    );
+    let attempt = person.attempt(&only_job(&person, &run));
+    let wanted = "the job's time was up before the first step, during the checkout";
+    assert_eq!(attempt["summary"], wanted, "{attempt}");
     held.release();
     server.check();
 }

@@ -4,12 +4,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use delta_testkit::disk::Mounted;
 use delta_testkit::process::{Process, Spawn};
+use delta_testkit::proxy::{Direction, Proxy};
 use delta_testkit::wait::eventually;
 use serde_json::{Value, json};
 
-use crate::faults_agent::only_job;
+use crate::faults_agent::{agent_at, only_job};
 use crate::handover::log_of;
+use crate::harness::server::finish;
 use crate::harness::{Options, Person, Server, storm_count, until};
 
 /// Megabytes of the large artifact: sparse, so that only the way is long.
@@ -93,7 +96,7 @@ fn hostile_and_good(folder: &Path) -> Value {
             "inputs": [{ "job": "build", "path_glob": "dist/**", "into": "in" }] } },
         { "name": "want", "needs": ["build"], "job_spec": {
             "steps": ["echo never"], "inputs": [{ "job": "build", "path_glob": "other/*" }] },
-            "required": false, "max_attempts": 1 },
+            "required": false },
     ])
 }
 
@@ -131,31 +134,46 @@ fn files_of_one_job_are_kept_fetched_and_found_by_the_next() {
         .unwrap();
     let hash = hash.split_whitespace().next().unwrap();
     assert!(used.contains("small\n") && used.contains(hash), "{used}");
-    let want = person.attempt(&ids[2]);
-    assert_eq!(want["cause"], "artifact", "{want}");
-    let got = server.folder().join("got");
-    let done = server.cli(&[
-        "artifacts",
-        "get",
-        &format!("{run}/build"),
-        "-o",
-        got.to_str().unwrap(),
-    ]);
-    assert_eq!(done.code, Some(0), "{done:?}");
-    assert_eq!(
-        std::fs::read_to_string(got.join("dist/small.txt")).unwrap(),
-        "small\n"
-    );
-    assert_eq!(
-        std::fs::read(got.join("dist/sub/large.bin")).unwrap().len(),
-        3_000_000
-    );
+    let want = person.job(&ids[2]);
+    let attempts = want["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 1, "it would be the same again: {want}");
+    assert_eq!(attempts[0]["cause"], "spec_error", "{want}");
+    fetched_by_hand(&server, &run);
     let list = server.cli(&["artifacts", &run]);
     assert!(
         list.stdout.contains("3.0 MB") && list.stdout.contains("dist/twin"),
         "{list:?}"
     );
     server.check();
+}
+
+/// What a person gets of it with `artifacts get`.
+fn fetched_by_hand(server: &Server, run: &str) {
+    let got = server.folder().join("got");
+    let (data, build) = (server.data(), format!("{run}/build"));
+    let program = delta_testkit::process::binary("delta-ci").unwrap();
+    let get = Spawn::new("/bin/sh")
+        .args(["-c", "umask 027; exec \"$0\" \"$@\""])
+        .arg(program)
+        .args(["artifacts", "get", &build, "-o"])
+        .arg(&got)
+        .arg("--data")
+        .arg(&data);
+    let done = finish(get);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let small = got.join("dist/small.txt");
+    assert_eq!(std::fs::read_to_string(&small).unwrap(), "small\n");
+    let mode = small.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o640, "as the umask has it");
+    let large = std::fs::read(got.join("dist/sub/large.bin")).unwrap();
+    assert_eq!(large.len(), 3_000_000);
+    let all = server.cli(&["artifacts", "get", &build, "-o", "-"]);
+    assert_eq!(all.code, Some(2), "{all:?}");
+    assert!(all.stderr.contains("none is named"), "{all:?}");
+    assert!(!Path::new("-").exists(), "no folder of that name");
+    let none = server.cli(&["artifacts", "get", &format!("{run}/use")]);
+    assert_eq!(none.code, Some(0), "{none:?}");
+    assert!(none.stderr.contains("left no artifacts"), "{none:?}");
 }
 
 /// The seconds that a text begins with.
@@ -339,12 +357,17 @@ fn an_agent_killed_in_mid_upload_leaves_nothing_half_and_the_next_sends_it_whole
     server.check();
 }
 
+/// Bytes a second of an upload that is to be met on its way: it takes a quarter of a minute.
+const SLOW: u32 = 8_000_000;
+
 // D4, F9
 #[test]
 fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
     let server = Server::start(Options::patient().flag("lease-ttl", "3s"));
     let person = server.person();
-    let sleeper = agent(&server, "sleeper").spawn().unwrap();
+    let way = Proxy::start(server.addr(), 1).unwrap();
+    way.throttle(Direction::ToServer, Some(SLOW));
+    let sleeper = agent_at(&server, way.addr(), "sleeper");
     let step = "head -c 120000000 /dev/urandom > big; echo $DELTA_LEASE_EPOCH > small; \
                 sha256sum big; printf '1..1\\nok 1 - epoch %s\\n' $DELTA_LEASE_EPOCH > r.tap";
     let spec = json!({ "steps": [step], "artifacts": ["small", "big"],
@@ -357,8 +380,18 @@ fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
         |parts| *parts > 0,
     );
     sleeper.stop().unwrap();
+    assert_eq!(being_received(&objects), 1, "it is in mid-upload");
+    let job = only_job(&person, &run);
+    assert_eq!(names(&person, &format!("jobs/{job}")), [""; 0]);
     let _winner = agent(&server, "winner").spawn().unwrap();
-    let job = succeeds(&person, &run);
+    assert_eq!(succeeds(&person, &run), job);
+    let attempt = person.attempt(&job);
+    let lost = (&attempt["attempt"], &attempt["losses"]);
+    assert_eq!(
+        lost,
+        (&json!(1), &json!(1)),
+        "the lease was lost: {attempt}"
+    );
     let path = format!("/api/v1/jobs/{job}/artifacts");
     let tests = format!("/api/v1/jobs/{job}/tests");
     let (won, passed) = (person.get(&path), person.get(&tests));
@@ -367,6 +400,7 @@ fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
     assert!(log.contains(&hash), "the winner's bytes");
     assert_eq!(won["artifacts"].as_array().unwrap().len(), 2, "{won}");
     assert_eq!(passed["tests"].as_array().unwrap().len(), 1, "{passed}");
+    way.throttle(Direction::ToServer, None);
     sleeper.cont().unwrap();
     until(
         "nothing is left over",
@@ -422,46 +456,12 @@ fn a_large_cache_needs_no_more_memory_than_a_small_one() {
     server.check();
 }
 
-/// A small disk of its own, for as long as this lives.
-struct SmallDisk(std::path::PathBuf);
-
-impl SmallDisk {
-    fn new(path: &Path, megabytes: u32) -> SmallDisk {
-        std::fs::create_dir_all(path).unwrap();
-        let size = format!("size={megabytes}m");
-        let mounted = std::process::Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
-            .arg(path)
-            .status();
-        assert!(mounted.unwrap().success(), "a small disk");
-        SmallDisk(path.to_owned())
-    }
-
-    fn used(&self) -> u64 {
-        let found = rustix::fs::statvfs(&self.0).unwrap();
-        (found.f_blocks - found.f_bfree) * found.f_frsize
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount")
-            .arg("-l")
-            .arg(&self.0)
-            .status();
-    }
-}
-
 // F44
 #[test]
 fn a_full_disk_of_the_server_is_said_and_gives_its_space_back() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("NOT TESTED: only root can make a small disk");
-        return;
-    }
     let place = tempfile::tempdir().unwrap();
-    let disk = SmallDisk::new(&place.path().join("objects"), 16);
-    let objects = disk.0.to_str().unwrap().to_owned();
+    let disk = Mounted::of(&place.path().join("objects"), "16m").unwrap();
+    let objects = disk.path().to_str().unwrap().to_owned();
     let server = Server::start(Options::patient().flag("objects", &objects));
     let person = server.person();
     let _agent = agent(&server, "box").spawn().unwrap();
@@ -478,7 +478,7 @@ fn a_full_disk_of_the_server_is_said_and_gives_its_space_back() {
     assert_eq!(names(&person, &format!("jobs/{job}")), [""; 0]);
     until(
         "the space is given back",
-        || disk.used(),
+        || disk.used().unwrap(),
         |used| *used < 4_000_000,
     );
     let small = json!({ "steps": ["echo x > small"], "artifacts": ["small"] });
@@ -488,10 +488,6 @@ fn a_full_disk_of_the_server_is_said_and_gives_its_space_back() {
 // F43
 #[test]
 fn a_cache_that_does_not_fit_on_the_agents_disk_is_said_and_gives_its_space_back() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("NOT TESTED: only root can make a small disk");
-        return;
-    }
     let server = Server::start(Options::patient());
     let person = server.person();
     let spec = json!({ "steps": ["mkdir -p deps; head -c 24000000 /dev/urandom > deps/big"],
@@ -503,7 +499,7 @@ fn a_cache_that_does_not_fit_on_the_agents_disk_is_said_and_gives_its_space_back
     );
     assert!(saved.contains("cache deps: saved big"), "{saved}");
     large.kill9().unwrap();
-    let disk = SmallDisk::new(&server.folder().join("small"), 16);
+    let disk = Mounted::of(&server.folder().join("small"), "16m").unwrap();
     let _small = agent(&server, "small")
         .args(["--min-free-mb", "1"])
         .spawn()
@@ -523,7 +519,7 @@ fn a_cache_that_does_not_fit_on_the_agents_disk_is_said_and_gives_its_space_back
     );
     until(
         "the space is given back",
-        || disk.used(),
+        || disk.used().unwrap(),
         |used| *used < 4_000_000,
     );
 }

@@ -1,13 +1,14 @@
 //! A server inside this process: for `run` and `up`, and for the length of a command on a data
 //! folder where none runs. The only file that knows how the server crate is started.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use delta_core::{Settings, Span};
 use delta_server::{
-    CacheLimits, Config, KeySource, KeyText, Limits, OidcTimes, PoolSandboxes, Server, StartError,
-    StoreChoice, Tls,
+    CacheLimits, Config, KeyError, KeySource, KeyText, Limits, OidcTimes, PoolSandboxes, Server,
+    StartError, StoreChoice, Tls,
 };
 use delta_store::StoreError;
 use delta_trace::Tracer;
@@ -122,9 +123,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         .map_err(|error| match error {
             StartError::Locked { .. } => Refused::InUse(error),
             StartError::Tls { path, why } => Refused::Flag(bad_tls(tls, &path, why)),
-            StartError::SecretKey { path, why } => {
-                Refused::Flag(bad_secret_key(&path, &why.to_string()))
-            }
+            StartError::SecretKey { path, why } => Refused::Flag(bad_secret_key(&path, &why)),
             StartError::Oidc { path, why } => Refused::Flag(bad_oidc(&path, why)),
             other => Refused::Other(other),
         })
@@ -171,13 +170,26 @@ pub fn secret_keys(file: Option<PathBuf>) -> Result<KeySource, Failure> {
     }
 }
 
-fn bad_secret_key(path: &Path, why: &str) -> Failure {
-    Failure::new(
-        Exit::Usage,
-        format!("cannot use the keys of {}", path.display()),
-    )
-    .because(why)
-    .next("(umask 077; head -c 32 /dev/urandom | base64 > secret.key) makes one")
+/// Nothing that is suggested writes over a file: one with keys in it may be the only one.
+fn bad_secret_key(path: &Path, why: &KeyError) -> Failure {
+    let file = path.display();
+    let missing = matches!(why, KeyError::Io(error) if error.kind() == io::ErrorKind::NotFound);
+    let next = match why {
+        KeyError::Open => format!("chmod 600 {file}"),
+        KeyError::Io(_) if missing => format!(
+            "check its name; (umask 077; set -C; head -c 32 /dev/urandom | base64 > {file}) makes \
+             a first one"
+        ),
+        KeyError::Io(_) => "check that this user may read it".to_owned(),
+        KeyError::NoKey(_) | KeyError::Empty => {
+            "head -c 32 /dev/urandom | base64 prints a new one; keep the keys that are in use"
+                .to_owned()
+        }
+        KeyError::TooMany => "take out keys that secret rotate has replaced".to_owned(),
+    };
+    Failure::new(Exit::Usage, format!("cannot use the keys of {file}"))
+        .caused_by(why)
+        .next(next)
 }
 
 /// Whether this can be the address of a store. It may hold a password, so it is not repeated.
@@ -274,5 +286,25 @@ mod tests {
             assert!(text.contains("postgres://"), "{text}");
             assert!(!text.contains("secret"), "{text}");
         }
+    }
+
+    #[test]
+    fn nothing_that_is_suggested_for_keys_writes_over_a_file() {
+        let said = |why: KeyError| bad_secret_key(Path::new("data/new.key"), &why).text();
+        let open = said(KeyError::Open);
+        assert!(open.contains("chmod 600 data/new.key"), "{open}");
+        for text in [
+            open,
+            said(KeyError::NoKey(1)),
+            said(KeyError::Empty),
+            said(KeyError::TooMany),
+            said(KeyError::Io(io::ErrorKind::PermissionDenied.into())),
+        ] {
+            assert!(!text.contains('>'), "{text}");
+        }
+        // There is none: and should there be one after all, `set -C` keeps it.
+        let missing = said(KeyError::Io(io::ErrorKind::NotFound.into()));
+        assert!(missing.contains("set -C; head"), "{missing}");
+        assert!(missing.contains("> data/new.key"), "{missing}");
     }
 }

@@ -2,6 +2,7 @@
 //! compared with its hash before it has its name, and lands nowhere but where it was asked for.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
@@ -53,7 +54,7 @@ struct Get {
     job: String,
     /// The artifact; all of the job's latest attempt when absent
     name: Option<String>,
-    /// The file to write, a folder to write into, or `-` for stdout
+    /// The file to write, a folder to write into, or `-` for one artifact to stdout
     #[arg(long, short, value_name = "PATH")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -113,18 +114,8 @@ async fn list(client: &Client, what: &str, terminal: &Terminal) -> Done {
 async fn fetch(client: &Client, get: &Get, terminal: &Terminal) -> Done {
     let job = find::job(client, &get.job).await?;
     let list: ArtifactList = client.get(&format!("/api/v1/jobs/{job}/artifacts")).await?;
-    let latest = list.artifacts.iter().map(|it| it.attempt).max();
     let Some(name) = &get.name else {
-        let folder = get.output.clone().unwrap_or_else(|| PathBuf::from("."));
-        for artifact in list
-            .artifacts
-            .iter()
-            .filter(|it| Some(it.attempt) == latest)
-        {
-            let to = inside(&folder, &artifact.name)?;
-            one(client, &job, artifact, Some(&to), terminal).await?;
-        }
-        return Ok(Exit::Ok);
+        return all(client, &job, &list, get, terminal).await;
     };
     let found = list.artifacts.iter().rev().find(|it| it.name == *name);
     let artifact = found.ok_or_else(|| {
@@ -133,12 +124,41 @@ async fn fetch(client: &Client, get: &Get, terminal: &Terminal) -> Done {
     })?;
     let last = artifact.name.rsplit('/').next().unwrap_or_default();
     let to = match &get.output {
-        Some(path) if path.as_os_str() == "-" => None,
+        Some(path) if is_stdout(path) => None,
         Some(path) if path.is_dir() => Some(inside(path, last)?),
         Some(path) => Some(path.clone()),
         None => Some(inside(Path::new("."), last)?),
     };
     one(client, &job, artifact, to.as_deref(), terminal).await
+}
+
+/// Fetches those of the latest attempt that left any, each under its name in a folder.
+async fn all(
+    client: &Client,
+    job: &str,
+    list: &ArtifactList,
+    get: &Get,
+    terminal: &Terminal,
+) -> Done {
+    if get.output.as_deref().is_some_and(is_stdout) {
+        let next = format!("delta-ci artifacts get {} NAME -o -", get.job);
+        let what = "`-o -` writes one artifact to stdout, and none is named";
+        return Err(Failure::new(Exit::Usage, what).next(next));
+    }
+    let Some(latest) = list.artifacts.iter().map(|it| it.attempt).max() else {
+        terminal.say("the job left no artifacts: nothing was fetched");
+        return Ok(Exit::Ok);
+    };
+    let folder = get.output.clone().unwrap_or_else(|| PathBuf::from("."));
+    for artifact in list.artifacts.iter().filter(|it| it.attempt == latest) {
+        let to = inside(&folder, &artifact.name)?;
+        one(client, job, artifact, Some(&to), terminal).await?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// A path beneath a folder. The name is another's, so it is looked at once more.
@@ -173,8 +193,12 @@ async fn one(
             let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
             let folder = folder.unwrap_or(Path::new("."));
             std::fs::create_dir_all(folder).map_err(bad)?;
-            // Beside its place, so that it gets its name at once and whole.
-            Some(tempfile::NamedTempFile::new_in(folder).map_err(bad)?)
+            // Beside its place, so that it gets its name at once and whole. With the rights of any
+            // new file, as the umask has it.
+            let fresh = tempfile::Builder::new()
+                .permissions(std::fs::Permissions::from_mode(0o666))
+                .tempfile_in(folder);
+            Some(fresh.map_err(bad)?)
         }
     };
     let path = format!(
