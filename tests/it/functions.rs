@@ -125,8 +125,13 @@ fn functions_are_called_from_the_command_line_in_two_languages() {
     let done = server.cli(&["enqueue", "py#nosuch", "--wait"]);
     assert!(done.stderr.contains("handler_not_found"), "{done:?}");
     let done = server.cli(&["enqueue", "ruby#x"]);
-    assert!(done.stderr.contains("no agent has this runner"), "{done:?}");
+    let unknown = "no agent has the runner `ruby`";
+    assert!(done.stderr.contains(unknown), "{done:?}");
+    let id = done.stdout.trim().to_owned();
+    let done = server.cli(&["dead-letters", &id]);
+    assert!(done.stdout.contains(unknown), "{done:?}");
     let done = server.cli(&["dead-letters"]);
+    assert!(done.stdout.contains(unknown), "{done:?}");
     assert_eq!(
         done.stdout.lines().count(),
         4,

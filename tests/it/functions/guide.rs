@@ -1,8 +1,9 @@
 //! The guide works as printed: its programs are written out, its commands typed, and what they say
 //! is compared, but for ports, ids and times.
 //!
-//! Programs in Rust are examples that cargo has built beside the tests; the guide has their text
-//! word for word.
+//! What installs or builds is not typed, for it would fetch things: the SDK is there already, and
+//! programs in Rust are examples that cargo has built beside the tests. The guide has their text word
+//! for word, and its manifest makes the same programs of them.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -14,6 +15,9 @@ use super::{repository, rust_runner};
 use crate::harness::{delta_ci, until};
 
 const SOON: Duration = Duration::from_secs(60);
+
+/// Commands for which `prepare` stands.
+const PREPARED: [&str; 2] = ["pip install", "cargo build"];
 
 /// A block of the guide: the file it is, or its language, and its text.
 struct Block {
@@ -169,12 +173,14 @@ fn follow(chapter: &str, prepare: impl FnOnce(&Path)) -> Vec<String> {
         running: Vec::new(),
     };
     prepare(typist.folder.path());
+    let mut prepared = 0;
     for block in blocks {
         let text = typist.here(&block.text);
         match (block.language.as_str(), block.name.as_str()) {
             ("console", _) if block.text.starts_with("$ delta-ci up ") => {
                 typist.start_server(block.text.trim_start_matches("$ ").trim_end());
             }
+            ("console", _) if PREPARED.iter().any(|it| block.text.contains(it)) => prepared += 1,
             ("console", _) => typist.type_all(&block.text),
             (language, "") => panic!("a block of {language} belongs to no file"),
             (_, name) => {
@@ -184,6 +190,7 @@ fn follow(chapter: &str, prepare: impl FnOnce(&Path)) -> Vec<String> {
             }
         }
     }
+    assert_eq!(prepared, 1, "one block installs or builds");
     let said: String = typist.running.iter().map(Process::stdout).collect();
     let mail = said.lines().filter_map(|it| it.strip_prefix("mail for "));
     mail.map(str::to_owned).collect()
@@ -195,6 +202,9 @@ fn the_guide_in_python_works_as_printed() {
         let sdk = repository().join("sdk/python/delta_runner");
         let sdk = sdk.canonicalize().expect("the SDK");
         std::os::unix::fs::symlink(sdk, folder.join("delta_runner")).expect("a link");
+        // The system's own Python stands for the one of the environment.
+        std::fs::create_dir_all(folder.join("venv/bin")).expect("a folder");
+        std::fs::write(folder.join("venv/bin/activate"), "").expect("a file");
     });
     assert_eq!(mail, ["ann@example.org"], "sent once, and nothing to bob");
 }
@@ -226,4 +236,32 @@ fn the_guide_in_rust_works_as_printed() {
         }
     });
     assert_eq!(mail, ["ann@example.org", "bob@example.org"]);
+}
+
+#[test]
+fn the_manifest_of_the_guide_makes_its_programs() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for block in blocks("In Rust").iter().filter(|it| !it.name.is_empty()) {
+        let path = folder.path().join(&block.name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, &block.text).expect("a file");
+    }
+    let cargo = std::process::Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+        .args([
+            "metadata",
+            "--offline",
+            "--no-deps",
+            "--format-version",
+            "1",
+        ])
+        .current_dir(folder.path())
+        .output()
+        .expect("cargo");
+    let said = String::from_utf8_lossy(&cargo.stderr);
+    assert!(cargo.status.success(), "{said}");
+    let found: serde_json::Value = serde_json::from_slice(&cargo.stdout).expect("JSON");
+    let targets = found["packages"][0]["targets"].as_array().expect("targets");
+    let mut names: Vec<&str> = targets.iter().flat_map(|it| it["name"].as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["jobs", "web"]);
 }

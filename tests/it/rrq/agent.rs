@@ -15,6 +15,10 @@ use crate::harness::{Options, Person, Server, until};
 /// How many at once: six more than a runner of RRQ takes on a connection.
 const AT_ONCE: usize = 70;
 
+/// How soon a cancel in flight is answered, and how often that is tried.
+const QUICK: Duration = Duration::from_secs(1);
+const QUICK_TRIES: usize = 5;
+
 /// A runner to put the table to.
 struct Peer {
     command: Vec<String>,
@@ -238,18 +242,28 @@ fn stops(bench: &Bench) {
     }
 }
 
-/// On a machine that does nothing else: a cancel that is heeded is answered within a second, for
-/// which two are granted.
+/// A cancel that is heeded is answered within a second, counted by whoever asked for it. A machine
+/// with other things to do is late now and then, an agent or a runner that waits for something is
+/// late each time: one of a few tries must do.
 fn a_cancel_is_quick(bench: &Bench) {
-    let held = bench.held("quick");
-    let id = bench.call("stops#hold", held.params(), json!({}));
-    held.until_begun(1);
-    let asked = Instant::now();
-    bench.cancel(&id);
-    let call = bench.ended(&id);
-    let took = asked.elapsed();
-    assert_eq!(call["state"], "CANCELED", "{call}");
-    assert!(took < Duration::from_secs(2), "answered after {took:?}");
+    let took = (0..QUICK_TRIES).map(|n| {
+        let held = bench.held(&format!("quick{n}"));
+        let id = bench.call("stops#hold", held.params(), json!({}));
+        held.until_begun(1);
+        let asked = Instant::now();
+        bench.cancel(&id);
+        let call = bench.ended(&id);
+        assert_eq!(call["state"], "CANCELED", "{call}");
+        asked.elapsed()
+    });
+    let mut late = Vec::new();
+    for took in took {
+        if took < QUICK {
+            return;
+        }
+        late.push(took);
+    }
+    panic!("answered after {late:?}");
 }
 
 fn kill_9_in_mid_job(bench: &Bench) {
