@@ -13,8 +13,8 @@ use crate::time::{Millis, Span};
 pub const KILL_MARGIN: Span = Span::secs(5);
 
 /// The first heartbeat says that the work is running, and goes out this long after it began: soon
-/// enough for whoever watches, and late enough that short work, which says more by its result, costs
-/// the server one message less.
+/// enough for whoever watches, and late enough that short work, which says more by its result,
+/// costs the server one message less.
 pub const FIRST_HEARTBEAT: Span = Span(100);
 
 /// What the grant promised.
