@@ -1,6 +1,6 @@
-//! The Python SDK's own tests: runners as processes, on real sockets. On Debian's Python, and on the
-//! oldest that is promised, where the machine has it; where it has not, the first of them has its
-//! parser look at every source as that one would.
+//! The Python SDK's own tests: runners as processes, on real sockets. On Debian's Python, and on
+//! the oldest that is promised, where the machine has it; where it has not, the first of them has
+//! its parser look at every source as that one would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

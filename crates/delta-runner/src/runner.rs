@@ -96,8 +96,8 @@ impl Runner {
         self
     }
 
-    /// How long what runs may go on when the runner is asked to end. What comes after that is handed
-    /// back as not begun.
+    /// How long what runs may go on when the runner is asked to end. What comes then is handed back
+    /// as not begun.
     #[must_use]
     pub fn shutdown_grace(mut self, grace: Duration) -> Runner {
         self.shutdown_grace = grace;

@@ -2,8 +2,8 @@
 //! is compared, but for ports, ids and times.
 //!
 //! What installs or builds is not typed, for it would fetch things: the SDK is there already, and
-//! programs in Rust are examples that cargo has built beside the tests. The guide has their text word
-//! for word, and its manifest makes the same programs of them.
+//! programs in Rust are examples that cargo has built beside the tests. The guide has their text
+//! word for word, and its manifest makes the same programs of them.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;

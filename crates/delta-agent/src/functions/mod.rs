@@ -10,9 +10,9 @@
 //! that was under way ends by its time to live.
 //!
 //! Reading order: [`settings`], here, `pool` (who takes a call), `call` (its life), `end` (what it
-//! came to), `connection` and `pipeline` (the wire), `door`, `listener` and `sockets` (who is at its
-//! other end), `keeper`, `process`, `guard`; `printed` (what runners print), `share` (how many slots
-//! each pool has), `health`.
+//! came to), `connection` and `pipeline` (the wire), `door`, `listener` and `sockets` (who is at
+//! the other end), `keeper`, `process`, `guard`; `printed` (what runners print), `share` (how many
+//! slots each pool has), `health`.
 
 mod call;
 mod connection;

@@ -1,7 +1,7 @@
 //! One connection that carries many requests, answered in any order: what newer runners serve.
 //!
 //! An answer with no request of ours in it fails the one that its job tells it is for; where nobody
-//! can tell that, it is dropped, and whoever waits for it goes on to. Nobody else is hurt either way.
+//! can tell that, it is dropped, and whoever waits for it goes on to. Nobody else is hurt.
 //! When the connection breaks, what was not yet written can be sent again; of the rest nobody knows
 //! what became.
 

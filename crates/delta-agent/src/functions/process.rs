@@ -1,5 +1,5 @@
-//! One process of a pool: started on a port of its own, there once the listener is its own, watched,
-//! and ended with everything that it began.
+//! One process of a pool: started on a port of its own, there once the listener is its own,
+//! watched, and ended with everything that it began.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;

@@ -1,6 +1,6 @@
-//! The TCP sockets of this machine, as the kernel tells them. It is asked for the one that is meant,
-//! by netlink; where that is not to be had, its tables are read, which it walks through from end to
-//! end each time.
+//! The TCP sockets of this machine, as the kernel tells them. It is asked for the one that is
+//! meant, by netlink; where that is not to be had, its tables are read, which it walks through from
+//! end to end each time.
 //!
 //! Says what there is. Whose it is, is judged elsewhere.
 

@@ -1,6 +1,6 @@
-//! Which runners there are at all: those of every agent that is not forgotten, as it last said, here
-//! now or not. A function of a runner that none of them has fails at once (RQ-45); one whose agents
-//! are away waits for them.
+//! Which runners there are at all: those of every agent that is not forgotten, as it last said,
+//! here now or not. A function of a runner that none of them has fails at once (RQ-45); one whose
+//! agents are away waits for them.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -29,8 +29,8 @@ struct Runners {
 }
 
 impl Known {
-    /// Whether a function of this runner will be carried out by nobody, now or later. Where no agent
-    /// with a runner is known, the first may still come.
+    /// Whether a function of this runner will be carried out by nobody, now or later. Where no
+    /// agent with a runner is known, the first may still come.
     pub async fn is_hopeless(&self, app: &App, runner: &str) -> Result<bool, ApiError> {
         let runner = runner.to_lowercase();
         // Nearly every call: nobody's capabilities are looked at.

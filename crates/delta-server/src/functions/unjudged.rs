@@ -1,6 +1,6 @@
-//! Calls that nobody could judge when they were enqueued: no agent with a runner was known then, and
-//! the first to come might have been theirs. Once some have come, those of runners that none of them
-//! has are dead letters (RQ-45), as they would be if they were enqueued now.
+//! Calls that nobody could judge when they were enqueued: no agent with a runner was known then,
+//! and the first to come might have been theirs. Once some have come, those of runners that none of
+//! them has are dead letters (RQ-45), as they would be if they were enqueued now.
 //!
 //! Only those. A call that was enqueued later was judged as it came, and waits for its runner
 //! however the agents change.

@@ -60,8 +60,8 @@ async fn a_cancel_goes_on_its_own_connection_and_ends_one_call() {
     }
 }
 
-// RQ-42: a runner that does not heed it is ended. Its other calls have done nothing wrong: they have
-// their time first, and another process takes what comes.
+// RQ-42: a runner that does not heed it is ended. Its other calls have done nothing wrong: they
+// have their time first, and another process takes what comes.
 #[tokio::test]
 async fn a_cancel_that_is_ignored_ends_the_process() {
     for more in ["grace: 300ms", "grace: 300ms\n    pipeline: true"] {
