@@ -63,7 +63,7 @@ pub(super) struct NotSent(pub String);
 
 /// What came of following a request.
 enum Followed {
-    Ended(CallEnd),
+    Ended(Box<CallEnd>),
     /// The runner has not begun it: it has too much to do.
     Busy,
     /// It was told to end, and has not within its grace.
@@ -124,7 +124,7 @@ pub(super) async fn carry_out(
             return Ok(end::spec_error("the parameters are larger than a frame"));
         };
         match follow(&frame, &ids, &place.live, silent_at, pool, stop).await? {
-            Followed::Ended(end) => return Ok(end),
+            Followed::Ended(end) => return Ok(*end),
             Followed::Unheeded(why) => {
                 place.condemn();
                 // Whatever somebody else's runner does now, nobody here can end it.
@@ -169,7 +169,8 @@ async fn follow(
                 if stopping.is_none() && answer.as_ref().is_ok_and(Outcome::is_shutting_down) {
                     return Err(NotSent("the runner is about to end".to_owned()));
                 }
-                return judge(answer, stopping, live).map(Followed::Ended);
+                let end = judge(answer, stopping, live)?;
+                return Ok(Followed::Ended(Box::new(end)));
             }
             order = next(stop) => (Why::Ordered(order.reason), bounded(order, pool.grace)),
             () = moment(silent_at), if stopping.is_none() => {
