@@ -61,6 +61,8 @@ fn only_the_job_that_ran_out_of_memory_is_told_so() {
     let jobs = [work("beside", &beside), work("hungry", &hungry)];
     let run = person.create(&json!({ "jobs": jobs }));
     let over = person.until_over(&run);
+    let enforced = person.get("/api/v1/agents")["agents"][0]["enforced"].to_string();
+    assert!(enforced.contains("\"memory:"), "{enforced}");
     for (name, cause, code, kills) in [
         ("beside", "user_signal", Value::Null, Value::Null),
         ("hungry", "out_of_memory", json!(2), json!(1)),

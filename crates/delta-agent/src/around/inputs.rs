@@ -51,8 +51,8 @@ pub(super) async fn fetch(around: &Around<'_>) -> Result<(), Failed> {
     Ok(())
 }
 
-/// What an entry of the spec means. Nothing at all is a mistake of the job's: the list has come, the
-/// jobs in it are over, and what they left will be the same next time.
+/// What an entry of the spec means. Nothing at all is a mistake of the job's: the list has come,
+/// the jobs in it are over, and what they left will be the same next time.
 fn chosen<'a>(
     input: &InputSpec,
     list: &'a [InputArtifact],

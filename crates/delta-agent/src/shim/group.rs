@@ -32,10 +32,7 @@ impl Group {
     pub fn make(name: &str) -> Option<Group> {
         let homes = homes(&[Kind::Unified, Kind::Freezer]);
         homes.into_iter().find_map(|(kind, home)| {
-            let place = match kind {
-                Kind::Unified => place_beside(&home, is_delegated),
-                _ => home.clone(),
-            };
+            let place = place(kind, &home);
             if kind == Kind::Unified {
                 count_memory(&place);
             }
@@ -55,7 +52,7 @@ impl Group {
     pub fn kind() -> Option<&'static str> {
         let homes = homes(&[Kind::Unified, Kind::Freezer]);
         homes.into_iter().find_map(|(kind, home)| {
-            access(home, Access::WRITE_OK).ok()?;
+            access(place(kind, &home), Access::WRITE_OK).ok()?;
             Some(match kind {
                 Kind::Unified => "cgroup:v2",
                 Kind::Freezer | Kind::Memory => "cgroup:v1",
@@ -139,7 +136,15 @@ impl Kind {
     }
 }
 
-/// Where groups are made by whoever is in `home`: beside it when it was put into a part of a group
+/// Where groups are made by whoever is in `home`.
+fn place(kind: Kind, home: &Path) -> PathBuf {
+    match kind {
+        Kind::Unified => place_beside(home, is_delegated),
+        Kind::Freezer | Kind::Memory => home.to_owned(),
+    }
+}
+
+/// Inside of it, or beside it when it was put into a part of a group
 /// that is all its own (systemd's `DelegateSubgroup=`), because a group that processes are in
 /// counts no memory for those below it. Never further up: limits are set there.
 fn place_beside(home: &Path, is_delegated: impl Fn(&Path) -> bool) -> PathBuf {

@@ -1,6 +1,6 @@
 //! A group of version 1 in which the kernel counts, for one attempt alone, whom it ends for want of
-//! memory. Version 2 counts in the attempt's control group ([`super::group`]). Never required: where
-//! there is neither, only the machine's count is known, and others' ends are among those.
+//! memory. Version 2 counts in the attempt's control group ([`super::group`]). Never required:
+//! where there is neither, only the machine's count is known, and others are among those.
 //!
 //! It sets no limit: those of the groups above hold as before. Only the thread that starts the
 //! job's processes joins it, so that they are born inside: to move a thread takes microseconds,

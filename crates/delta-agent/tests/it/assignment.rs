@@ -169,18 +169,23 @@ async fn heartbeats_tell_what_the_agent_does() {
 }
 
 // EP-26: BUSY follows the acceptance and IDLE the result, however far off the next heartbeat is.
+// Work that is over sooner says so by its result alone.
 #[tokio::test]
 async fn an_agent_says_at_once_that_it_is_busy_and_that_it_is_idle_again() {
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
     let server = FakeServer::start(&[]).await;
     server.change(|state| {
         // Nobody here waits that long.
         state.heartbeat_seconds = 3600;
         state.interval = Duration::from_secs(600);
         state.ttl = Duration::from_secs(3600);
-        state.jobs.push_back(steps(&["true"]));
+        state.jobs.push_back(until(&go));
     });
     let agent = Agent::start(&server);
     // The one in between is a renewal.
+    server.wait_for("Renewal", 1).await;
+    std::fs::write(go, "").expect("a file");
     server.wait_for("Heartbeat", 2).await;
     let said: Vec<&str> = server
         .state()

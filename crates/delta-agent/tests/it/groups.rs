@@ -1,4 +1,4 @@
-//! The control groups of attempts, real ones: where they are made, and that nothing of them is left.
+//! The control groups of attempts, real ones: where they are made, and that none is left behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
