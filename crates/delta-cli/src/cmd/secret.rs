@@ -49,11 +49,13 @@ Examples:
   delta-ci secret rm DEPLOY_TOKEN --repository https://forge.example/team/app";
 
 const ROTATE_EXAMPLES: &str = "\
-Examples, for a server that made its own key:
+Examples:
   (umask 077; set -C; (head -c 32 /dev/urandom | base64; cat data/secret.key) > new.key)
                                                              the new key first, in a new file
   delta-ci server --data ./data --secret-key-file new.key    start the server with both
-  delta-ci secret rotate --data ./data                       then the old key may go";
+  delta-ci secret rotate --data ./data                       then the old key may go
+
+This is for a server that made its own key, data/secret.key.";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
