@@ -24,10 +24,12 @@ impl File {
     }
 }
 
-/// The repository's root: the folder above this crate.
+/// The repository's root: the folder above this crate. Cargo says at run time where that is; where
+/// it was compiled may be another copy of the tree that shares its target folder.
 pub fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let here = std::env::var_os("CARGO_MANIFEST_DIR");
+    let here = here.map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    here.parent().unwrap_or(&here).to_path_buf()
 }
 
 /// The project's files whose name ends in one of `endings`, sorted by path.
