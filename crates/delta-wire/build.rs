@@ -4,7 +4,8 @@
 use std::path::Path;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../protocol");
+    // At run time: a build script of another copy of this tree may be the one that is run.
+    let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join("../../protocol");
     println!("cargo:rerun-if-changed={}", root.join("agent").display());
     let descriptors = protox::compile(["agent/v1/agent.proto"], [&root])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
