@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use delta_core::Cause;
 use delta_core::holder::Todo;
 use delta_wire::agent::proto::{Progress, RunComplete, RunStatus, StepResult};
-use delta_wire::runner::{GrantedSpec, LeaseGranted};
-use delta_wire::{Evidence, JobSpec};
+use delta_wire::Evidence;
+use delta_wire::runner::LeaseGranted;
 use prost_types::Timestamp;
 
 use crate::attempt::StepRecord;
@@ -16,17 +16,17 @@ use crate::executor::{Ended, Identity, LogSize, Outcome, Step};
 use crate::link::Renewal;
 use crate::work::{Visible, WorkEnd};
 
-/// Who the attempt is, as its steps may know it.
-pub(crate) fn identity(granted: &LeaseGranted) -> Identity {
-    let spec = match &granted.spec {
-        GrantedSpec::Embedded(spec) => JobSpec::parse(spec.as_text().as_bytes()).ok(),
-        GrantedSpec::Referenced(_) => None,
+/// Who the attempt is, as its steps may know it. Its spec may have a better name; it is read when
+/// the work begins.
+pub(crate) fn identity(granted: &LeaseGranted, job_name: String) -> Identity {
+    let job_name = match job_name.is_empty() {
+        true => granted.job_id.clone(),
+        false => job_name,
     };
-    let name = spec.and_then(|spec| spec.name);
     Identity {
         run_id: granted.run_id.clone(),
         job_id: granted.job_id.clone(),
-        job_name: name.unwrap_or_else(|| granted.job_id.clone()),
+        job_name,
         attempt: granted.attempt.unwrap_or(1),
         lease_epoch: granted.lease_epoch.unwrap_or(0),
     }

@@ -49,10 +49,7 @@ pub(crate) async fn hold(
     job_name: String,
     shutdown: Shutdown,
 ) -> SessionEnd {
-    let mut session = Session::new(context, granted, shutdown);
-    if !job_name.is_empty() {
-        session.identity.job_name = job_name;
-    }
+    let session = Session::new(context, granted, job_name, shutdown);
     tracing::info!(job_id = session.identity.job_id, "lease granted");
     session.until_over().await
 }
@@ -65,8 +62,7 @@ pub(crate) fn resume(
     adopted: Adopted,
     shutdown: Shutdown,
 ) -> impl Future<Output = SessionEnd> {
-    let mut session = Session::new(context, note.granted, shutdown);
-    session.identity.job_name = note.job_name;
+    let mut session = Session::new(context, note.granted, note.job_name, shutdown);
     session.carried = note.carried;
     session.holder = adopt(session.terms, &adopted.standing);
     // Above whatever the earlier agent counted to: it sent less than one a millisecond.
@@ -130,14 +126,19 @@ enum Reply {
 }
 
 impl Session {
-    fn new(context: Arc<SlotContext>, granted: LeaseGranted, shutdown: Shutdown) -> Session {
+    fn new(
+        context: Arc<SlotContext>,
+        granted: LeaseGranted,
+        job_name: String,
+        shutdown: Shutdown,
+    ) -> Session {
         let terms = Terms {
             ttl: span(granted.lease_ttl_seconds),
             heartbeat_interval: span(granted.heartbeat_interval_seconds),
             max_runtime: span(granted.max_runtime_seconds),
             grace: span(context.settings.stop_grace.into()),
         };
-        let identity = report::identity(&granted);
+        let identity = report::identity(&granted, job_name);
         let holder = Holder::new(terms, clock::now());
         let every = Duration::from_millis(granted.heartbeat_interval_seconds.as_millis());
         let link = &context.link;

@@ -113,7 +113,7 @@ pub(crate) async fn perform(mut assignment: Assignment, adopted: Option<Adopted>
     let done = match adopted {
         Some(adopted) => {
             assignment.tell_started();
-            Ok(assignment.go_on(adopted).await)
+            Ok(Box::pin(assignment.go_on(adopted)).await)
         }
         None => assignment.begin().await,
     };
@@ -157,7 +157,8 @@ impl Assignment {
             return Err(not_begun(Cause::SpecError, summary));
         }
         let traced = Traced::steps(&self.context, &self.identity, &mut spec.env);
-        let done = self.begin_steps(spec).await;
+        // Apart: a call would carry the room for all of it about, and it is kilobytes.
+        let done = Box::pin(self.begin_steps(spec)).await;
         traced.end_of(&done);
         done
     }

@@ -85,8 +85,10 @@ impl Terminal {
     /// One line to stderr, whatever the mode.
     pub fn tell(&self, line: &str) {
         // A status line that is being drawn must make room; without one this is a plain write.
+        let line = format!("{line}\n");
+        // In one piece: stderr has no buffer, and others may write to it, too.
         bars().suspend(|| {
-            let _ = writeln!(io::stderr().lock(), "{line}");
+            let _ = io::stderr().lock().write_all(line.as_bytes());
         });
     }
 
