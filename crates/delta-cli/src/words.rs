@@ -144,19 +144,26 @@ pub fn lease_reason(lease: &LeaseView) -> String {
     known.into()
 }
 
-/// Whether anything of the work may still run.
-/// What was seen at the end, in words.
+/// What was seen at the end, in words. Whose processes the kernel ended is not known here: they may
+/// be others' on the same machine, and the summary says what is known of them.
 pub fn evidence(seen: &Evidence) -> Option<String> {
     let kills = seen.oom_kills.filter(|kills| *kills > 0);
     let words = [
         seen.signal.map(|signal| format!("signal {signal}")),
-        kills.map(|kills| format!("{kills} ended by the kernel for want of memory")),
+        kills.map(|kills| {
+            let whom = match kills {
+                1 => "a process".to_owned(),
+                many => format!("{many} processes"),
+            };
+            format!("the kernel ended {whom} for want of memory meanwhile")
+        }),
         seen.free_bytes.map(|bytes| format!("{bytes} bytes free")),
     ];
     let words: Vec<String> = words.into_iter().flatten().collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
 
+/// Whether anything of the work may still run.
 pub fn confirmed(confirmed: bool) -> String {
     match confirmed {
         true => "confirmed: nothing of it is left".to_owned(),
@@ -180,6 +187,27 @@ pub fn step(step: &StepResult) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // D10
+    #[test]
+    fn a_process_that_the_kernel_ended_is_not_called_the_jobs() {
+        let seen = |oom_kills, signal| {
+            evidence(&Evidence {
+                signal,
+                oom_kills: Some(oom_kills),
+                ..Evidence::default()
+            })
+        };
+        assert_eq!(seen(0, None), None);
+        assert_eq!(
+            seen(1, None).as_deref(),
+            Some("the kernel ended a process for want of memory meanwhile")
+        );
+        assert_eq!(
+            seen(2, Some(9)).as_deref(),
+            Some("signal 9, the kernel ended 2 processes for want of memory meanwhile")
+        );
+    }
 
     #[test]
     fn one_thing_has_no_plural() {

@@ -52,11 +52,9 @@ pub(super) async fn fetch(around: &Around<'_>) -> Result<(), Failed> {
 }
 
 /// What an entry of the spec means. Nothing at all is a mistake of the job's: the list has come,
-/// the jobs in it are over, and what they left will be the same next time.
-fn chosen<'a>(
-    input: &InputSpec,
-    list: &'a [InputArtifact],
-) -> Result<Vec<&'a InputArtifact>, Failed> {
+/// the jobs in it are over, and what they left will be the same next time. It is none where the
+/// other job did not succeed, or its run is deleted: whoever wrote this one could not know (D10).
+fn chosen<'a>(input: &InputSpec, list: &'a InputList) -> Result<Vec<&'a InputArtifact>, Failed> {
     let job = &input.job;
     let glob = match &input.path_glob {
         None => None,
@@ -68,17 +66,28 @@ fn chosen<'a>(
     let fits = |it: &&InputArtifact| {
         it.job == *job && glob.as_ref().is_none_or(|glob| glob.matches(&it.name))
     };
-    let found: Vec<&InputArtifact> = list.iter().filter(fits).collect();
-    match found.is_empty() {
-        false => Ok(found),
-        true => Err(Failed {
-            cause: Cause::SpecError,
-            summary: match &input.path_glob {
-                Some(glob) => format!("the job `{job}` left no artifact that matches `{glob}`"),
-                None => format!("the job `{job}` left no artifact"),
-            },
-        }),
+    let found: Vec<&InputArtifact> = list.inputs.iter().filter(fits).collect();
+    if !found.is_empty() {
+        return Ok(found);
     }
+    let nothing = match &input.path_glob {
+        Some(glob) => format!("no artifact that matches `{glob}`"),
+        None => "no artifact".to_owned(),
+    };
+    let (cause, summary) = if list.deleted.contains(job) {
+        let summary = format!(
+            "what the job `{job}` left is deleted: the run that it was kept from is older than \
+             runs are kept"
+        );
+        (Cause::Artifact, summary)
+    } else if list.not_succeeded.contains(job) {
+        let summary = format!("the job `{job}` did not succeed, and left {nothing}");
+        (Cause::Artifact, summary)
+    } else {
+        let summary = format!("the job `{job}` left {nothing}");
+        (Cause::SpecError, summary)
+    };
+    Err(Failed { cause, summary })
 }
 
 fn failed(what: &str, trouble: &Trouble) -> Failed {
@@ -92,7 +101,7 @@ fn failed(what: &str, trouble: &Trouble) -> Failed {
     }
 }
 
-async fn list(around: &Around<'_>) -> Result<Vec<InputArtifact>, Trouble> {
+async fn list(around: &Around<'_>) -> Result<InputList, Trouble> {
     let client = around.context.courier.client()?;
     let mut patience = Patience::new();
     loop {
@@ -103,7 +112,7 @@ async fn list(around: &Around<'_>) -> Result<Vec<InputArtifact>, Trouble> {
     }
 }
 
-async fn list_once(around: &Around<'_>, client: &Requests) -> Result<Vec<InputArtifact>, Trouble> {
+async fn list_once(around: &Around<'_>, client: &Requests) -> Result<InputList, Trouble> {
     let path = format!("/api/v1/runner/jobs/{}/inputs", around.identity.job_id);
     let request = client.make(Method::GET, &path, around.lease)?;
     let mut answer = judged(request.send().await?).await?;
@@ -114,9 +123,8 @@ async fn list_once(around: &Around<'_>, client: &Requests) -> Result<Vec<InputAr
             return Err(Trouble::Refused("the list is too long".to_owned()));
         }
     }
-    let list: InputList = serde_json::from_slice(&body)
-        .map_err(|error| Trouble::Refused(format!("the list cannot be read: {error}")))?;
-    Ok(list.inputs)
+    serde_json::from_slice(&body)
+        .map_err(|error| Trouble::Refused(format!("the list cannot be read: {error}")))
 }
 
 async fn one(
@@ -176,14 +184,28 @@ async fn once(
 mod tests {
     use super::*;
 
-    // D10: what would be the same next time is not tried again.
-    #[test]
-    fn an_input_that_a_job_did_not_leave_is_a_mistake_and_one_that_does_not_come_is_not() {
-        let spec = |path_glob: Option<&str>| InputSpec {
+    fn spec(path_glob: Option<&str>) -> InputSpec {
+        InputSpec {
             job: "build".to_owned(),
             path_glob: path_glob.map(str::to_owned),
             into: None,
-        };
+        }
+    }
+
+    /// Nothing, of jobs that came to this.
+    fn nothing(deleted: &[&str], not_succeeded: &[&str]) -> InputList {
+        let names = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
+        InputList {
+            inputs: Vec::new(),
+            deleted: names(deleted),
+            not_succeeded: names(not_succeeded),
+        }
+    }
+
+    // D10: what would be the same next time is not tried again.
+    #[test]
+    fn an_input_that_a_job_did_not_leave_is_a_mistake_and_one_that_does_not_come_is_not() {
+        let list = nothing(&["other"], &["other"]);
         for (glob, words) in [
             (None, "the job `build` left no artifact"),
             (
@@ -191,12 +213,42 @@ mod tests {
                 "the job `build` left no artifact that matches `dist/*`",
             ),
         ] {
-            let missing = chosen(&spec(glob), &[]).expect_err("nothing is there");
+            let missing = chosen(&spec(glob), &list).expect_err("nothing is there");
             assert_eq!(missing.cause, Cause::SpecError);
             assert_eq!(missing.summary, words);
         }
         for trouble in [Trouble::NotFound, Trouble::Again("reset".to_owned())] {
             assert_eq!(failed("input a", &trouble).cause, Cause::Artifact);
         }
+    }
+
+    // D10
+    #[test]
+    fn what_another_job_could_not_leave_or_is_deleted_is_no_mistake() {
+        for (list, words) in [
+            (
+                nothing(&[], &["build"]),
+                "the job `build` did not succeed, and left no artifact that matches `dist/*`",
+            ),
+            (
+                nothing(&["build"], &["build"]),
+                "what the job `build` left is deleted: the run that it was kept from is older \
+                 than runs are kept",
+            ),
+        ] {
+            let missing = chosen(&spec(Some("dist/*")), &list).expect_err("nothing is there");
+            assert_eq!(missing.cause, Cause::Artifact);
+            assert_eq!(missing.summary, words);
+        }
+        let mut list = nothing(&[], &["build"]);
+        list.inputs.push(InputArtifact {
+            id: "1".to_owned(),
+            job: "build".to_owned(),
+            name: "dist/app".to_owned(),
+            size: 1,
+            sha256: String::new(),
+        });
+        let found = chosen(&spec(None), &list).expect("what it did leave");
+        assert_eq!(found.len(), 1);
     }
 }

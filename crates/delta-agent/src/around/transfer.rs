@@ -34,6 +34,7 @@ const FULL_TRIES: u32 = 3;
 /// Between two tries.
 const RETRY_BASE: Duration = Duration::from_millis(500);
 const RETRY_CAP: Duration = Duration::from_secs(15);
+const STANDS_STILL: &str = "it stands still";
 /// Bytes of an answer that says what is wrong.
 const MAX_ANSWER: usize = 16 * 1024;
 
@@ -79,7 +80,11 @@ impl From<reqwest::Error> for Trouble {
     fn from(error: reqwest::Error) -> Trouble {
         // An answer had begun; what the program says of its rest says nothing to people.
         if error.is_body() || error.is_decode() {
-            return Trouble::Again("the connection ended early".to_owned());
+            let words = match error.is_timeout() {
+                true => STANDS_STILL,
+                false => "the connection ended early",
+            };
+            return Trouble::Again(words.to_owned());
         }
         let mut words = error.without_url().to_string();
         words.truncate(500);
@@ -275,7 +280,7 @@ impl<'a> Seen<'a> {
             self.at(bytes);
         }
         match self.moved.1.elapsed() > SILENCE {
-            true => Err(Trouble::Again("it stands still".to_owned())),
+            true => Err(Trouble::Again(STANDS_STILL.to_owned())),
             false => Ok(()),
         }
     }
@@ -318,6 +323,43 @@ mod tests {
             (5_368_709_120, "5.4 GB"),
         ] {
             assert_eq!(size(bytes), text);
+        }
+    }
+
+    // F45
+    #[tokio::test]
+    async fn an_answer_that_stands_still_is_told_from_one_that_ended_early() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("an address"));
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .read_timeout(Duration::from_secs(1))
+            .build()
+            .expect("a client");
+        for (ends, words) in [
+            (true, "the connection ended early"),
+            (false, "it stands still"),
+        ] {
+            let half = async {
+                let (mut peer, _) = listener.accept().await.expect("somebody");
+                let mut request = [0; 1024];
+                let read = peer.read(&mut request).await.expect("a request");
+                assert!(read > 0);
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf";
+                peer.write_all(answer).await.expect("sent");
+                (!ends).then_some(peer)
+            };
+            let (answer, _open) = tokio::join!(client.get(&url).send(), half);
+            let mut answer = answer.expect("the head of an answer");
+            let trouble = loop {
+                match answer.chunk().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("half of it is not all"),
+                    Err(error) => break Trouble::from(error),
+                }
+            };
+            assert_eq!(trouble, Trouble::Again(words.to_owned()));
         }
     }
 

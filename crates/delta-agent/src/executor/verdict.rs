@@ -146,20 +146,28 @@ fn name(signal: i32) -> Option<&'static str> {
     })
 }
 
-/// The end of a step whose processes were too much for its memory: how many were ended for it, and
-/// what it could have had.
+/// The end of a step whose processes were too much for its memory: how many were ended for it,
+/// whether they are known to be its own, and what it could have had.
 pub(crate) fn out_of_memory(
     status: ExitStatus,
     number: usize,
     kills: u64,
+    own: bool,
     limit: Option<u64>,
     evidence: &mut Evidence,
 ) -> (Outcome, Option<Cause>, String) {
     let (outcome, _, _) = exited(status, number, evidence);
     evidence.oom_kills = Some(kills);
     let whom = counted(kills);
+    let words = match own {
+        true => format!("ran out of memory: the kernel ended {whom} of it"),
+        false => format!(
+            "ended without an answer, most likely for want of memory: the kernel ended {whom} on \
+             this machine for that meanwhile"
+        ),
+    };
     let limit = limit.map_or(String::new(), |limit| format!("; it may use {limit} MiB"));
-    let summary = format!("step {number} ran out of memory: the kernel ended {whom} of it{limit}");
+    let summary = format!("step {number} {words}{limit}");
     (outcome, Some(Cause::OutOfMemory), summary)
 }
 
@@ -305,13 +313,25 @@ mod tests {
     fn what_is_known_to_be_the_steps_own_is_claimed_whatever_it_exited_with() {
         let mut evidence = with(0, 1 << 40, "");
         let made = ExitStatus::from_raw(2 << 8);
-        let (outcome, cause, summary) = out_of_memory(made, 3, 1, Some(64), &mut evidence);
+        let (outcome, cause, summary) = out_of_memory(made, 3, 1, true, Some(64), &mut evidence);
         assert_eq!(outcome, Outcome::Failed { exit_code: Some(2) });
         assert_eq!(cause, Some(Cause::OutOfMemory));
         let wanted =
             "step 3 ran out of memory: the kernel ended a process of it; it may use 64 MiB";
         assert_eq!(summary, wanted);
         assert_eq!(evidence.oom_kills, Some(1));
+    }
+
+    #[test]
+    fn what_may_be_anybodys_is_not_claimed_of_the_step() {
+        let mut evidence = with(0, 1 << 40, "");
+        let made = ExitStatus::from_raw(KILL);
+        let (_, cause, summary) = out_of_memory(made, 3, 2, false, Some(64), &mut evidence);
+        assert_eq!(cause, Some(Cause::OutOfMemory));
+        let wanted = "step 3 ended without an answer, most likely for want of memory: the kernel \
+                      ended 2 processes on this machine for that meanwhile; it may use 64 MiB";
+        assert_eq!(summary, wanted);
+        assert_eq!(evidence.oom_kills, Some(2));
     }
 
     #[test]

@@ -408,8 +408,9 @@ impl Shim {
             StepEnd::OutOfMemory {
                 status,
                 kills,
+                own,
                 limit,
-            } => out_of_memory(status, number, kills, limit, &mut evidence),
+            } => out_of_memory(status, number, kills, own, limit, &mut evidence),
             StepEnd::NotStarted(cause, summary) => {
                 (Outcome::Failed { exit_code: None }, Some(cause), summary)
             }

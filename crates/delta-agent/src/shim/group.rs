@@ -18,6 +18,9 @@ use rustix::process::{Pid, Signal, kill_process};
 const KILL_ROUNDS: u32 = 50;
 const ROUND: Duration = Duration::from_millis(5);
 
+/// How the groups of attempts are named, by whichever agent.
+pub(super) const NAME_PREFIX: &str = "delta-ci-";
+
 /// A group that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Group {
@@ -146,10 +149,13 @@ fn place(kind: Kind, home: &Path) -> PathBuf {
 
 /// Inside of it, or beside it when it was put into a part of a group
 /// that is all its own (systemd's `DelegateSubgroup=`), because a group that processes are in
-/// counts no memory for those below it. Never further up: limits are set there.
+/// counts no memory for those below it. Never further up: limits are set there. Nor beside the
+/// group of an attempt, which an agent may be a job of: that one's end is to be theirs, too.
 fn place_beside(home: &Path, is_delegated: impl Fn(&Path) -> bool) -> PathBuf {
+    let name = home.file_name().and_then(|name| name.to_str());
+    let of_attempt = name.is_some_and(|name| name.starts_with(NAME_PREFIX));
     match home.parent() {
-        Some(above) if is_delegated(above) => above.to_owned(),
+        Some(above) if !of_attempt && is_delegated(above) => above.to_owned(),
         _ => home.to_owned(),
     }
 }
@@ -252,5 +258,8 @@ mod tests {
         assert_eq!(place_beside(unit, |_| false), unit);
         assert_eq!(place_beside(&part, |_| false), part);
         assert_eq!(place_beside(Path::new("/"), |_| true), Path::new("/"));
+        // An agent that is a job of another one stays in reach of that one's end.
+        let attempt = unit.join("delta-ci-7-1");
+        assert_eq!(place_beside(&attempt, |_| true), attempt);
     }
 }

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-use super::group::Group;
+use super::group::{Group, NAME_PREFIX};
 use super::memory::Memory;
 use super::order::{GROUP_FILE, MEMORY_FILE, Order};
 
@@ -33,7 +33,7 @@ impl Joining {
             return Joining::default();
         }
         let number = folder.file_name().unwrap_or_default().to_string_lossy();
-        let name = format!("delta-ci-{}-{number}", std::process::id());
+        let name = format!("{NAME_PREFIX}{}-{number}", std::process::id());
         // A container counts for itself.
         let memory = match order.container {
             None => memory(folder, &name),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::group::{Group, Kind, homes};
+use super::group::{Group, Kind, NAME_PREFIX, homes};
 
 /// Rounds in which a group that somebody has just left is removed, and the pause between them.
 const ROUNDS: u32 = 50;
@@ -68,7 +68,7 @@ impl Memory {
 pub(super) fn kind() -> Option<&'static str> {
     static TRIES: AtomicU64 = AtomicU64::new(0);
     let number = TRIES.fetch_add(1, Ordering::Relaxed);
-    let name = format!("delta-ci-try-{}-{number}", std::process::id());
+    let name = format!("{NAME_PREFIX}try-{}-{number}", std::process::id());
     if let Some(memory) = Memory::make(&name) {
         memory.remove();
         return Some("memory:v1");

@@ -59,10 +59,12 @@ pub(super) struct Verdict {
 pub(super) enum StepEnd {
     AllDone,
     Exited(ExitStatus),
-    /// The kernel ended processes of the step for want of memory.
+    /// The kernel ended processes for want of memory.
     OutOfMemory {
         status: ExitStatus,
         kills: u64,
+        /// They are known to be the step's; otherwise they are anybody's on this machine.
+        own: bool,
         /// What it could have had, in MiB.
         limit: Option<u64>,
     },
@@ -284,6 +286,7 @@ impl Shim {
             Some(kills) if !status.success() => StepEnd::OutOfMemory {
                 status,
                 kills,
+                own: true,
                 limit: None,
             },
             _ => StepEnd::Exited(status),

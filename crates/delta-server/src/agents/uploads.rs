@@ -120,10 +120,7 @@ fn carry_out(objects: &Objects, lease: LeaseKey, ask: Ask) -> Told {
     let done = match ask {
         Ask::Announce(meta) => announce(objects, lease, &meta),
         Ask::Keep(meta, data) => keep(objects, lease, &meta, &data),
-        Ask::Refer(_, id) => Ok(match objects.artifact(id) {
-            Some(_) => created(id, String::new()),
-            None => refused("Artifact", "upload_url", "not all of its bytes are here"),
-        }),
+        Ask::Refer(_, id) => refer(objects, id),
         Ask::List => objects.sealed(lease).map(Answer::Listed),
     };
     Told {
@@ -142,7 +139,7 @@ fn announce(objects: &Objects, lease: LeaseKey, meta: &ArtifactMeta) -> io::Resu
             "this lease has too many artifacts",
         ));
     };
-    Ok(match objects.artifact(id) {
+    Ok(match objects.artifact(id)? {
         None => created(id, format!("/api/v1/runner/uploads/{id}")),
         Some(there) if (there.size, &there.sha256) == (meta.size, &meta.sha256) => {
             created(id, String::new())
@@ -162,6 +159,14 @@ fn keep(
         None => refused("Artifact", "data", words),
         Some((id, Sealed::Done)) => created(id, String::new()),
         Some((_, Sealed::Differs)) => refused("Artifact", "name", OTHER_BYTES),
+    })
+}
+
+fn refer(objects: &Objects, id: UploadId) -> io::Result<Answer> {
+    let words = "not all of its bytes are here";
+    Ok(match objects.artifact(id)? {
+        Some(_) => created(id, String::new()),
+        None => refused("Artifact", "upload_url", words),
     })
 }
 

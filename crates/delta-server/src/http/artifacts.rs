@@ -3,6 +3,8 @@
 //!
 //! A name is compared with those the server stored, and is no part of any path.
 
+use std::io;
+
 use axum::body::Body;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -58,7 +60,7 @@ async fn list_run_artifacts(
     let artifacts = app.files(move |objects| {
         let mut found = Vec::new();
         for (job, attempt) in &jobs {
-            of_attempt(objects, job, attempt, &mut found);
+            of_attempt(objects, job, attempt, &mut found)?;
         }
         Ok(found.into_iter().map(|(_, artifact)| artifact).collect())
     });
@@ -206,7 +208,7 @@ async fn stored(app: &App, id: &str) -> Result<Vec<(UploadId, JobArtifact)>, Api
         .read(move |reader| super::jobs::source(reader, id))
         .await?;
     let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
-    app.files(move |objects| Ok(of_job(objects, &rows))).await
+    app.files(move |objects| of_job(objects, &rows)).await
 }
 
 /// Each job with the attempt that left something: a kept job's is that of the run before.
@@ -231,12 +233,12 @@ pub(super) fn sources(
     Ok(found)
 }
 
-fn of_job(objects: &Objects, rows: &JobRows) -> Vec<(UploadId, JobArtifact)> {
+fn of_job(objects: &Objects, rows: &JobRows) -> io::Result<Vec<(UploadId, JobArtifact)>> {
     let mut found = Vec::new();
     for attempt in &rows.attempts {
-        of_attempt(objects, &rows.job, attempt, &mut found);
+        of_attempt(objects, &rows.job, attempt, &mut found)?;
     }
-    found
+    Ok(found)
 }
 
 fn of_attempt(
@@ -244,8 +246,8 @@ fn of_attempt(
     job: &Job,
     attempt: &Attempt,
     found: &mut Vec<(UploadId, JobArtifact)>,
-) {
-    for (upload, view) in named(objects, attempt) {
+) -> io::Result<()> {
+    for (upload, view) in named(attempt, |id| objects.artifact(id))? {
         let (Some(upload), Some(name), Some(size), Some(sha256)) =
             (upload, view.name, view.size, view.sha256)
         else {
@@ -266,30 +268,45 @@ fn of_attempt(
             },
         ));
     }
+    Ok(())
 }
 
-/// What is shown of the artifacts of an attempt.
+/// What is shown of the artifacts of an attempt. An attempt is shown though its files are out of
+/// reach: then without them.
 pub fn views(objects: &Objects, attempt: &Attempt) -> Vec<ArtifactView> {
-    let named = named(objects, attempt).into_iter();
-    named.map(|(_, view)| view).collect()
+    let reached = |id| Ok(objects.artifact(id).unwrap_or_default());
+    let named = named(attempt, reached).unwrap_or_default();
+    named.into_iter().map(|(_, view)| view).collect()
 }
+
+/// What an attempt left to the jobs that need it. Nothing is left out because it is out of reach:
+/// the job would be told that it was never there (D10).
+pub(super) fn left(objects: &Objects, attempt: &Attempt) -> io::Result<Vec<Named>> {
+    named(attempt, |id| objects.artifact_of_result(id))
+}
+
+/// A reference, and the place of its bytes where they are stored here.
+pub(super) type Named = (Option<UploadId>, ArtifactView);
 
 /// References as the runner gave them. Ours are shown with what is known of the bytes, and only
 /// when all of them are there; others are text (A49).
-pub(super) fn named(objects: &Objects, attempt: &Attempt) -> Vec<(Option<UploadId>, ArtifactView)> {
+fn named(
+    attempt: &Attempt,
+    meta: impl Fn(UploadId) -> io::Result<Option<ArtifactMeta>>,
+) -> io::Result<Vec<Named>> {
     let references = references(attempt).into_iter();
-    let view = |reference| view(reference, winner(attempt), |id| objects.artifact(id));
-    references.filter_map(view).collect()
+    let views = references.map(|reference| view(reference, winner(attempt), &meta));
+    views.filter_map(Result::transpose).collect()
 }
 
-/// One of them, if it is named and stored here; the others are not looked at.
-pub(super) fn named_one(
+/// One of what an attempt left, if it is named and stored here; the others are not looked at.
+pub(super) fn left_one(
     objects: &Objects,
     attempt: &Attempt,
     id: UploadId,
-) -> Option<ArtifactView> {
+) -> io::Result<Option<ArtifactView>> {
     one(references(attempt), winner(attempt), id, |id| {
-        objects.artifact(id)
+        objects.artifact_of_result(id)
     })
 }
 
@@ -297,11 +314,14 @@ fn one(
     references: Vec<Reference>,
     winner: Option<LeaseKey>,
     id: UploadId,
-    meta: impl Fn(UploadId) -> Option<ArtifactMeta>,
-) -> Option<ArtifactView> {
-    let reference = references.into_iter().find(|it| it.upload() == Some(id))?;
-    let (own, view) = view(reference, winner, meta)?;
-    own.is_some().then_some(view)
+    meta: impl Fn(UploadId) -> io::Result<Option<ArtifactMeta>>,
+) -> io::Result<Option<ArtifactView>> {
+    let mut references = references.into_iter();
+    let Some(reference) = references.find(|it| it.upload() == Some(id)) else {
+        return Ok(None);
+    };
+    let found = view(reference, winner, meta)?;
+    Ok(found.and_then(|(own, view)| own.is_some().then_some(view)))
 }
 
 /// An artifact as a runner names it.
@@ -333,13 +353,16 @@ fn winner(attempt: &Attempt) -> Option<LeaseKey> {
 fn view(
     reference: Reference,
     winner: Option<LeaseKey>,
-    meta: impl Fn(UploadId) -> Option<ArtifactMeta>,
-) -> Option<(Option<UploadId>, ArtifactView)> {
+    meta: impl Fn(UploadId) -> io::Result<Option<ArtifactMeta>>,
+) -> io::Result<Option<Named>> {
     let own = reference.upload().filter(|id| Some(id.lease) == winner);
     let file = own.filter(|id| id.artifact.is_some());
-    let meta = file.and_then(meta);
+    let meta = match file {
+        Some(id) => meta(id)?,
+        None => None,
+    };
     if file.is_some() && meta.is_none() {
-        return None;
+        return Ok(None);
     }
     let view = ArtifactView {
         kind: reference.r#type,
@@ -349,7 +372,7 @@ fn view(
         size: meta.as_ref().and_then(|meta| meta.size),
         sha256: meta.and_then(|meta| meta.sha256),
     };
-    Some((file, view))
+    Ok(Some((file, view)))
 }
 
 #[cfg(test)]
@@ -388,15 +411,16 @@ mod tests {
         let find = |id: UploadId| {
             let mut all: Vec<_> = (0..1000).map(|n| named(upload(2, n))).collect();
             all.push(named(upload(1, 5000)));
-            one(all, Some(lease(2)), id, |id| {
+            let found = one(all, Some(lease(2)), id, |id| {
                 looks.set(looks.get() + 1);
-                Some(ArtifactMeta {
+                Ok(Some(ArtifactMeta {
                     name: id.to_string(),
                     kind: None,
                     size: Some(1),
                     sha256: None,
-                })
-            })
+                }))
+            });
+            found.expect("nothing is out of reach")
         };
         let found = find(upload(2, 500)).expect("an artifact");
         assert_eq!(found.name, Some(upload(2, 500).to_string()));

@@ -6,7 +6,7 @@
 use axum::extract::{Path, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use delta_core::{Attempt, Job, JobId};
+use delta_core::{Attempt, Job, JobId, Resolution};
 use delta_store::StoreError;
 use delta_store::read::Reader;
 use delta_wire::ErrorBody;
@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::App;
-use super::artifacts::{self, named, named_one, serve};
+use super::artifacts::{self, left, left_one, serve};
 use super::error::ApiError;
 use super::extract::Runner;
 use super::uploads::held_for;
@@ -43,16 +43,26 @@ async fn list_inputs(
         Ok(needed) => needed,
         Err(answer) => return Ok(answer),
     };
-    let inputs = app.files(move |objects| {
+    let list = app.files(move |objects| {
         let mut inputs = Vec::new();
         for (job, attempt) in &needed {
-            let own = named(objects, attempt).into_iter();
+            let own = left(objects, attempt)?.into_iter();
             inputs.extend(own.filter_map(|(id, view)| input(id?, job, view)));
         }
-        Ok(inputs)
+        Ok(InputList {
+            inputs,
+            // Where the executed job is there, it stands here in place of the kept one.
+            deleted: names(&needed, |job| job.kept.is_some()),
+            not_succeeded: names(&needed, |job| job.resolution != Some(Resolution::Succeeded)),
+        })
     });
-    let inputs = inputs.await?;
-    Ok(axum::Json(InputList { inputs }).into_response())
+    Ok(axum::Json(list.await?).into_response())
+}
+
+fn names(needed: &[(Job, Attempt)], is_meant: impl Fn(&Job) -> bool) -> Vec<String> {
+    let jobs = needed.iter().map(|(job, _)| job);
+    let meant = jobs.filter(|job| is_meant(job));
+    meant.map(|job| job.name.to_string()).collect()
 }
 
 /// The bytes of one of them.
@@ -80,7 +90,7 @@ async fn show_input(
     let of = needed.find(|(_, attempt)| attempt.id == id.lease.attempt);
     let (job, attempt) = of.ok_or_else(missing)?;
     let found = app.files(move |objects| {
-        let view = named_one(objects, &attempt, id);
+        let view = left_one(objects, &attempt, id)?;
         Ok(view.and_then(|view| input(id, &job, view)))
     });
     let input = found.await?.ok_or_else(missing)?;
@@ -118,8 +128,8 @@ async fn needed_by(
     app.read(move |reader| needed(reader, job)).await.map(Ok)
 }
 
-/// The jobs that a job needs, each with the attempt that ended it. What retention deleted of an
-/// earlier run is gone.
+/// The jobs that a job needs, each with the attempt that ended it. Of a kept job whose run
+/// retention deleted there is only the kept one, which left nothing itself.
 fn needed(reader: &dyn Reader, job: JobId) -> Result<Needed, StoreError> {
     let Some(rows) = reader.run(job.run)? else {
         return Ok(Needed::new());

@@ -200,7 +200,7 @@ async fn receive(
     headers: &HeaderMap,
     mut body: Body,
 ) -> Result<Option<(Part, ArtifactMeta)>, ApiError> {
-    let begun = app.files(move |objects| match objects.announced(id) {
+    let begun = app.files(move |objects| match objects.announced(id)? {
         Some(meta) => Ok(Some((meta, objects.part(id)?))),
         None => Ok(None),
     });

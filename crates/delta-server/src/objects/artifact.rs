@@ -96,7 +96,7 @@ impl Objects {
         };
         make_folder(&self.folder(lease))?;
         self.alone(lease, |folder| {
-            if self.artifact(id).is_some() {
+            if self.artifact(id)?.is_some() {
                 return Ok(Some(id));
             }
             let known = file_of(folder, "meta", id).exists();
@@ -119,7 +119,7 @@ impl Objects {
         let Some(id) = self.named_artifact(lease, meta)? else {
             return Ok(None);
         };
-        if let Some(there) = self.artifact(id) {
+        if let Some(there) = self.artifact(id)? {
             let equal = (there.size, &there.sha256) == (meta.size, &meta.sha256);
             return Ok(Some((
                 id,
@@ -153,7 +153,7 @@ impl Objects {
                 lease,
                 artifact: Some(artifact),
             };
-            found.extend(self.artifact(id).map(|meta| (id, meta)));
+            found.extend(self.artifact(id)?.map(|meta| (id, meta)));
         }
         found.sort_by(|(one, left), (two, right)| {
             (&left.name, one.artifact).cmp(&(&right.name, two.artifact))
@@ -162,14 +162,34 @@ impl Objects {
     }
 
     /// The artifact as it was announced.
-    pub fn announced(&self, id: UploadId) -> Option<ArtifactMeta> {
+    pub fn announced(&self, id: UploadId) -> io::Result<Option<ArtifactMeta>> {
         read_meta(&file_of(&self.folder(id.lease), "meta", id))
     }
 
-    /// The artifact as it was received, if all of it is there.
-    pub fn artifact(&self, id: UploadId) -> Option<ArtifactMeta> {
-        let there = self.artifact_path(id).exists();
-        there.then(|| read_meta(&file_of(&self.folder(id.lease), "sealed", id)))?
+    /// The artifact as it was received, if all of it is there. What cannot be looked at is an
+    /// error, and never taken for what is not there.
+    pub fn artifact(&self, id: UploadId) -> io::Result<Option<ArtifactMeta>> {
+        match self.artifact_path(id).try_exists()? {
+            true => read_meta(&file_of(&self.folder(id.lease), "sealed", id)),
+            false => Ok(None),
+        }
+    }
+
+    /// The same of one that a result names. That it was announced and never came whole is known
+    /// from what was announced; where there is no word of it at all, it is lost or out of reach (a
+    /// disk that is not mounted), and somebody can help there.
+    pub fn artifact_of_result(&self, id: UploadId) -> io::Result<Option<ArtifactMeta>> {
+        if let Some(meta) = self.artifact(id)? {
+            return Ok(Some(meta));
+        }
+        let sealed = file_of(&self.folder(id.lease), "sealed", id).try_exists()?;
+        match !sealed && self.announced(id)?.is_some() {
+            true => Ok(None),
+            false => {
+                let words = format!("the artifact {id}, which a result names, is not there");
+                Err(io::Error::new(io::ErrorKind::NotFound, words))
+            }
+        }
     }
 
     pub fn artifact_path(&self, id: UploadId) -> PathBuf {
@@ -240,7 +260,7 @@ impl Objects {
         part.file.set_len(meta.size.unwrap_or(0))?;
         part.file.sync_all()?;
         self.alone(id.lease, |folder| {
-            if let Some(there) = self.artifact(id) {
+            if let Some(there) = self.artifact(id)? {
                 let equal = (there.size, &there.sha256) == (meta.size, &meta.sha256);
                 // Whoever sealed it may have died before it was on disk.
                 self.sync(folder)?;
@@ -260,8 +280,11 @@ fn file_of(folder: &Path, what: &str, id: UploadId) -> PathBuf {
     folder.join(format!("{what}-{:016x}", id.artifact.unwrap_or(0)))
 }
 
-fn read_meta(path: &Path) -> Option<ArtifactMeta> {
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+fn read_meta(path: &Path) -> io::Result<Option<ArtifactMeta>> {
+    match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        bytes => Ok(Some(serde_json::from_slice(&bytes?)?)),
+    }
 }
 
 /// The lengths of the files whose names begin so. One that is deleted meanwhile counts nothing.
@@ -309,11 +332,11 @@ mod tests {
         // A49
         let (_folder, one, two) = pair();
         let id = one.new_artifact(lease(), &announced()).unwrap().unwrap();
-        assert_eq!(two.announced(id), Some(announced()));
+        assert_eq!(two.announced(id).unwrap(), Some(announced()));
         let part = send(&two, id, "bytes");
-        assert_eq!(one.artifact(id), None);
+        assert_eq!(one.artifact(id).unwrap(), None);
         assert_eq!(two.seal(part, &received("bytes")).unwrap(), Sealed::Done);
-        assert_eq!(one.artifact(id), Some(received("bytes")));
+        assert_eq!(one.artifact(id).unwrap(), Some(received("bytes")));
         assert_eq!(std::fs::read(one.artifact_path(id)).unwrap(), b"bytes");
         assert_eq!(names(&one.parts()), [""; 0]);
     }
@@ -358,6 +381,42 @@ mod tests {
         assert_eq!(names, ["a", "c"]);
     }
 
+    // D10, F44
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_what_is_not_there() {
+        let (_folder, one, _two) = pair();
+        let meta = received("few");
+        let (id, _) = one.keep_artifact(lease(), &meta, b"few").unwrap().unwrap();
+        // Whoever reads it is told that it is a folder.
+        let record = file_of(&one.folder(lease()), "sealed", id);
+        let away = record.with_extension("away");
+        std::fs::rename(&record, &away).unwrap();
+        std::fs::create_dir(&record).unwrap();
+        one.artifact(id).unwrap_err();
+        one.artifact_of_result(id).unwrap_err();
+        one.sealed(lease()).unwrap_err();
+        one.keep_artifact(lease(), &meta, b"few").unwrap_err();
+        std::fs::remove_dir(&record).unwrap();
+        std::fs::rename(&away, &record).unwrap();
+        assert_eq!(one.artifact_of_result(id).unwrap(), Some(meta));
+    }
+
+    #[test]
+    fn what_a_result_names_is_whole_or_never_came_or_is_missed() {
+        let (_folder, one, _two) = pair();
+        let id = one.new_artifact(lease(), &announced()).unwrap().unwrap();
+        assert_eq!(one.artifact_of_result(id).unwrap(), None);
+        let part = send(&one, id, "bytes");
+        one.seal(part, &received("bytes")).unwrap();
+        assert_eq!(one.artifact_of_result(id).unwrap(), Some(received("bytes")));
+        std::fs::remove_file(one.artifact_path(id)).unwrap();
+        one.artifact_of_result(id).unwrap_err();
+        // All of it: as if another disk were there.
+        std::fs::remove_dir_all(one.folder(lease())).unwrap();
+        one.artifact_of_result(id).unwrap_err();
+        assert_eq!(one.artifact(id).unwrap(), None);
+    }
+
     #[test]
     fn two_senders_of_one_artifact_never_mix_their_bytes() {
         let (_folder, one, two) = pair();
@@ -369,7 +428,7 @@ mod tests {
         assert_eq!(two.seal(right, &received("right!")).unwrap(), Sealed::Done);
         assert_eq!(one.seal(left, &received("left")).unwrap(), Sealed::Differs);
         assert_eq!(one.seal(again, &received("right!")).unwrap(), Sealed::Done);
-        assert_eq!(one.artifact(id), Some(received("right!")));
+        assert_eq!(one.artifact(id).unwrap(), Some(received("right!")));
         assert_eq!(std::fs::read(one.artifact_path(id)).unwrap(), b"right!");
     }
 
@@ -381,7 +440,7 @@ mod tests {
         assert_eq!(names(&one.parts()).len(), 1);
         drop(part);
         assert_eq!(names(&one.parts()), [""; 0]);
-        assert_eq!(one.artifact(id), None);
+        assert_eq!(one.artifact(id).unwrap(), None);
     }
 
     #[test]

@@ -343,7 +343,7 @@ async fn inputs(bench: &Bench, work: &AssignWork) -> Answer {
     get(bench, &path, &work.lease).await
 }
 
-async fn get(bench: &Bench, url: &str, lease: &str) -> Answer {
+pub async fn get(bench: &Bench, url: &str, lease: &str) -> Answer {
     let request = bench.client.get(url).bearer_auth(&bench.runner);
     Answer::of(request.header("Delta-Lease", lease).send().await.unwrap()).await
 }
@@ -351,6 +351,64 @@ async fn get(bench: &Bench, url: &str, lease: &str) -> Answer {
 fn job(name: &str, needs: &[&str], inputs: &[&str]) -> Value {
     json!({ "name": name, "needs": needs,
         "job_spec": { "steps": ["true"], "inputs": inputs } })
+}
+
+#[tokio::test]
+async fn an_input_that_is_out_of_reach_is_not_told_as_one_that_was_never_left() {
+    // D10, F44
+    let bench = Bench::patient().await;
+    let mut agent = Agent::new(&bench).await;
+    let jobs = [job("build", &[], &[]), job("use", &["build"], &["build"])];
+    let run = text(&bench.create(json!(jobs)).await["run_id"]);
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    agent.keeps(&work, "dist/app", b"built").await;
+    agent.settles(&work, 1).await;
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    let list = inputs(&bench, &work).await.expect(200);
+    assert_eq!(list["inputs"][0]["name"], "dist/app", "{list}");
+    let id = text(&list["inputs"][0]["id"]);
+    let one = format!(
+        "{}/api/v1/runner/jobs/{}/inputs/{id}",
+        bench.base, work.job_id
+    );
+    // What the first job left, as on a disk that is not mounted.
+    let folder = bench.data.path().join("objects").join(&run).join("1");
+    let away = folder.with_extension("away");
+    std::fs::rename(&folder, &away).unwrap();
+    for answer in [
+        inputs(&bench, &work).await,
+        get(&bench, &one, &work.lease).await,
+    ] {
+        let trouble = answer.expect(500);
+        assert_eq!(trouble["retryable"], true, "{trouble}");
+    }
+    std::fs::rename(&away, &folder).unwrap();
+    assert_eq!(inputs(&bench, &work).await.expect(200), list);
+    assert_eq!(get(&bench, &one, &work.lease).await.text, "built");
+}
+
+#[tokio::test]
+async fn a_job_is_told_which_of_those_it_needs_did_not_succeed() {
+    // D10
+    let bench = Bench::patient().await;
+    let mut agent = Agent::new(&bench).await;
+    let mut build = job("build", &[], &[]);
+    build["required"] = json!(false);
+    bench
+        .create(json!([build, job("use", &["build"], &["build"])]))
+        .await;
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    agent
+        .say([agent.completed(&work, RunStatus::Failure)])
+        .await;
+    let work = agent.work().await;
+    assert_eq!(work.job_name, "use");
+    agent.accepts(&work).await;
+    let list = inputs(&bench, &work).await.expect(200);
+    assert_eq!(list, json!({ "inputs": [], "not_succeeded": ["build"] }));
 }
 
 #[tokio::test]

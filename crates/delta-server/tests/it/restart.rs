@@ -7,6 +7,7 @@ use delta_server::{Config, StoreChoice};
 use delta_wire::Millis;
 use serde_json::json;
 
+use crate::artifacts::get;
 use crate::bench::{Bench, Lease, PATIENCE, config, job, patient_settings, quick_settings, text};
 
 fn sqlite(data: &tempfile::TempDir, settings: Settings) -> Config {
@@ -181,4 +182,41 @@ async fn old_runs_are_deleted_with_their_logs() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_job_is_told_that_what_it_needs_was_deleted_with_an_older_run() {
+    // D10
+    let mut bench = start(patient_settings()).await;
+    let mut uses = job("use");
+    uses["needs"] = json!(["build"]);
+    let run = text(&bench.create(json!([job("build"), uses])).await["run_id"]);
+    for (status, code) in [("SUCCEEDED", 0), ("FAILED", 1)] {
+        let lease = bench.acked().await;
+        let done = bench.say("/complete", lease.complete(status, code)).await;
+        done.expect(200);
+    }
+    bench
+        .until(&format!("/runs/{run}"), "/outcome", "FAILED")
+        .await;
+    let failed = json!({ "failed_only": true });
+    let again = bench.ask(&format!("/runs/{run}/rerun"), failed).await;
+    let again = text(&again.expect(201)["run_id"]);
+    bench.stop().await;
+    let config = Config {
+        retention: Some(delta_core::Span(1)),
+        ..sqlite(&bench.data, patient_settings())
+    };
+    let bench = Bench::start(bench.data, config).await;
+    delta_testkit::wait::eventually_async(PATIENCE, "deletion", async || {
+        let answer = bench.get(&format!("/api/v1/runs/{run}")).await;
+        let status = answer.status.as_u16();
+        if status == 404 { Ok(()) } else { Err(status) }
+    })
+    .await;
+    let lease = bench.acked().await;
+    assert_eq!(lease.run, again);
+    let url = format!("{}/api/v1/runner/jobs/{}/inputs", bench.base, lease.job);
+    let list = get(&bench, &url, &lease.id).await.expect(200);
+    assert_eq!(list, json!({ "inputs": [], "deleted": ["build"] }));
 }

@@ -276,6 +276,12 @@ pub struct InputArtifact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct InputList {
     pub inputs: Vec<InputArtifact>,
+    /// Names of needed jobs that were kept from a run that is deleted by now, with all they left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deleted: Vec<String>,
+    /// Names of needed jobs that did not succeed: they may have left less than they should.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_succeeded: Vec<String>,
 }
 
 /// What can be fetched of a job, or of a run.

@@ -244,11 +244,12 @@ impl Shim {
         }
         match verdict::step(&answer, status, &called.complaint, standing) {
             verdict::Ended::Exited(status) => StepEnd::Exited(status),
-            verdict::Ended::OutOfMemory { status, kills } => {
+            verdict::Ended::OutOfMemory { status, kills, own } => {
                 let limit = self.container.as_ref().and_then(|it| it.order.memory_mb);
                 StepEnd::OutOfMemory {
                     status,
                     kills,
+                    own,
                     limit,
                 }
             }
@@ -303,23 +304,23 @@ impl Shim {
             Standing::Stands if self.main_ended() => Standing::Gone,
             standing => standing,
         };
-        match standing {
+        match (standing, self.kernel_ended()) {
             // Whoever wants no memory gets a shell in it.
-            Standing::Stands if self.kernel_ended_some() => Standing::Starved,
+            (Standing::Stands, Some(kills)) => Standing::Suspected(kills),
             // Podman's own watcher may be ended before it has noted a want of memory.
-            Standing::Gone if runtime.kind == Kind::Podman && self.kernel_ended_some() => {
-                Standing::Starved
+            (Standing::Gone, Some(kills)) if runtime.kind == Kind::Podman => {
+                Standing::Suspected(kills)
             }
-            standing => standing,
+            (standing, _) => standing,
         }
     }
 
-    /// The kernel ended processes for want of memory since the step began, somewhere on this
-    /// machine: all that can be known where nobody is left in the container to count.
-    fn kernel_ended_some(&self) -> bool {
-        let before = self.container.as_ref().and_then(|it| it.killed_before);
-        let now = kills_on_this_machine();
-        before.zip(now).is_some_and(|(before, now)| now > before)
+    /// How many processes the kernel ended for want of memory since the step began, anywhere on
+    /// this machine: all that can be known where nobody is left in the container to count.
+    fn kernel_ended(&self) -> Option<u64> {
+        let before = self.container.as_ref().and_then(|it| it.killed_before)?;
+        let kills = kills_on_this_machine()?.checked_sub(before)?;
+        (kills > 0).then_some(kills)
     }
 
     /// The program that stands for the container has ended, and so has the container.

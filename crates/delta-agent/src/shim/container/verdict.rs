@@ -97,6 +97,8 @@ pub(super) enum Ended {
     OutOfMemory {
         status: ExitStatus,
         kills: u64,
+        /// They are known to be of this container.
+        own: bool,
     },
     /// Nobody can say how.
     Lost(String),
@@ -110,6 +112,8 @@ pub(super) enum Standing {
     Gone,
     /// The kernel ended processes in it for want of memory, while this step ran.
     Starved,
+    /// It ended so many on this machine, while this step ran: whose, nobody can say.
+    Suspected(u64),
 }
 
 /// What the step's shell answered counts; without an answer, how the program ended that waited for
@@ -121,16 +125,21 @@ pub(super) fn step(
     complaint: &str,
     standing: Standing,
 ) -> Ended {
+    let starved = match standing {
+        // As many are known of.
+        Standing::Starved => Some((answer.kills.max(1), true)),
+        Standing::Suspected(kills) => Some((kills, false)),
+        Standing::Stands | Standing::Gone => None,
+    };
+    if answer.code.is_none()
+        && let Some((kills, own)) = starved
+    {
+        let code = status.code().filter(|code| SIGNALS.contains(code));
+        let status = code.map_or(ExitStatus::from_raw(KILL), of_code);
+        return Ended::OutOfMemory { status, kills, own };
+    }
     let status = match (answer.code, status.code()) {
         (Some(code), _) => of_code(code),
-        (None, code) if standing == Standing::Starved => {
-            let killed = code.filter(|code| SIGNALS.contains(code)).map(of_code);
-            return Ended::OutOfMemory {
-                status: killed.unwrap_or(ExitStatus::from_raw(KILL)),
-                // As many are known of.
-                kills: answer.kills.max(1),
-            };
-        }
         // Ended from within, before it could answer.
         (None, Some(code)) if SIGNALS.contains(&code) && standing == Standing::Stands => {
             of_code(code)
@@ -140,7 +149,11 @@ pub(super) fn step(
     match answer.kills {
         0 => Ended::Exited(status),
         _ if status.success() => Ended::Exited(status),
-        kills => Ended::OutOfMemory { status, kills },
+        kills => Ended::OutOfMemory {
+            status,
+            kills,
+            own: true,
+        },
     }
 }
 
@@ -223,6 +236,7 @@ mod tests {
         let starved = Ended::OutOfMemory {
             status: killed,
             kills: 1,
+            own: true,
         };
         assert_eq!(exited(answer(Some(137), 1), 137), starved);
         assert_eq!(exited(answer(Some(0), 1), 0), Ended::Exited(raw(0)));
@@ -240,6 +254,16 @@ mod tests {
         assert_eq!(
             step(&answer(None, 0), raw(1), "", Standing::Starved),
             starved
+        );
+        // What the kernel ended somewhere on this machine is nobody's for certain.
+        let suspected = Ended::OutOfMemory {
+            status: killed,
+            kills: 3,
+            own: false,
+        };
+        assert_eq!(
+            step(&answer(None, 0), raw(1), "", Standing::Suspected(3)),
+            suspected
         );
         assert_eq!(
             step(&answer(Some(3), 0), raw(3), "", gone),
