@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use delta_core::Cause;
 use delta_core::holder::Todo;
-use delta_wire::agent::proto::{Progress, RunComplete, RunStatus, StepResult};
 use delta_wire::Evidence;
+use delta_wire::agent::proto::{Progress, RunComplete, RunStatus, StepResult};
 use delta_wire::runner::LeaseGranted;
 use prost_types::Timestamp;
 

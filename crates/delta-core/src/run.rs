@@ -192,6 +192,9 @@ pub struct RunHeader {
     /// For a function: the queue it came by. Where it fails for good, somebody must look at it: it
     /// stays a dead letter until it is put aside (A48).
     pub queue: Option<Text>,
+    /// For a function: it came while nobody knew any runner. Whoever judges it later reads this; no
+    /// decision here does.
+    pub unjudged: bool,
     /// For a function: no other of this key until then.
     pub unique: Option<Unique>,
     /// How long it is kept after its end; as long as any other when absent.
@@ -391,6 +394,7 @@ mod tests {
             created_by: "ann".into(),
             idempotency: None,
             queue: Some("mail".into()),
+            unjudged: false,
             unique: None,
             keep: Some(Span::secs(10)),
             trigger: None,

@@ -54,6 +54,7 @@ pub fn new_run(
         created_by: asked.by,
         idempotency: asked.idempotency,
         queue: None,
+        unjudged: false,
         unique: None,
         keep: None,
         trigger: None,

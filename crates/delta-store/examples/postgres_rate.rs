@@ -243,6 +243,7 @@ fn create(id: RunId) -> Command {
         created_by: "bench".into(),
         idempotency: None,
         queue: None,
+        unjudged: false,
         unique: None,
         keep: None,
         trigger: None,

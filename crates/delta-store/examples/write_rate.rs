@@ -190,6 +190,7 @@ fn new_run(id: RunId, key: &str) -> NewRun {
             created_by: "bench".into(),
             idempotency: None,
             queue: None,
+            unjudged: false,
             unique: None,
             keep: None,
             trigger: None,

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use delta_core::holder::KILL_MARGIN;
 use delta_runner_protocol::{CancelRequest, Context, ExecutionRequest, Outcome, frame};
 use delta_wire::job_spec::FunctionSpec;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use super::connection::{Ids, Trouble};
 use super::end::{self, CallEnd, Why};
@@ -35,6 +36,9 @@ const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(500);
 /// How long the end of a process is waited for, and the calls in it that have their time first.
 /// Beyond it nobody claims that nothing of the call goes on.
 const END_TIME: Duration = Duration::from_secs(20);
+/// How far behind the moment at which a call is to be over the server still listens: it lays that
+/// moment twice as far before its own deadline.
+const REPORT_TIME: Duration = Duration::from_millis(KILL_MARGIN.0 as u64 / 2);
 /// Processes that a call is offered to in turn when none of them takes it, and how long each may
 /// take to be known as gone.
 pub(super) const TRIES: u32 = 4;
@@ -67,13 +71,14 @@ enum Followed {
     /// The runner has not begun it: it has too much to do.
     Busy,
     /// It was told to end, and has not within its grace.
-    Unheeded(Why),
+    Unheeded(Stopping),
 }
 
-/// Why it is to end, and when it must have.
+/// Why it is to end, when it must have, and by when that is to be said, where somebody waits.
 struct Stopping {
     why: Why,
     kill_at: Instant,
+    say_by: Option<Instant>,
 }
 
 impl Call {
@@ -114,6 +119,9 @@ pub(super) async fn carry_out(
     let ends_at = silent_at.map_or(call.finish_by, |silent| silent.min(call.finish_by));
     let mut pause = FIRST_BUSY_PAUSE;
     loop {
+        if place.live.is_leaving() {
+            return Err(NotSent("the runner gets no more calls".to_owned()));
+        }
         // Another request each time: a second answer to the one before is nobody's (RQ-20).
         let ids = Ids {
             request: format!("{:016x}{:016x}", entropy(), entropy()),
@@ -125,12 +133,14 @@ pub(super) async fn carry_out(
         };
         match follow(&frame, &ids, &place.live, silent_at, pool, stop).await? {
             Followed::Ended(end) => return Ok(*end),
-            Followed::Unheeded(why) => {
+            Followed::Unheeded(stopping) => {
                 place.condemn();
+                let latest = Instant::now() + END_TIME;
+                let by = stopping.say_by.map_or(latest, |by| by.min(latest));
                 // Whatever somebody else's runner does now, nobody here can end it.
                 let gone = place.live.gone.cancelled();
-                let gone = place.live.ours && timeout(END_TIME, gone).await.is_ok();
-                return Ok(end::stopped(why, gone));
+                let gone = place.live.ours && timeout_at(by, gone).await.is_ok();
+                return Ok(end::stopped(stopping.why, gone));
             }
             Followed::Busy => {}
         }
@@ -157,7 +167,7 @@ async fn follow(
     let mut stopping: Option<Stopping> = None;
     loop {
         let kill_at = stopping.as_ref().map(|it| it.kill_at);
-        let (why, by) = tokio::select! {
+        let (why, by, say_by) = tokio::select! {
             biased;
             answer = &mut exchange => {
                 if live.ours && matches!(answer, Err(Trouble::Broken(_))) {
@@ -172,9 +182,12 @@ async fn follow(
                 let end = judge(answer, stopping, live)?;
                 return Ok(Followed::Ended(Box::new(end)));
             }
-            order = next(stop) => (Why::Ordered(order.reason), bounded(order, pool.grace)),
+            order = next(stop) => {
+                let by = bounded(order, pool.grace);
+                (Why::Ordered(order.reason), by, Some(order.kill_at + REPORT_TIME))
+            }
             () = moment(silent_at), if stopping.is_none() => {
-                (Why::Silent, Instant::now() + pool.grace)
+                (Why::Silent, Instant::now() + pool.grace, None)
             }
             () = moment(kill_at) => break,
         };
@@ -185,11 +198,14 @@ async fn follow(
         stopping = Some(Stopping {
             why,
             kill_at: first,
+            say_by,
         });
     }
-    Ok(Followed::Unheeded(
-        stopping.map_or(Why::Silent, |it| it.why),
-    ))
+    Ok(Followed::Unheeded(stopping.unwrap_or(Stopping {
+        why: Why::Silent,
+        kill_at: Instant::now(),
+        say_by: None,
+    })))
 }
 
 async fn exchange(live: &Live, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {

@@ -1,10 +1,10 @@
 //! Keeps one lane of a pool filled: starts its process, watches it, ends it when a call of it does
 //! not heed its cancel, and starts it again, each time after a longer while.
 //!
-//! A process that must be ended is given no more calls, and those in it have their time: only then
-//! it is ended. Another takes its place meanwhile, so that nobody waits for them. There is one that
-//! leaves beside one that is there, and no more: whoever breaks one after the other does not fill
-//! the machine.
+//! A process that must be ended is given no more calls, and those in it have their time, as long as
+//! it answers at all: only then it is ended. Another takes its place meanwhile, so that nobody
+//! waits for them. There is one that leaves beside one that is there, and no more: whoever breaks
+//! one after the other does not fill the machine.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,6 +26,9 @@ const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_CAP: Duration = Duration::from_secs(30);
 /// A process that took calls for this long was a good one: the next wait is short again.
 const STABLE: Duration = Duration::from_secs(10);
+/// A process in which a call does not heed its cancel, and that then answers nobody for so many
+/// graces, hangs as a whole: a lock, or a loop that no other call gets past.
+const QUIET_GRACES: u32 = 6;
 
 /// Why a process is not there, and how long it took calls before.
 struct Over {
@@ -129,16 +132,20 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Ends it after its last call. `hurry` where nothing takes its place before it is gone: then
-    /// one that must be ended leaves its calls another grace.
+    /// Ends it after its last call, or when none of them can be hoped for. `hurry` where nothing
+    /// takes its place before it is gone: then one that must be ended leaves its calls another
+    /// grace.
     async fn end(mut self, stop: CancellationToken, hurry: bool) {
         let patience = async {
             self.live.condemned.cancelled().await;
-            sleep(self.grace).await;
+            match hurry {
+                true => sleep(self.grace).await,
+                false => self.live.quiet(self.grace * QUIET_GRACES).await,
+            }
         };
         tokio::select! {
             () = self.live.emptied() => {}
-            () = patience, if hurry => {}
+            () = patience => {}
             how = self.process.ended() => {
                 tracing::info!(how, "a runner that was about to be ended has ended");
                 return;

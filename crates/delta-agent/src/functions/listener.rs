@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::sockets::{self, FarEnd, far_end};
+use super::sockets::{self, FarEnd, Listening, far_end};
 use crate::shim::tree;
 
 /// Parents that are looked through from a process to the one that we started.
@@ -79,7 +79,10 @@ impl Owner {
 
 /// Who listens on this port, seen from a process and its descendants.
 pub(super) fn who(port: u16, owner: &Owner) -> io::Result<Listener> {
-    let all = sockets::listening(port)?;
+    who_of(&sockets::listening(port)?, owner)
+}
+
+fn who_of(all: &[Listening], owner: &Owner) -> io::Result<Listener> {
     if all.is_empty() {
         return Ok(Listener::Nobody);
     }
@@ -103,7 +106,13 @@ pub(super) fn whose(here: SocketAddr, there: SocketAddr, owner: &Owner) -> io::R
     if let Some(found) = taken(far_end(here, there)?) {
         return Ok(found);
     }
-    let listener = who(there.port(), owner)?;
+    // Whoever has the same port of another address gets no connection to this one.
+    let mut all = sockets::listening(there.port())?;
+    all.retain(|it| {
+        let ip = it.address.ip().to_canonical();
+        ip.is_unspecified() || ip == there.ip().to_canonical()
+    });
+    let listener = who_of(&all, owner)?;
     // It ends with the listener in whose queue it is, so that one is there still; or somebody took
     // it meanwhile.
     Ok(taken(far_end(here, there)?).unwrap_or(listener))
@@ -141,8 +150,9 @@ fn stat(pid: u32) -> Option<(u32, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
     use std::net::{TcpListener, TcpStream};
-    use std::process::{Child, Command};
+    use std::process::{Child, Command, Stdio};
 
     fn me() -> Owner {
         Owner::of(std::process::id()).unwrap()
@@ -220,6 +230,28 @@ mod tests {
             drop(taken);
             assert_eq!(found(&me()), Listener::Nobody, "closed");
         }
+    }
+
+    #[test]
+    fn whoever_has_the_same_port_of_another_address_is_not_asked() {
+        let program = "import socket, time\n\
+            listener = socket.create_server(('127.0.0.1', 0))\n\
+            print(listener.getsockname()[1], flush=True)\n\
+            time.sleep(60)";
+        let mut command = Command::new("python3");
+        command.args(["-c", program]).stdout(Stdio::piped());
+        let mut runner = Other(command.spawn().unwrap());
+        let owner = Owner::of(runner.0.id()).unwrap();
+        let mut said = String::new();
+        let out = runner.0.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut said).unwrap();
+        let port: u16 = said.trim().parse().unwrap();
+        let _other = TcpListener::bind(("127.0.0.2", port)).unwrap();
+        assert_eq!(who(port, &owner).unwrap(), Listener::Foreign);
+        let there = SocketAddr::from(([127, 0, 0, 1], port));
+        let stream = TcpStream::connect(there).unwrap();
+        let here = stream.local_addr().unwrap();
+        assert_eq!(whose(here, there, &owner).unwrap(), Listener::Ours);
     }
 
     #[test]

@@ -43,8 +43,8 @@ struct Waiting {
 #[derive(Default)]
 struct State {
     calls: HashMap<String, Waiter>,
-    /// Requests for which nobody waits any more, the latest last.
-    former: VecDeque<String>,
+    /// Requests for which nobody waits any more, with their jobs, the latest last.
+    former: VecDeque<Ids>,
     /// Why there will be no more answers.
     over: Option<String>,
 }
@@ -193,10 +193,15 @@ impl State {
             }
             return self.leave(named?);
         }
-        if named.is_some_and(|id| self.former.iter().any(|it| it == id)) {
+        let is_former = |meant: &dyn Fn(&Ids) -> bool| self.former.iter().any(meant);
+        if named.is_some_and(|id| is_former(&|it| it.request == id)) {
             return None;
         }
         let of_job = self.only_one(|it| Some(it.ids.job.as_str()) == job);
+        // Late, and without its request: nobody who is under way has anything to do with it.
+        if of_job.is_none() && job.is_some_and(|job| is_former(&|it| it.job == job)) {
+            return None;
+        }
         let id = of_job.or_else(|| self.only_one(|_| true))?;
         self.leave(&id)
     }
@@ -214,7 +219,7 @@ impl State {
         if self.former.len() == MAX_FORMER {
             self.former.pop_front();
         }
-        self.former.push_back(request.to_owned());
+        self.former.push_back(waiter.ids.clone());
         Some(waiter)
     }
 }

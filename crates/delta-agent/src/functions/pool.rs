@@ -2,6 +2,7 @@
 //! they came, here in the agent: no runner is given more than it takes.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,15 +35,37 @@ pub(super) struct Live {
     pub gone: CancellationToken,
     /// Its calls, but for those that did not heed their cancel.
     calls: TaskTracker,
+    /// How often it has answered.
+    answers: AtomicU64,
     /// A process of ours, which can be ended.
     pub ours: bool,
 }
 
 impl Live {
     pub async fn exchange(&self, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
-        match &self.pipeline {
+        let answer = match &self.pipeline {
             Some(pipeline) => pipeline.exchange(&self.door, frame, ids).await,
             None => self.lines.exchange(&self.door, frame, ids).await,
+        };
+        if answer.is_ok() {
+            self.answers.fetch_add(1, Ordering::Relaxed);
+        }
+        answer
+    }
+
+    /// It gets no more calls: what it has not begun is better off elsewhere.
+    pub fn is_leaving(&self) -> bool {
+        self.condemned.is_cancelled() || self.shunned.is_cancelled()
+    }
+
+    /// Waits until it has answered nobody for this long, and for twice as long at most.
+    pub async fn quiet(&self, span: Duration) {
+        loop {
+            let before = self.answers.load(Ordering::Relaxed);
+            tokio::time::sleep(span).await;
+            if self.answers.load(Ordering::Relaxed) == before {
+                return;
+            }
         }
     }
 
@@ -223,6 +246,7 @@ impl Pool {
             shunned: CancellationToken::new(),
             gone: CancellationToken::new(),
             calls: TaskTracker::new(),
+            answers: AtomicU64::new(0),
             ours: matches!(self.settings.source, RunnerSource::Command { .. }),
         });
         let left_over = {

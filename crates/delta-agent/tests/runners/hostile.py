@@ -137,10 +137,10 @@ class Connection:
             self.send(frame(text.encode()))
 
     def do_busy(self, request, _):
-        """As a runner that has too much to do, so many times."""
+        """As a runner that has too much to do, so many times, or for as long as it lives."""
         with lock:
             times = refused[request["job_id"]] = refused.get(request["job_id"], 0) + 1
-        if times <= request["params"]["times"]:
+        if times <= request["params"]["times"] or request["params"].get("pid") == os.getpid():
             error = {"message": "Runner busy: too many in-flight requests"}
             return self.answer(request, status="error", error=error)
         self.answer(request, status="success", result=times)
@@ -185,7 +185,17 @@ class Connection:
         self.answer(request, status="success", result="done")
 
     def do_never(self, request, _):
+        if "mark" in request["params"]:
+            open(request["params"]["mark"], "w").close()
         time.sleep(600)
+
+    def do_nameless(self, request, event):
+        """Answers long after its cancel, and does not say to what."""
+        event.wait(600)
+        while not os.path.exists(request["params"]["go"]):
+            time.sleep(0.01)
+        self.answer(request, request_id="absent", status="success", result="late")
+        open(request["params"]["mark"], "w").close()
 
     def do_garbage(self, request, _):
         self.send(frame(b"{no json"))

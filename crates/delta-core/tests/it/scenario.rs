@@ -92,6 +92,7 @@ impl Scene {
                 created_by: "ann".into(),
                 idempotency: None,
                 queue: None,
+                unjudged: false,
                 unique: None,
                 keep: None,
                 trigger: None,

@@ -107,6 +107,7 @@ mod tests {
             created_by: "me".into(),
             idempotency: None,
             queue: None,
+            unjudged: false,
             unique: None,
             keep: None,
             trigger: None,

@@ -205,6 +205,7 @@ fn header(
         created_by: trigger.actor.as_str().into(),
         idempotency: None,
         queue: None,
+        unjudged: false,
         unique: None,
         keep: None,
         trigger: Some(trigger.to_text().into()),

@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use delta_core::Millis;
 use delta_store::read::Reader;
 
 use crate::agents::runners_of;
@@ -19,14 +18,9 @@ const PAGE: usize = 500;
 const MAX_AGENTS: usize = 20_000;
 
 #[derive(Debug, Default)]
-pub struct Known(Mutex<Option<(Instant, Arc<Runners>)>>);
+pub struct Known(Mutex<Option<(Instant, Arc<Names>)>>);
 
-#[derive(Debug, Default)]
-struct Runners {
-    names: BTreeSet<String>,
-    /// When the first agent came that has one.
-    since: Option<Millis>,
-}
+type Names = BTreeSet<String>;
 
 impl Known {
     /// Whether a function of this runner will be carried out by nobody, now or later. Where no
@@ -34,26 +28,22 @@ impl Known {
     pub async fn is_hopeless(&self, app: &App, runner: &str) -> Result<bool, ApiError> {
         let runner = runner.to_lowercase();
         // Nearly every call: nobody's capabilities are looked at.
-        if self
-            .fresh()
-            .is_some_and(|known| known.names.contains(&runner))
-        {
+        if self.fresh().is_some_and(|known| known.contains(&runner)) {
             return Ok(false);
         }
-        let mut seen = app.agents.seen();
-        seen.extend(app.presence.agents());
-        let offers = |tag: &str| seen.iter().any(|it| it.fits(tag));
-        if offers(&format!("runner:{runner}")) {
+        if is_offered(app, &format!("runner:{runner}")) {
             return Ok(false);
         }
-        let known = self.all(app, offers("work:function")).await?;
-        Ok(!known.names.is_empty() && !known.names.contains(&runner))
+        let known = self.all(app).await?;
+        Ok(!known.is_empty() && !known.contains(&runner))
     }
 
-    /// Since when an agent with a runner is known: calls that came before it were judged by nobody.
-    pub async fn since(&self, app: &App) -> Result<Option<Millis>, ApiError> {
-        let known = self.all(app, false).await?;
-        Ok(known.since)
+    /// Whether no agent with a runner is known: then nobody can judge a call.
+    pub async fn is_none(&self, app: &App) -> Result<bool, ApiError> {
+        if self.fresh().is_some_and(|known| !known.is_empty()) {
+            return Ok(false);
+        }
+        Ok(self.all(app).await?.is_empty())
     }
 
     /// As if nobody had asked before.
@@ -62,7 +52,7 @@ impl Known {
         *self.0.lock().unwrap_or_else(|e| e.into_inner()) = None;
     }
 
-    fn fresh(&self) -> Option<Arc<Runners>> {
+    fn fresh(&self) -> Option<Arc<Names>> {
         let remembered = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let (at, known) = remembered.as_ref()?;
         (at.elapsed() < FRESH).then(|| Arc::clone(known))
@@ -70,10 +60,10 @@ impl Known {
 
     /// What is remembered counts while it is fresh, unless it says that there are none where some
     /// have come meanwhile.
-    async fn all(&self, app: &App, some: bool) -> Result<Arc<Runners>, ApiError> {
+    async fn all(&self, app: &App) -> Result<Arc<Names>, ApiError> {
         if let Some(known) = self
             .fresh()
-            .filter(|known| !(some && known.names.is_empty()))
+            .filter(|known| !known.is_empty() || !is_offered(app, "work:function"))
         {
             return Ok(known);
         }
@@ -85,17 +75,19 @@ impl Known {
     }
 }
 
-fn read(reader: &dyn Reader) -> Result<Runners, delta_store::StoreError> {
-    let (mut known, mut after, mut seen) = (Runners::default(), String::new(), 0);
+/// Whether an agent that is here now has this.
+fn is_offered(app: &App, tag: &str) -> bool {
+    let mut seen = app.agents.seen();
+    seen.extend(app.presence.agents());
+    seen.iter().any(|it| it.fits(tag))
+}
+
+fn read(reader: &dyn Reader) -> Result<Names, delta_store::StoreError> {
+    let (mut known, mut after, mut seen) = (Names::default(), String::new(), 0);
     loop {
         let page = reader.agents(&after, PAGE)?;
         for agent in page.iter().filter(|agent| agent.revoked_at.is_none()) {
-            let runners = runners_of(&agent.about);
-            if !runners.is_empty() {
-                let since = known.since.unwrap_or(agent.created_at);
-                known.since = Some(since.min(agent.created_at));
-            }
-            known.names.extend(runners);
+            known.extend(runners_of(&agent.about));
         }
         seen += page.len();
         match page.last() {

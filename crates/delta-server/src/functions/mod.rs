@@ -123,6 +123,7 @@ fn header(call: &CreateFunction, delay: Span, asked: Asked) -> RunHeader {
         created_by: asked.by,
         idempotency: asked.idempotency,
         queue: Some(call.queue.as_str().into()),
+        unjudged: false,
         unique,
         keep: call.result_ttl_seconds.map(Span::from),
         trigger: None,

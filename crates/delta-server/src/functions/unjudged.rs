@@ -1,15 +1,15 @@
 //! Calls that nobody could judge when they were enqueued: no agent with a runner was known then,
-//! and the first to come might have been theirs. Once some have come, those of runners that none of
-//! them has are dead letters (RQ-45), as they would be if they were enqueued now.
+//! and the first to come might have been theirs. They say so in their header. Once some have come,
+//! those of runners that none of them has are dead letters (RQ-45), as they would be if they were
+//! enqueued now.
 //!
-//! Only those. A call that was enqueued later was judged as it came, and waits for its runner
-//! however the agents change.
+//! Only those. A call that was judged as it came waits for its runner however the agents change.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use delta_core::requirement::queue_of;
-use delta_core::{Millis, RunId, RunState, Span, Text};
+use delta_core::{RunId, RunState, Text};
 use delta_store::read::{RunFilter, RunKind};
 use tokio_util::sync::CancellationToken;
 
@@ -18,25 +18,43 @@ use crate::http::{ApiError, App};
 
 /// How often they are looked for.
 const EVERY: Duration = Duration::from_secs(10);
-/// How long after the first agent with runners the others have to come: a fleet does not start in
-/// one moment.
-const SETTLED: Span = Span::secs(60);
-/// Calls that are looked at in one read, and in one pass; the next goes on.
+/// How long a runner that calls wait for has to come once others are known: a fleet does not start
+/// in one moment.
+const SETTLED: Duration = Duration::from_secs(60);
+/// Calls that are looked at in one read, and in one pass; the next goes on where this one ended.
 const PAGE: usize = 500;
 const MAX_LOOKED_AT: usize = 10_000;
 
 pub struct Unjudged {
     app: App,
-    settled: Span,
+    settled: Duration,
+    most: usize,
+    /// What waiting calls require of a runner that nobody has.
+    hopeless: BTreeMap<Text, Stage>,
+}
+
+/// How far one of them is.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Its runner may still come.
+    Since(Instant),
+    /// Calls of this id and newer ones were looked at.
+    DownTo(RunId),
+    /// All were: as long as some runner is known, none comes unjudged.
+    Done,
 }
 
 impl Unjudged {
     pub fn new(app: App) -> Unjudged {
-        let settled = SETTLED;
-        Unjudged { app, settled }
+        Unjudged {
+            app,
+            settled: SETTLED,
+            most: MAX_LOOKED_AT,
+            hopeless: BTreeMap::new(),
+        }
     }
 
-    pub async fn run(self, stop: CancellationToken) {
+    pub async fn run(mut self, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
@@ -56,27 +74,30 @@ impl Unjudged {
     }
 
     /// Judges what waits; returns how many calls were given up.
-    pub async fn run_once(&self) -> Result<usize, ApiError> {
-        let hopeless = self.hopeless().await?;
-        let since = match hopeless.is_empty() {
-            true => None,
-            false => self.app.known_runners.since(&self.app).await?,
-        };
-        let Some(judged_since) = since.map(|it| it + self.settled) else {
-            return Ok(0);
-        };
-        if self.app.writer.now() < judged_since {
-            return Ok(0);
-        }
+    pub async fn run_once(&mut self) -> Result<usize, ApiError> {
+        let found = self.find_hopeless().await?;
+        self.hopeless.retain(|key, _| found.contains(key));
         let mut given_up = 0;
-        for key in &hopeless {
-            given_up += self.give_up_before(judged_since, key).await?;
+        for key in found {
+            let now = Instant::now();
+            let stage = *self
+                .hopeless
+                .entry(key.clone())
+                .or_insert(Stage::Since(now));
+            let below = match stage {
+                Stage::Since(since) if now.duration_since(since) < self.settled => continue,
+                Stage::Since(_) => None,
+                Stage::DownTo(run) => Some(run),
+                Stage::Done => continue,
+            };
+            let (count, stage) = self.give_up_below(below, &key).await?;
+            given_up += count;
+            self.hopeless.insert(key, stage);
         }
         Ok(given_up)
     }
 
-    /// What waiting calls require of a runner that nobody has.
-    async fn hopeless(&self) -> Result<BTreeSet<Text>, ApiError> {
+    async fn find_hopeless(&self) -> Result<BTreeSet<Text>, ApiError> {
         let waiting = self.app.read(|reader| reader.queue()).await?;
         let mut hopeless = BTreeSet::new();
         for depth in waiting {
@@ -96,42 +117,49 @@ impl Unjudged {
         Ok(hopeless)
     }
 
-    async fn give_up_before(&self, moment: Millis, key: &Text) -> Result<usize, ApiError> {
-        let (mut before, mut looked_at, mut given_up) = (first_of(moment), 0, 0);
+    /// Goes through the calls that wait, the newest first; how many were given up, and how far it
+    /// came.
+    async fn give_up_below(
+        &self,
+        mut below: Option<RunId>,
+        key: &Text,
+    ) -> Result<(usize, Stage), ApiError> {
+        let (mut looked_at, mut given_up) = (0, 0);
+        let page_size = PAGE.min(self.most);
         loop {
             let filter = RunFilter {
-                before: Some(before),
+                before: below,
                 state: Some(RunState::Queued),
                 kind: RunKind::Functions,
                 queue: queue_of(key).map(Into::into),
                 ..RunFilter::default()
             };
             let page = self.app.read(move |reader| {
-                let runs = reader.runs(&filter, PAGE)?;
-                let rows = runs.iter().map(|run| reader.job(run.id.job(1)));
-                rows.filter_map(Result::transpose)
-                    .collect::<Result<Vec<_>, _>>()
+                let runs = reader.runs(&filter, page_size)?;
+                let last = runs.last().filter(|_| runs.len() == page_size);
+                let last = last.map(|run| run.id);
+                let unjudged = runs.iter().filter(|run| run.header.unjudged);
+                let rows = unjudged.map(|run| reader.job(run.id.job(1)));
+                let rows = rows.filter_map(Result::transpose);
+                Ok((rows.collect::<Result<Vec<_>, _>>()?, last))
             });
-            let page = page.await?;
-            let meant = page.iter().filter(|rows| rows.job.policy.requires == *key);
+            let (unjudged, last) = page.await?;
+            let meant = unjudged
+                .iter()
+                .filter(|rows| rows.job.policy.requires == *key);
             let meant: Vec<RunId> = meant.map(|rows| rows.run.id).collect();
             given_up += meant.len();
             give_up(&self.app, meant.into_iter()).await?;
-            looked_at += page.len();
-            match page.last() {
-                Some(last) if page.len() == PAGE && looked_at < MAX_LOOKED_AT => {
-                    before = last.run.id;
-                }
-                _ => return Ok(given_up),
+            looked_at += page_size;
+            let Some(last) = last else {
+                return Ok((given_up, Stage::Done));
+            };
+            if looked_at >= self.most {
+                return Ok((given_up, Stage::DownTo(last)));
             }
+            below = Some(last);
         }
     }
-}
-
-/// The smallest id that a run of this moment can have: ids begin with their milliseconds.
-fn first_of(moment: Millis) -> RunId {
-    let millis = u128::try_from(moment.0).unwrap_or(0);
-    RunId(millis << 80)
 }
 
 #[cfg(test)]
@@ -212,11 +240,34 @@ mod tests {
             assert!(self.app().reader.new_agent(&row).unwrap());
         }
 
-        async fn judged(&self, settled: Span) -> usize {
-            let app = self.app();
-            app.known_runners.forget();
-            let duty = Unjudged { app, settled };
+        /// A duty that waits for nobody.
+        fn duty(&self) -> Unjudged {
+            Unjudged {
+                settled: Duration::ZERO,
+                ..Unjudged::new(self.app())
+            }
+        }
+
+        async fn judged(&self) -> usize {
+            self.pass(&mut self.duty()).await
+        }
+
+        async fn pass(&self, duty: &mut Unjudged) -> usize {
+            self.app().known_runners.forget();
             duty.run_once().await.unwrap()
+        }
+
+        /// The agent says what it has anew, as after a restart.
+        fn says(&self, id: &str, runtimes: &[&str]) {
+            let seen = delta_store::agents::AgentSeen {
+                id: id.into(),
+                slots: 1,
+                about: json!({ "runtimes": runtimes }).to_string().into(),
+                session: 2,
+                seen_at: self.app().writer.now(),
+            };
+            self.app().reader.agents_seen(&[seen]).unwrap();
+            self.app().known_runners.forget();
         }
     }
 
@@ -228,13 +279,15 @@ mod tests {
         for function in ["ruby#a", "ruby#b", "python#f", "plain"] {
             early.push(desk.enqueue(function).await);
         }
-        assert_eq!(desk.judged(Span::ZERO).await, 0, "the first may still come");
+        assert_eq!(desk.judged().await, 0, "the first may still come");
         desk.agent("a", "python");
-        assert_eq!(desk.judged(SETTLED).await, 0, "another may be on its way");
-        // In the same millisecond nobody can tell what came first.
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        let settled = Span(1);
-        assert_eq!(desk.judged(settled).await, 2);
+        let mut patient = Unjudged::new(desk.app());
+        assert_eq!(
+            desk.pass(&mut patient).await,
+            0,
+            "another may be on its way"
+        );
+        assert_eq!(desk.judged().await, 2);
         for id in &early[..2] {
             let call = desk.shown(id).await;
             let ended = (&call["state"], &call["dead_letter"], &call["cause"]);
@@ -245,7 +298,19 @@ mod tests {
         for id in &early[2..] {
             assert_eq!(desk.shown(id).await["state"], "QUEUED");
         }
-        assert_eq!(desk.judged(settled).await, 0, "an empty pass");
+        assert_eq!(desk.judged().await, 0, "an empty pass");
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_gets_its_runners_later_is_the_first_with_one() {
+        let desk = Desk::new().await;
+        desk.agent("a", "none");
+        desk.says("a", &[]);
+        let call = desk.enqueue("ruby#a").await;
+        assert_eq!(desk.judged().await, 0, "nobody has a runner");
+        desk.says("a", &["runner:python"]);
+        assert_eq!(desk.judged().await, 1);
+        assert_eq!(desk.shown(&call).await["dead_letter"], true);
     }
 
     #[tokio::test]
@@ -253,17 +318,36 @@ mod tests {
         let desk = Desk::new().await;
         desk.agent("a", "ruby");
         desk.app().known_runners.forget();
-        tokio::time::sleep(Duration::from_millis(2)).await;
         let call = desk.enqueue("ruby#a").await;
-        let seen = delta_store::agents::AgentSeen {
-            id: "a".into(),
-            slots: 1,
-            about: json!({ "runtimes": ["runner:python"] }).to_string().into(),
-            session: 2,
-            seen_at: desk.app().writer.now(),
-        };
-        desk.app().reader.agents_seen(&[seen]).unwrap();
-        assert_eq!(desk.judged(Span::ZERO).await, 0);
+        desk.says("a", &["runner:python"]);
+        assert_eq!(desk.judged().await, 0);
+        // The only one that was there first is forgotten, and another has come since.
+        desk.agent("b", "python");
+        let now = desk.app().writer.now();
+        assert!(desk.app().reader.revoke_agent("a", now).unwrap());
+        assert_eq!(desk.judged().await, 0);
         assert_eq!(desk.shown(&call).await["state"], "QUEUED");
+    }
+
+    #[tokio::test]
+    async fn a_pass_goes_on_where_the_one_before_ended() {
+        let desk = Desk::new().await;
+        let old = desk.enqueue("ruby#old").await;
+        desk.agent("a", "ruby");
+        desk.app().known_runners.forget();
+        for _ in 0..5 {
+            desk.enqueue("ruby#new").await;
+        }
+        desk.says("a", &["runner:python"]);
+        let mut duty = Unjudged {
+            most: 2,
+            ..desk.duty()
+        };
+        let mut passes = Vec::new();
+        for _ in 0..4 {
+            passes.push(desk.pass(&mut duty).await);
+        }
+        assert_eq!(passes, [0, 0, 1, 0]);
+        assert_eq!(desk.shown(&old).await["dead_letter"], true);
     }
 }

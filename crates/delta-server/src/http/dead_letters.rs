@@ -198,9 +198,11 @@ async fn again(app: &App, chosen: &[JobRows], who: &Principal) -> Result<Vec<Str
     let specs = specs
         .await?
         .ok_or_else(|| ApiError::not_found("function"))?;
+    let unjudged = app.known_runners.is_none(app).await?;
     let now = app.writer.now();
     let commands = chosen.iter().zip(specs).map(|(rows, spec)| {
-        let new = repeated(rows, app.fresh_run_id(now), who);
+        let mut new = repeated(rows, app.fresh_run_id(now), who);
+        new.header.unjudged = unjudged;
         (Command::CreateRun(Box::new(new)), vec![spec])
     });
     let (mut made, mut hopeless) = (Vec::with_capacity(chosen.len()), Vec::new());

@@ -95,6 +95,7 @@ async fn create(
     asked: &Asked,
 ) -> Result<Vec<FunctionView>, ApiError> {
     let settings = &app.writer.shared().settings;
+    let unjudged = app.known_runners.is_none(app).await?;
     let mut commands = Vec::with_capacity(calls.len());
     let mut spans = Vec::with_capacity(calls.len());
     for (n, call) in calls.iter().enumerate() {
@@ -110,6 +111,7 @@ async fn create(
         spans.push(span);
         let (mut new, spec) = functions::new_run(id, call, runner.as_deref(), asked, settings);
         new.header.keep = new.header.keep.map(|keep| keep.max(app.shortest_keep));
+        new.header.unjudged = unjudged;
         commands.push((Command::CreateRun(Box::new(new)), vec![spec]));
     }
     let answers = app

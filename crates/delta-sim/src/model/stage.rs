@@ -96,6 +96,7 @@ pub fn header(run_timeout: Span) -> RunHeader {
         created_by: "ann".into(),
         idempotency: None,
         queue: None,
+        unjudged: false,
         unique: None,
         keep: None,
         trigger: None,

@@ -48,6 +48,7 @@ pub fn wish(rng: &mut Rng, rerun_of: Option<RunId>) -> Wish {
         created_by: "ann".into(),
         idempotency: Some((rng.digest(), rng.digest())),
         queue: None,
+        unjudged: false,
         unique: None,
         keep: None,
         trigger: None,

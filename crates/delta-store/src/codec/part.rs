@@ -69,6 +69,8 @@ pub struct RunHeaderPart {
         skip_serializing_if = "Option::is_none"
     )]
     queue: Option<Text>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    unjudged: bool,
     #[serde(with = "unique", default, skip_serializing_if = "Option::is_none")]
     unique: Option<Unique>,
     #[serde(

@@ -64,7 +64,7 @@ async fn a_cancel_goes_on_its_own_connection_and_ends_one_call() {
 // have their time first, and another process takes what comes.
 #[tokio::test]
 async fn a_cancel_that_is_ignored_ends_the_process() {
-    for more in ["grace: 300ms", "grace: 300ms\n    pipeline: true"] {
+    for more in ["grace: 1s", "grace: 1s\n    pipeline: true"] {
         let pools = Pools::start(more);
         let process = pools.result("h#process", json!({})).await;
         let (neighbour, stop) = (Neighbour::new(), watch::Sender::new(None));
@@ -115,7 +115,7 @@ async fn a_process_on_a_port_of_its_own_is_ended_after_another_grace() {
 // However many processes are broken one after the other, one is on its way out and one is there.
 #[tokio::test]
 async fn one_process_leaves_at_a_time() {
-    let pools = Pools::start("grace: 300ms");
+    let pools = Pools::start("grace: 1s");
     let neighbours = [Neighbour::new(), Neighbour::new()];
     let (stop, before) = (watch::Sender::new(None), watch::Sender::new(0));
     let stuck = async |number: u64| {
@@ -150,6 +150,55 @@ async fn one_process_leaves_at_a_time() {
     let (spared, hurt, ..) = tokio::join!(spared, hurt, stuck(1), stuck(2), meanwhile);
     assert_eq!(result(&spared), "there");
     assert_eq!(hurt.ended.cause, Some(Cause::AgentError), "{hurt:?}");
+}
+
+// RQ-42: where one call holds up all others, none of them can be hoped for. They are the agent's
+// failures, and do not run into their own time.
+#[tokio::test]
+async fn a_process_that_answers_nobody_any_more_is_ended_with_what_is_in_it() {
+    let pools = Pools::start("grace: 300ms\n    in_flight: 8\n    env: {MODE: sequential}");
+    let place = tempfile::tempdir().expect("a folder");
+    let (mark, stop) = (place.path().join("begun"), watch::Sender::new(None));
+    let stuck = pools.call_until("h#never", json!({"mark": mark}), stop.subscribe());
+    let behind = async {
+        until("it has begun", || mark.exists()).await;
+        let calls = (0..3).map(|_| pools.call("h#echo", json!({})));
+        let ordering = async {
+            pools
+                .until("all have room", |pool| pool.processes[0].in_flight == 4)
+                .await;
+            stop.send_replace(order(StopReason::Canceled, PATIENCE));
+        };
+        tokio::join!(join_all(calls), ordering).0
+    };
+    let (end, behind) = tokio::join!(stuck, behind);
+    assert_eq!(end.ended.outcome, Outcome::Canceled, "{end:?}");
+    assert!(end.ended.confirmed, "{end:?}");
+    for end in behind {
+        assert_eq!(end.ended.cause, Some(Cause::AgentError), "{end:?}");
+    }
+    assert_eq!(starts(&pools), 2);
+}
+
+// What a process that leaves has not begun goes to the one in its place.
+#[tokio::test]
+async fn a_call_that_finds_a_leaving_runner_busy_goes_to_the_next() {
+    let pools = Pools::start("grace: 300ms");
+    let process = pools.result("h#process", json!({})).await;
+    let stop = watch::Sender::new(None);
+    let stuck = pools.call_until("h#never", json!({}), stop.subscribe());
+    let params = json!({"pid": process["pid"], "times": 0});
+    let busy = pools.call_job("job_2_1", "h#busy", params);
+    let ordering = async {
+        pools
+            .until("both have room", |pool| pool.processes[0].in_flight == 2)
+            .await;
+        stop.send_replace(order(StopReason::Canceled, PATIENCE));
+    };
+    let (end, busy, ()) = tokio::join!(stuck, busy, ordering);
+    assert_eq!(end.ended.outcome, Outcome::Canceled, "{end:?}");
+    assert_eq!(result(&busy), 1);
+    assert_eq!(starts(&pools), 2);
 }
 
 /// Runners of both SDKs, with a plain function that heeds nothing but a file: `h#deaf`.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::bench::{Neighbour, Pools, join_all, of_job, one_pool, order, result};
-use crate::bench::PATIENCE;
+use crate::bench::{PATIENCE, until};
 
 const FAILED: Outcome = Outcome::Failed { exit_code: Some(1) };
 const BROKEN: Outcome = Outcome::Failed { exit_code: None };
@@ -273,7 +273,7 @@ async fn with_pipelining_a_wrong_answer_fails_the_request_of_its_job_and_no_othe
 // Its process is ended for that, once its neighbours are over.
 #[tokio::test]
 async fn with_pipelining_an_answer_to_nobody_hurts_its_own_request_alone() {
-    let pools = Pools::start("pipeline: true\n    grace: 200ms");
+    let pools = Pools::start("pipeline: true\n    grace: 1s");
     for wrong in ["h#steal", "h#garbage", "h#never"] {
         let before = pools.result("h#process", json!({})).await;
         let (neighbour, stop) = (Neighbour::new(), watch::Sender::new(None));
@@ -302,6 +302,32 @@ async fn with_pipelining_an_answer_to_nobody_hurts_its_own_request_alone() {
             other["pid"]
         );
     }
+}
+
+// RQ-34: an answer to a call that is over, and that does not name it, is nobody's.
+#[tokio::test]
+async fn with_pipelining_a_late_answer_without_its_request_hurts_nobody() {
+    let pools = Pools::start("pipeline: true\n    grace: 1s");
+    let before = pools.result("h#process", json!({})).await;
+    let place = tempfile::tempdir().expect("a folder");
+    let (go, mark) = (place.path().join("go"), place.path().join("answered"));
+    let (neighbour, stop) = (Neighbour::new(), watch::Sender::new(None));
+    let late = of_job("job_2_1", "h#nameless", json!({"go": go, "mark": mark}));
+    let others = async {
+        pools.until_running(1).await;
+        let meanwhile = async {
+            pools.until_running(2).await;
+            stop.send_replace(order(StopReason::Canceled, PATIENCE));
+            pools.replaced(&before).await;
+            std::fs::write(&go, "").expect("a file");
+            until("it has answered", || mark.exists()).await;
+            neighbour.go();
+        };
+        tokio::join!(pools.calls(&late, stop.subscribe()), meanwhile).0
+    };
+    let (spared, end) = tokio::join!(neighbour.call(&pools), others);
+    assert_eq!(result(&spared), "there");
+    assert_eq!(end.ended.outcome, Outcome::Canceled, "{end:?}");
 }
 
 // A52: where the next frame begins is not known any more; the neighbours are not the user's

@@ -199,6 +199,7 @@ fn golden_run(id: RunId) -> Run {
             created_by: "ann".into(),
             idempotency: Some(([1; 32], [2; 32])),
             queue: None,
+            unjudged: false,
             unique: None,
             keep: None,
             trigger: None,

@@ -57,7 +57,7 @@ fn places() -> impl Strategy<Value = Option<Place>> {
 prop_compose! {
     fn headers()(
         texts in (text(), of(text()), of(text()), of(text()), text()),
-        flags in any::<(bool, bool, bool)>(),
+        flags in any::<(bool, bool, bool, bool)>(),
         concurrency in groups(),
         numbers in (any::<u32>(), any::<i32>(), of(any::<u128>())),
         spans in (span(), span(), span()),
@@ -82,6 +82,7 @@ prop_compose! {
             created_by: texts.4,
             idempotency,
             queue: function.0,
+            unjudged: flags.3,
             unique: function.1.map(|(key, until)| Unique { key, until }),
             keep: function.2,
             trigger: function.3,

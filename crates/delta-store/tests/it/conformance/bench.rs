@@ -100,6 +100,7 @@ pub fn header() -> RunHeader {
         created_by: "ann".into(),
         idempotency: None,
         queue: None,
+        unjudged: false,
         unique: None,
         keep: None,
         trigger: None,
