@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use delta_core::{Settings, Span};
 use delta_server::{
-    CacheLimits, Config, KeyError, KeySource, KeyText, Limits, OidcTimes, PoolSandboxes, Server,
-    StartError, StoreChoice, Tls,
+    CacheLimits, Config, KeyError, KeySource, KeyText, LOCAL_ADMIN, Limits, OidcTimes,
+    PoolSandboxes, Server, StartError, StoreChoice, Tls,
 };
 use delta_store::StoreError;
 use delta_trace::Tracer;
@@ -40,6 +40,8 @@ pub struct Wanted {
     pub tracer: Tracer,
     /// This server's address as people reach it.
     pub public_url: Option<String>,
+    /// What whoever comes through its admin socket is called in records.
+    pub local_name: &'static str,
     pub duties: Duties,
 }
 
@@ -116,6 +118,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         // This very file, also after it was replaced by a newer one.
         planner: Some(PathBuf::from("/proc/self/exe")),
         public_url: wanted.public_url,
+        local_name: wanted.local_name,
         limits,
     };
     delta_server::start(config)
@@ -149,6 +152,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         pool_sandboxes: PoolSandboxes::new(),
         tracer: Tracer::off(),
         public_url: None,
+        local_name: LOCAL_ADMIN,
         duties: Duties::Off,
     })
     .await

@@ -84,7 +84,7 @@ fn until_reset(headers: &HeaderMap, now: i64) -> Option<Duration> {
     let remaining: i64 = number(headers, "x-ratelimit-remaining")?;
     let reset: i64 = number(headers, "x-ratelimit-reset")?;
     // A second later: its clock and ours need not agree.
-    let wait = u64::try_from(reset - now).unwrap_or(0) + 1;
+    let wait = u64::try_from(reset.saturating_sub(now)).unwrap_or(0) + 1;
     (remaining == 0).then(|| Duration::from_secs(wait).min(LONGEST_PAUSE))
 }
 
@@ -131,6 +131,11 @@ mod tests {
         assert_eq!(after(of(429, &[])), None);
         let past = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "10")];
         assert_eq!(after(of(403, &past)), Some(1));
+        let least = [
+            ("x-ratelimit-remaining", "0"),
+            ("x-ratelimit-reset", "-9223372036854775808"),
+        ];
+        assert_eq!(after(of(403, &least)), Some(1));
         let far = [("retry-after", "999999999")];
         assert_eq!(after(of(429, &far)), Some(LONGEST_PAUSE.as_secs()));
     }

@@ -5,7 +5,7 @@
 //! a misspelt one is pointed at itself.
 
 use delta_wire::job_spec::check_around;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Map, Value as Json};
 
 use crate::diagnostic::{Collector, sentence};
 use crate::fields::{self, Fields};
@@ -44,20 +44,16 @@ pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Jso
     if asked.is_empty() {
         return asked;
     }
-    match check_around(&Json::Object(asked.clone())) {
+    match check_around(&Json::Object(asked)) {
         Ok(Json::Object(written)) => return written,
         Ok(_) => {}
         Err(problems) => {
-            let whole = problems
-                .iter()
-                .map(|it| (it.place().to_owned(), &it.message));
-            let whole = whole.map(|(place, words)| (place, words.clone()));
-            for (path, words) in whole.chain(of_items(&asked)) {
+            for (path, words) in problems.iter().map(|it| (it.place(), &it.message)) {
                 // That it is missing is said already, where it stands under a wrong name.
-                if words == MISSING && known.is_misspelt(&path) {
+                if words == MISSING && known.is_misspelt(path) {
                     continue;
                 }
-                if let Some(place) = place(map, &path) {
+                if let Some(place) = place(map, path) {
                     out.push(place, sentence(&format!("{path}: {words}")), None);
                 }
             }
@@ -68,25 +64,6 @@ pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Jso
 
 /// What the rules say of a key that is not there.
 const MISSING: &str = "is missing";
-
-/// What is wrong with each item of a list by itself: the whole is judged up to its first fault.
-fn of_items(asked: &Map<String, Json>) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for (key, value) in asked {
-        let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
-        for (at, item) in items.iter().enumerate() {
-            let Err(problems) = check_around(&json!({ key: [item] })) else {
-                continue;
-            };
-            let alone = format!("{key}[0]");
-            found.extend(problems.iter().map(|it| {
-                let path = it.place().replacen(&alone, &format!("{key}[{at}]"), 1);
-                (path, it.message.clone())
-            }));
-        }
-    }
-    found
-}
 
 /// A value as JSON: what is not quoted and looks like a number or a truth is one.
 fn as_json(node: &Node) -> Json {

@@ -1,6 +1,8 @@
 //! Which keys the maps around a job's work have, so that one that is not among them is pointed at
 //! itself, with the nearest name. What the values may be is not known here.
 
+use std::collections::HashSet;
+
 use delta_wire::nearest::nearest;
 
 use crate::diagnostic::Collector;
@@ -80,7 +82,7 @@ static SHAPES: [Shape; 7] = [
 #[derive(Default)]
 pub(crate) struct Known {
     /// Paths such as `caches[0].key` whose key stands under a wrong name.
-    misspelt: Vec<String>,
+    misspelt: HashSet<String>,
 }
 
 impl Known {
@@ -93,7 +95,7 @@ impl Known {
     }
 
     pub fn is_misspelt(&self, path: &str) -> bool {
-        self.misspelt.iter().any(|it| it == path)
+        self.misspelt.contains(path)
     }
 
     fn value(&mut self, shape: &Shape, path: &str, node: &Node, out: &mut Collector<'_>) -> Node {

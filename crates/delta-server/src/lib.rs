@@ -49,6 +49,7 @@ use tokio_util::sync::CancellationToken;
 pub use agents::{PoolSandboxes, RECHECK, Sandbox};
 pub use caches::CacheLimits;
 pub use delta_store::read::Role;
+pub use identity::LOCAL_ADMIN;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
 pub use secrets::{KeyError, KeySource, KeyText};
@@ -98,6 +99,9 @@ pub struct Config {
     pub planner: Option<PathBuf>,
     /// This server's address as people reach it, for links in statuses.
     pub public_url: Option<String>,
+    /// What whoever comes through the admin socket is called in records: a server that is there
+    /// for one run only has another name, by which its runs are known afterwards.
+    pub local_name: &'static str,
     pub limits: Limits,
 }
 
@@ -161,6 +165,7 @@ impl Config {
             tracer: Tracer::off(),
             planner: None,
             public_url: None,
+            local_name: LOCAL_ADMIN,
             limits: Limits::recommended(),
         }
     }
@@ -267,7 +272,7 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
     let read = app.read(move |reader| queues.queues.read(reader, &queues.writer));
     let read = read.await;
     read.map_err(|error| StartError::First(error.body.message))?;
-    let admin = listen::admin(&config.data)?;
+    let admin = listen::admin(&config.data, config.local_name)?;
     let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
     let router = http::router(app.clone());
     let serving = tokio::spawn(listen::serve(router, tcp, admin, stop.clone()));

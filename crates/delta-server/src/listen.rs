@@ -132,11 +132,13 @@ fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
 pub struct Admin {
     listener: UnixListener,
     pub path: PathBuf,
+    /// What whoever comes through it is called.
+    name: &'static str,
 }
 
 /// Binds the admin socket. The caller holds the folder's lock, so a socket that is there is left
 /// over from a server that is gone.
-pub fn admin(data: &Path) -> Result<Admin, StartError> {
+pub fn admin(data: &Path, name: &'static str) -> Result<Admin, StartError> {
     let path = data.join("admin.sock");
     let bad = |source: io::Error| StartError::Data {
         path: path.clone(),
@@ -148,7 +150,11 @@ pub fn admin(data: &Path) -> Result<Admin, StartError> {
     }
     let listener = UnixListener::bind(&path).map_err(bad)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(bad)?;
-    Ok(Admin { listener, path })
+    Ok(Admin {
+        listener,
+        path,
+        name,
+    })
 }
 
 /// Lifts the limit on open files of this process as far as it may; many systems begin low.
@@ -254,7 +260,8 @@ async fn accept_admin(admin: &Admin, serving: &Serving) {
             tracing::warn!("somebody else tried the admin socket");
             continue;
         }
-        if let Some(connection) = serving.connection(Some(Principal::local_admin())) {
+        let who = Principal::of_socket(admin.name);
+        if let Some(connection) = serving.connection(Some(who)) {
             tokio::spawn(connection.serve(stream));
         }
     }

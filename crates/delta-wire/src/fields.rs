@@ -84,6 +84,23 @@ impl<'a> Node<'a> {
             .collect()
     }
 
+    /// A list of which every item is read, and everything listed that is wrong with any of them.
+    pub fn each_all<T>(
+        self,
+        most: usize,
+        read: impl Fn(Node<'a>) -> Result<T, Problems>,
+    ) -> Result<Vec<T>, Problems> {
+        let (mut all, mut problems) = (Vec::new(), Problems::new());
+        for (index, item) in self.list(most)?.into_iter().enumerate() {
+            let one = read(item).map_err(|found| found.within(&format!("[{index}]")));
+            all.extend(problems.note_all(one));
+        }
+        match problems.is_empty() {
+            true => Ok(all),
+            false => Err(problems),
+        }
+    }
+
     pub fn string(self) -> Result<String, Invalid> {
         if !self.raw.get().starts_with('"') {
             return Err(self.wrong("a string"));
@@ -213,18 +230,43 @@ impl<'a> Fields<'a> {
         name: &'static str,
         read: impl FnOnce(Node<'a>) -> Result<T, Invalid>,
     ) -> Result<Option<T>, Invalid> {
-        self.asked.push(name);
-        let found = self.entries.iter().find(|(key, _)| key == name);
-        match found {
-            Some((_, raw)) if raw.get() != "null" => {
-                let node = Node {
-                    raw,
-                    unknown: self.unknown,
-                };
-                read(node).map(Some).map_err(|problem| problem.within(name))
-            }
-            _ => Ok(None),
+        match self.find(name) {
+            Some(node) => read(node).map(Some).map_err(|problem| problem.within(name)),
+            None => Ok(None),
         }
+    }
+
+    /// [`Fields::must`] with a reader that lists everything wrong with the value.
+    pub fn must_all<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(Node<'a>) -> Result<T, Problems>,
+    ) -> Result<T, Problems> {
+        let found = self.may_all(name, read)?;
+        found.ok_or_else(|| Invalid::missing(name).into())
+    }
+
+    /// [`Fields::may`] with a reader that lists everything wrong with the value.
+    pub fn may_all<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(Node<'a>) -> Result<T, Problems>,
+    ) -> Result<Option<T>, Problems> {
+        match self.find(name) {
+            Some(node) => read(node).map(Some).map_err(|found| found.within(name)),
+            None => Ok(None),
+        }
+    }
+
+    /// The field that is asked for, unless it is absent or null.
+    fn find(&mut self, name: &'static str) -> Option<Node<'a>> {
+        self.asked.push(name);
+        let (_, raw) = self.entries.iter().find(|(key, _)| key == name)?;
+        let node = Node {
+            raw,
+            unknown: self.unknown,
+        };
+        Some(node).filter(|node| !node.is_null())
     }
 
     /// Every field in the order it was written, for objects that are maps.

@@ -80,6 +80,25 @@ impl Problems {
         result.map_err(|problem| self.push(problem)).ok()
     }
 
+    /// The same for a value of which several things may be wrong.
+    pub fn note_all<T>(&mut self, result: Result<T, Problems>) -> Option<T> {
+        let noted = result.map_err(|found| found.list.into_iter().for_each(|it| self.push(it)));
+        noted.ok()
+    }
+
+    /// The same problems seen from one level up.
+    pub fn within(self, outer: &str) -> Self {
+        let mut seen = Problems::new();
+        seen.extend_within(outer, self);
+        seen
+    }
+
+    /// Where one is enough.
+    pub fn into_first(self) -> Invalid {
+        let first = self.list.into_iter().next();
+        first.unwrap_or_else(|| Invalid::here("cannot be read"))
+    }
+
     /// Takes over the problems of a value that lies at `outer`.
     pub fn extend_within(&mut self, outer: &str, inner: Problems) {
         for problem in inner.list {
@@ -93,6 +112,14 @@ impl Problems {
 
     pub fn iter(&self) -> impl Iterator<Item = &Invalid> {
         self.list.iter()
+    }
+}
+
+impl From<Invalid> for Problems {
+    fn from(problem: Invalid) -> Self {
+        Problems {
+            list: vec![problem],
+        }
     }
 }
 

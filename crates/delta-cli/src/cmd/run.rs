@@ -292,6 +292,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         pool_sandboxes: Default::default(),
         tracer: Default::default(),
         public_url: None,
+        local_name: left::NAME,
         duties: Duties::On,
     };
     embed::start(wanted)

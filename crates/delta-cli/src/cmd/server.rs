@@ -133,6 +133,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         pool_sandboxes: args.pool_sandboxes.into_iter().collect(),
         tracer,
         public_url: args.public_url,
+        local_name: delta_server::LOCAL_ADMIN,
         duties: Duties::On,
     };
     let scheme = if wanted.tls.is_some() {

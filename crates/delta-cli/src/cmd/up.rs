@@ -123,6 +123,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         pool_sandboxes: Default::default(),
         tracer: tracer.clone(),
         public_url: args.public_url,
+        local_name: delta_server::LOCAL_ADMIN,
         duties: Duties::On,
     };
     let server = embed::start(wanted)

@@ -236,23 +236,29 @@ fn what_a_killed_run_left_is_ended_and_not_executed() {
 // A server that is only stopped keeps its runs.
 #[test]
 fn runs_of_a_server_are_neither_executed_nor_ended() {
-    let place = Place::new();
-    pipeline(&place, "jobs:\n  unit:\n    steps: ['true']\n");
-    let server = place.server(&[]);
-    let body = serde_json::json!({
-        "repository": "https://x.example/app.git",
-        "jobs": [{"name": "deploy", "job_spec": {"steps": ["true"]}}],
-    });
-    let (status, made) = server.ask("POST", "/api/v1/runs", &body);
-    assert_eq!(status, 201, "{made}");
-    server.process.kill9().unwrap();
-    let ran = place.say("run --data data").expect(8);
-    assert!(ran.stderr.contains("1 run of a server"), "{}", ran.stderr);
-    let run = made["run_id"].as_str().unwrap();
-    let shown = place
-        .say(&format!("--json show {run} --data data"))
-        .expect(0);
-    assert_eq!(shown.json()["state"], "QUEUED", "{}", shown.stdout);
+    // Whether they are of a repository or not.
+    for repository in [Some("https://x.example/app.git"), None] {
+        let place = Place::new();
+        pipeline(&place, "jobs:\n  unit:\n    steps: ['true']\n");
+        let server = place.server(&[]);
+        let mut body = serde_json::json!({
+            "jobs": [{"name": "deploy", "job_spec": {"steps": ["true"]}}],
+        });
+        if let Some(repository) = repository {
+            body["repository"] = repository.into();
+        }
+        let (status, made) = server.ask("POST", "/api/v1/runs", &body);
+        assert_eq!(status, 201, "{made}");
+        server.process.kill9().unwrap();
+        let ran = place.say("run --data data").expect(8);
+        let run = made["run_id"].as_str().unwrap();
+        let said = format!("{run} of a server in");
+        assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+        let shown = place
+            .say(&format!("--json show {run} --data data"))
+            .expect(0);
+        assert_eq!(shown.json()["state"], "QUEUED", "{}", shown.stdout);
+    }
 }
 
 #[test]

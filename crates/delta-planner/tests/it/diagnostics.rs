@@ -152,6 +152,29 @@ fn what_stands_around_the_work_is_pointed_at_where_it_is_wrong() {
 }
 
 #[test]
+fn every_fault_of_one_value_is_said_at_once() {
+    let text = "\
+jobs:
+  a:
+    steps: [x]
+    image: i
+    caches: [{ key: '', paths: [] }]
+    container: { cpus: 0, pids: 0, services: [{ name: A, image: x }, { name: b, image: '-' }] }
+";
+    let said = said(text);
+    for wanted in [
+        "5:21: caches[0].key: is empty",
+        "5:32: caches[0].paths: is empty",
+        "6:24: container.cpus: must be from 0.01",
+        "6:33: container.pids: must be a whole number",
+        "container.services[0].name: is a host name",
+        "container.services[1].image: is no reference of an image",
+    ] {
+        assert!(said.contains(wanted), "{wanted}\n{said}");
+    }
+}
+
+#[test]
 fn a_key_twice_names_the_first_line() {
     let text = "jobs:\n  a: {steps: [x]}\n  a: {steps: [y]}\n";
     assert_eq!(

@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 
 /// Bytes that are kept of one run.
 const MAX_PLAN: usize = 256 * 1024;
-/// Bytes of each list, and of what is wrong: all of them fit, whatever has to be escaped.
-const MAX_PART: usize = 80 * 1024;
+/// Bytes of each of the three lists, and of what is wrong, whatever has to be escaped: all four
+/// fit, with their names and how many were cut.
+const MAX_PART: usize = MAX_PLAN / 4 - 1024;
 /// Characters of a reason where not all of them fit whole.
 const MAX_REASON: usize = 160;
 
@@ -99,7 +100,7 @@ mod tests {
         let said = json!({"jobs": items(10, "x"), "omitted": items(300, &"ä".repeat(600))});
         let kept = read(said);
         let there = kept["omitted"].as_array().unwrap().len();
-        assert!((200..300).contains(&there), "{there}");
+        assert!((150..300).contains(&there), "{there}");
         assert_eq!(kept["cut"], json!({"omitted": 300 - there}));
         assert_eq!(kept["jobs"].as_array().unwrap().len(), 10);
         let reason = kept["omitted"][0]["reason"].as_str().unwrap();
@@ -117,6 +118,17 @@ mod tests {
             kept[name].as_array().unwrap().len() as u64 + cut
         };
         assert_eq!((counted("jobs"), counted("omitted")), (9_000, 9_000));
+    }
+
+    #[test]
+    fn everything_at_once_fits() {
+        let list = || items(9_000, &"x".repeat(400));
+        let kept = read(json!({"error": "\u{1}".repeat(400_000), "jobs": list(),
+            "omitted": list(), "remarks": list()}));
+        for name in ["jobs", "omitted", "remarks"] {
+            assert!(kept["cut"][name].as_u64() > Some(0), "{name}");
+        }
+        assert!(kept["error"].is_string());
     }
 
     #[test]

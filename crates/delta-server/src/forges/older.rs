@@ -12,9 +12,19 @@ use super::{Registered, base};
 /// Runs of one ref that are looked at: more than anybody pushes while one waits.
 const OF_A_REF: usize = 200;
 
+/// Who ended a run that was the older one of its ref, and why. A concurrency group ends runs with
+/// the same cause, of other refs, too: this tells them apart.
+const BY_ITS_REF: &str = "server: a newer run of its ref took its place";
+
 /// Whether a newer run ends the older ones whatever the pipeline file says.
 pub fn ends_older(trigger: &Trigger, registered: &Registered) -> bool {
     trigger.number.is_some() && registered.supersede
+}
+
+/// Whether a run of the same ref took its place, and not one of its concurrency group.
+pub fn is_ended_by_its_ref(run: &Run) -> bool {
+    let cancel = run.cancel.as_ref();
+    cancel.is_some_and(|it| it.cause == Cause::Superseded && &*it.by == BY_ITS_REF)
 }
 
 impl Planning {
@@ -64,7 +74,7 @@ impl Planning {
         let command = Command::CancelRun {
             run,
             cause: Cause::Superseded,
-            by: "server".into(),
+            by: BY_ITS_REF.into(),
         };
         self.command(command).await
     }

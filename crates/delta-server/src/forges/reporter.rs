@@ -35,7 +35,7 @@ const LOOKED_AT: usize = 2_000;
 const ROUNDS: usize = 3;
 /// How long one request may take.
 pub const REQUEST: Duration = Duration::from_secs(10);
-/// How long telling about one run may take, with all its pages.
+/// How long telling about one run may take, with all its pages and rounds.
 const TELLING: Duration = Duration::from_secs(25);
 /// How long a row is taken for: longer than the telling, and the webhook after it.
 const TAKEN: Span = Span::secs(40);
@@ -334,15 +334,39 @@ impl Reporter {
         })
     }
 
-    /// Publishes how the commit stands, and looks whether it stands so still: somebody else may
-    /// tell of another run of it at the same moment, and whoever comes last must be right.
+    /// Publishes how the commit stands, in the time that the row is taken for.
     async fn publish(&self, row: &ReportRow, first: &Case, now: Millis) -> Result<Verdict, String> {
         if first.overtaken {
             return Ok(NOBODY);
         }
+        let telling = self.publish_until_right(row, first, now);
+        let Ok(verdict) = tokio::time::timeout(TELLING, telling).await else {
+            self.app.metrics().statuses_delayed.inc();
+            return Ok(Verdict::Again {
+                after: None,
+                why: "the forge took too long".into(),
+            });
+        };
+        verdict
+    }
+
+    /// Publishes how the commit stands, and looks whether it stands so still: somebody else may
+    /// tell of another run of it at the same moment, and whoever comes last must be right.
+    async fn publish_until_right(
+        &self,
+        row: &ReportRow,
+        first: &Case,
+        now: Millis,
+    ) -> Result<Verdict, String> {
         let mut newer: Option<Case> = None;
         for round in 0..ROUNDS {
             let case = newer.as_ref().unwrap_or(first);
+            // The round before may have used up what the forge allows.
+            if round > 0
+                && let Some(verdict) = self.rests(case, now)
+            {
+                return Ok(verdict);
+            }
             let others = case.seen.as_ref().is_some_and(Seen::is_anothers);
             let look_first = row.tries > 0 || round > 0 || others;
             let verdict = self.publish_once(case, look_first, now).await;
@@ -379,11 +403,7 @@ impl Reporter {
         let publish =
             self.client
                 .publish(&registered.site, &token.secret, status, look_first, seconds);
-        let verdict = tokio::time::timeout(TELLING, publish).await;
-        let verdict = verdict.unwrap_or_else(|_| Verdict::Again {
-            after: None,
-            why: "the forge took too long".into(),
-        });
+        let verdict = publish.await;
         if let Some(rest) = verdict.rest() {
             let rest = Span(i64::try_from(rest.as_millis()).unwrap_or(i64::MAX));
             self.places.rest(token.credential.clone(), now, now + rest);

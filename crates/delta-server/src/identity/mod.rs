@@ -29,7 +29,7 @@ use self::peer::{ClientTrust, Peer};
 use self::token::looks_like_a_token;
 use crate::writer::sha256;
 
-/// Name of whoever comes through the admin socket.
+/// Name of whoever comes through the admin socket of a server.
 pub const LOCAL_ADMIN: &str = "local-admin";
 
 /// How the ids of those begin who have no token of ours.
@@ -95,6 +95,14 @@ impl Principal {
             agent: None,
             expires_at: None,
             proof: Proof::Socket,
+        }
+    }
+
+    /// Whoever comes through the admin socket, under the name that records have of them.
+    pub fn of_socket(name: &str) -> Principal {
+        Principal {
+            id: name.into(),
+            ..Principal::local_admin()
         }
     }
 

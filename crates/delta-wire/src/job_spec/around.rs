@@ -7,7 +7,7 @@
 use serde::{Serialize, Serializer};
 
 use super::braces::{MAX_ALTERNATIVES, alternatives};
-use super::{MAX_ENV, MAX_PATH, MAX_PATTERNS, MAX_WORD, Strangers, as_map, environment};
+use super::{MAX_PATH, MAX_PATTERNS, MAX_WORD, Strangers, as_map, environment};
 use crate::fields::{Fields, Node};
 use crate::invalid::{Invalid, Problems};
 
@@ -167,96 +167,99 @@ pub struct SecretSpec {
     pub env: String,
 }
 
-pub(super) fn artifact(node: Node<'_>, strangers: Strangers) -> Result<ArtifactPattern, Invalid> {
+pub(super) fn artifact(node: Node<'_>, strangers: Strangers) -> Result<ArtifactPattern, Problems> {
     if node.raw().get().starts_with('"') {
         return Ok(ArtifactPattern {
             kind: "file".to_owned(),
             path_glob: pattern(node)?,
         });
     }
-    let mut f = node.object()?;
-    let kind = f.must("type", |it| it.text(MAX_WORD))?;
-    let path_glob = f.must("path_glob", pattern)?;
-    done(f, strangers)?;
-    Ok(ArtifactPattern { kind, path_glob })
-}
-
-pub(super) fn cache(node: Node<'_>, strangers: Strangers) -> Result<CacheSpec, Invalid> {
-    let mut f = node.object()?;
-    let kind = f.may("type", |it| it.text(MAX_WORD))?;
-    let key = f.must("key", |it| it.text(MAX_PATH))?;
-    let paths = f.must("paths", |it| {
-        it.each(MAX_PATTERNS, |path| path.text(MAX_PATH))
-    })?;
-    if paths.is_empty() {
-        return Err(Invalid::field(
-            "paths",
-            "is empty: there is nothing to save",
-        ));
-    }
-    let restore_keys = f.may("restore_keys", |it| {
-        it.each(MAX_RESTORE_KEYS, |key| key.text(MAX_PATH))
-    })?;
-    done(f, strangers)?;
-    Ok(CacheSpec {
-        kind: kind.unwrap_or_else(|| "files".to_owned()),
-        key,
-        paths,
-        restore_keys: restore_keys.unwrap_or_default(),
+    object(node, strangers, |f, p| {
+        let kind = p.note(f.must("type", |it| it.text(MAX_WORD)));
+        let path_glob = p.note(f.must("path_glob", pattern));
+        Some(ArtifactPattern {
+            kind: kind?,
+            path_glob: path_glob?,
+        })
     })
 }
 
-pub(super) fn checkout(node: Node<'_>, strangers: Strangers) -> Result<CheckoutSpec, Invalid> {
+pub(super) fn cache(node: Node<'_>, strangers: Strangers) -> Result<CacheSpec, Problems> {
+    object(node, strangers, |f, p| {
+        let kind = p.note(f.may("type", |it| it.text(MAX_WORD)));
+        let key = p.note(f.must("key", |it| it.text(MAX_PATH)));
+        let paths = p.note_all(f.must_all("paths", saved_paths));
+        let restore_keys = p.note_all(f.may_all("restore_keys", |it| texts(it, MAX_RESTORE_KEYS)));
+        Some(CacheSpec {
+            kind: kind?.unwrap_or_else(|| "files".to_owned()),
+            key: key?,
+            paths: paths?,
+            restore_keys: restore_keys?.unwrap_or_default(),
+        })
+    })
+}
+
+fn saved_paths(node: Node<'_>) -> Result<Vec<String>, Problems> {
+    let paths = texts(node, MAX_PATTERNS)?;
+    match paths.is_empty() {
+        true => Err(Invalid::here("is empty: there is nothing to save").into()),
+        false => Ok(paths),
+    }
+}
+
+fn texts(node: Node<'_>, most: usize) -> Result<Vec<String>, Problems> {
+    node.each_all(most, |it| it.text(MAX_PATH).map_err(Problems::from))
+}
+
+pub(super) fn checkout(node: Node<'_>, strangers: Strangers) -> Result<CheckoutSpec, Problems> {
     if !node.raw().get().starts_with('{') {
         return match node.boolean() {
             Ok(false) => Ok(CheckoutSpec::Off),
             Ok(true) => Ok(CheckoutSpec::On(CheckoutOptions::default())),
-            Err(_) => Err(Invalid::here("must be true, false or an object")),
+            Err(_) => Err(Invalid::here("must be true, false or an object").into()),
         };
     }
     let usual = CheckoutOptions::default();
-    let mut f = node.object()?;
-    let options = CheckoutOptions {
-        depth: f
-            .may("depth", |it| it.whole(0, MAX_DEPTH))?
-            .and_then(|depth| u32::try_from(depth).ok())
-            .unwrap_or(usual.depth),
-        submodules: f
-            .may("submodules", Node::boolean)?
-            .unwrap_or(usual.submodules),
-        lfs: f.may("lfs", Node::boolean)?.unwrap_or(usual.lfs),
-        credential: f.may("credential", secret_name)?,
-    };
-    done(f, strangers)?;
-    Ok(CheckoutSpec::On(options))
+    object(node, strangers, |f, p| {
+        let depth = p.note(f.may("depth", |it| it.whole(0, MAX_DEPTH)));
+        let submodules = p.note(f.may("submodules", Node::boolean));
+        let lfs = p.note(f.may("lfs", Node::boolean));
+        let credential = p.note(f.may("credential", secret_name));
+        let depth = depth?.and_then(|depth| u32::try_from(depth).ok());
+        Some(CheckoutSpec::On(CheckoutOptions {
+            depth: depth.unwrap_or(usual.depth),
+            submodules: submodules?.unwrap_or(usual.submodules),
+            lfs: lfs?.unwrap_or(usual.lfs),
+            credential: credential?,
+        }))
+    })
 }
 
-pub(super) fn container(node: Node<'_>, strangers: Strangers) -> Result<ContainerSpec, Invalid> {
-    let mut f = node.object()?;
-    let container = ContainerSpec {
-        entrypoint: f.may("entrypoint", arguments)?,
-        network: f.may("network", network)?,
-        memory_mb: f
-            .may("memory_mb", |it| it.whole(4, 64 * 1024 * 1024))?
-            .map(i64::unsigned_abs),
-        cpus: f.may("cpus", cpus)?,
-        pids: f
-            .may("pids", |it| it.whole(1, 4_194_304))?
-            .and_then(|pids| u32::try_from(pids).ok()),
-        user: f.may("user", user)?,
-        mounts: f
-            .may("mounts", |it| {
-                it.each(MAX_PATTERNS, |it| mount(it, strangers))
-            })?
-            .unwrap_or_default(),
-        services: f
-            .may("services", |it| {
-                it.each(MAX_SERVICES, |it| service(it, strangers))
-            })?
-            .unwrap_or_default(),
-    };
-    done(f, strangers)?;
-    Ok(container)
+pub(super) fn container(node: Node<'_>, strangers: Strangers) -> Result<ContainerSpec, Problems> {
+    object(node, strangers, |f, p| {
+        let entrypoint = p.note_all(f.may_all("entrypoint", arguments));
+        let network = p.note(f.may("network", network));
+        let memory_mb = p.note(f.may("memory_mb", |it| it.whole(4, 64 * 1024 * 1024)));
+        let cpus = p.note(f.may("cpus", cpus));
+        let pids = p.note(f.may("pids", |it| it.whole(1, 4_194_304)));
+        let user = p.note(f.may("user", user));
+        let mounts = p.note_all(f.may_all("mounts", |it| {
+            it.each_all(MAX_PATTERNS, |it| mount(it, strangers))
+        }));
+        let services = p.note_all(f.may_all("services", |it| {
+            it.each_all(MAX_SERVICES, |it| service(it, strangers))
+        }));
+        Some(ContainerSpec {
+            entrypoint: entrypoint?,
+            network: network?,
+            memory_mb: memory_mb?.map(i64::unsigned_abs),
+            cpus: cpus?,
+            pids: pids?.and_then(|pids| u32::try_from(pids).ok()),
+            user: user?,
+            mounts: mounts?.unwrap_or_default(),
+            services: services?.unwrap_or_default(),
+        })
+    })
 }
 
 pub(super) fn network(node: Node<'_>) -> Result<String, Invalid> {
@@ -284,47 +287,54 @@ fn user(node: Node<'_>) -> Result<String, Invalid> {
     }
 }
 
-pub(super) fn mount(node: Node<'_>, strangers: Strangers) -> Result<MountSpec, Invalid> {
-    let mut f = node.object()?;
-    let source = f.must("source", inside)?;
-    let target = f.must("target", |it| it.text(MAX_PATH))?;
-    let plain = target.starts_with('/') && !target.split('/').any(|part| part == "..");
-    if !plain || target.contains([',', ':', '\0', '"']) {
-        return Err(Invalid::field(
-            "target",
-            "must be an absolute path without `..`, `,` or `:`",
-        ));
-    }
-    let read_only = f.may("read_only", Node::boolean)?.unwrap_or(false);
-    done(f, strangers)?;
-    Ok(MountSpec {
-        source,
-        target,
-        read_only,
+pub(super) fn mount(node: Node<'_>, strangers: Strangers) -> Result<MountSpec, Problems> {
+    object(node, strangers, |f, p| {
+        let source = p.note(f.must("source", inside));
+        let target = p.note(f.must("target", target));
+        let read_only = p.note(f.may("read_only", Node::boolean));
+        Some(MountSpec {
+            source: source?,
+            target: target?,
+            read_only: read_only?.unwrap_or(false),
+        })
     })
 }
 
-fn service(node: Node<'_>, strangers: Strangers) -> Result<ServiceSpec, Invalid> {
-    let mut f = node.object()?;
-    let name = f.must("name", |it| it.text(63))?;
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if !name.chars().all(fits) || name.starts_with('-') {
-        return Err(Invalid::field(
-            "name",
-            "is a host name: small letters, digits and `-`",
-        ));
+fn target(node: Node<'_>) -> Result<String, Invalid> {
+    let target = node.text(MAX_PATH)?;
+    let plain = target.starts_with('/') && !target.split('/').any(|part| part == "..");
+    match plain && !target.contains([',', ':', '\0', '"']) {
+        true => Ok(target),
+        false => Err(Invalid::here(
+            "must be an absolute path without `..`, `,` or `:`",
+        )),
     }
-    let image = f.must("image", image)?;
-    let env = f.may("env", environment)?.unwrap_or_default();
-    debug_assert!(env.len() <= MAX_ENV);
-    let command = f.may("command", arguments)?;
-    done(f, strangers)?;
-    Ok(ServiceSpec {
-        name,
-        image,
-        env,
-        command,
+}
+
+fn service(node: Node<'_>, strangers: Strangers) -> Result<ServiceSpec, Problems> {
+    object(node, strangers, |f, p| {
+        let name = p.note(f.must("name", host_name));
+        let image = p.note(f.must("image", image));
+        let env = p.note_all(f.may_all("env", environment));
+        let command = p.note_all(f.may_all("command", arguments));
+        Some(ServiceSpec {
+            name: name?,
+            image: image?,
+            env: env?.unwrap_or_default(),
+            command: command?,
+        })
     })
+}
+
+fn host_name(node: Node<'_>) -> Result<String, Invalid> {
+    let name = node.text(63)?;
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match name.chars().all(fits) && !name.starts_with('-') {
+        true => Ok(name),
+        false => Err(Invalid::here(
+            "is a host name: small letters, digits and `-`",
+        )),
+    }
 }
 
 /// A reference that no program takes for an option.
@@ -339,39 +349,45 @@ pub(super) fn image(node: Node<'_>) -> Result<String, Invalid> {
     }
 }
 
-pub(super) fn arguments(node: Node<'_>) -> Result<Vec<String>, Invalid> {
-    node.each(MAX_ARGUMENTS, |it| {
+pub(super) fn arguments(node: Node<'_>) -> Result<Vec<String>, Problems> {
+    node.each_all(MAX_ARGUMENTS, |it| {
         let word = it.string()?;
         match word.len() > MAX_PATH || word.contains('\0') {
-            true => Err(Invalid::here(format!(
-                "has more than {MAX_PATH} bytes, or a NUL"
-            ))),
+            true => {
+                let words = format!("has more than {MAX_PATH} bytes, or a NUL");
+                Err(Invalid::here(words).into())
+            }
             false => Ok(word),
         }
     })
 }
 
 /// One report, or a list of them.
-pub(super) fn results(node: Node<'_>, strangers: Strangers) -> Result<Vec<ResultsSpec>, Invalid> {
+pub(super) fn results(node: Node<'_>, strangers: Strangers) -> Result<Vec<ResultsSpec>, Problems> {
     match node.raw().get().starts_with('[') {
-        true => node.each(MAX_PATTERNS, |it| one_result(it, strangers)),
+        true => node.each_all(MAX_PATTERNS, |it| one_result(it, strangers)),
         false => Ok(vec![one_result(node, strangers)?]),
     }
 }
 
-fn one_result(node: Node<'_>, strangers: Strangers) -> Result<ResultsSpec, Invalid> {
-    let mut f = node.object()?;
-    let format = f.must("format", |it| {
-        let name = it.text(MAX_WORD)?;
-        let known = "must be junit, jest, playwright, tap or json";
-        ResultsFormat::from_text(&name).ok_or_else(|| Invalid::here(known))
-    })?;
-    let path = f.must("path", pattern)?;
-    done(f, strangers)?;
-    Ok(ResultsSpec { format, path })
+fn one_result(node: Node<'_>, strangers: Strangers) -> Result<ResultsSpec, Problems> {
+    object(node, strangers, |f, p| {
+        let format = p.note(f.must("format", format));
+        let path = p.note(f.must("path", pattern));
+        Some(ResultsSpec {
+            format: format?,
+            path: path?,
+        })
+    })
 }
 
-pub(super) fn input(node: Node<'_>, strangers: Strangers) -> Result<InputSpec, Invalid> {
+fn format(node: Node<'_>) -> Result<ResultsFormat, Invalid> {
+    let name = node.text(MAX_WORD)?;
+    let known = "must be junit, jest, playwright, tap or json";
+    ResultsFormat::from_text(&name).ok_or_else(|| Invalid::here(known))
+}
+
+pub(super) fn input(node: Node<'_>, strangers: Strangers) -> Result<InputSpec, Problems> {
     if node.raw().get().starts_with('"') {
         return Ok(InputSpec {
             job: node.text(MAX_WORD)?,
@@ -379,17 +395,19 @@ pub(super) fn input(node: Node<'_>, strangers: Strangers) -> Result<InputSpec, I
             into: None,
         });
     }
-    let mut f = node.object()?;
-    let input = InputSpec {
-        job: f.must("job", |it| it.text(MAX_WORD))?,
-        path_glob: f.may("path_glob", pattern)?,
-        into: f.may("into", inside)?,
-    };
-    done(f, strangers)?;
-    Ok(input)
+    object(node, strangers, |f, p| {
+        let job = p.note(f.must("job", |it| it.text(MAX_WORD)));
+        let path_glob = p.note(f.may("path_glob", pattern));
+        let into = p.note(f.may("into", inside));
+        Some(InputSpec {
+            job: job?,
+            path_glob: path_glob?,
+            into: into?,
+        })
+    })
 }
 
-pub(super) fn secret(node: Node<'_>, strangers: Strangers) -> Result<SecretSpec, Invalid> {
+pub(super) fn secret(node: Node<'_>, strangers: Strangers) -> Result<SecretSpec, Problems> {
     if node.raw().get().starts_with('"') {
         let name = secret_name(node)?;
         return Ok(SecretSpec {
@@ -397,11 +415,15 @@ pub(super) fn secret(node: Node<'_>, strangers: Strangers) -> Result<SecretSpec,
             name,
         });
     }
-    let mut f = node.object()?;
-    let name = f.must("name", secret_name)?;
-    let env = f.may("env", variable)?.unwrap_or_else(|| name.clone());
-    done(f, strangers)?;
-    Ok(SecretSpec { name, env })
+    object(node, strangers, |f, p| {
+        let name = p.note(f.must("name", secret_name));
+        let env = p.note(f.may("env", variable));
+        let name = name?;
+        Some(SecretSpec {
+            env: env?.unwrap_or_else(|| name.clone()),
+            name,
+        })
+    })
 }
 
 /// The name of a secret is one of a variable, too.
@@ -491,15 +513,33 @@ pub(super) fn pattern(node: Node<'_>) -> Result<String, Invalid> {
     Ok(text)
 }
 
+/// An object, with everything listed that is wrong with it. Every field is asked for before the
+/// first is found missing: what was not asked for counts as unknown.
+fn object<T>(
+    node: Node<'_>,
+    strangers: Strangers,
+    read: impl FnOnce(&mut Fields<'_>, &mut Problems) -> Option<T>,
+) -> Result<T, Problems> {
+    let (mut fields, mut problems) = (node.object()?, Problems::new());
+    let value = read(&mut fields, &mut problems);
+    close(fields, strangers, &mut problems);
+    value.filter(|_| problems.is_empty()).ok_or(problems)
+}
+
 /// What nobody asked for: refused where a person wrote it, left alone where an agent reads it.
-pub(super) fn done(f: Fields<'_>, strangers: Strangers) -> Result<(), Invalid> {
-    let mut problems = Problems::new();
+fn close(f: Fields<'_>, strangers: Strangers, problems: &mut Problems) {
     match strangers {
         Strangers::Ignored => f.close(),
-        Strangers::Refused => f.refuse_unknown(&mut problems),
+        Strangers::Refused => f.refuse_unknown(problems),
     }
-    match problems.iter().next() {
-        Some(first) => Err(first.clone()),
-        None => Ok(()),
+}
+
+/// The same, up to the first problem.
+pub(super) fn done(f: Fields<'_>, strangers: Strangers) -> Result<(), Invalid> {
+    let mut problems = Problems::new();
+    close(f, strangers, &mut problems);
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(problems.into_first()),
     }
 }

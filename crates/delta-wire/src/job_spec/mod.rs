@@ -200,10 +200,7 @@ impl JobSpec {
     /// Reads a spec as an agent does: unknown fields are left alone.
     pub fn parse(text: &[u8]) -> Result<JobSpec, Invalid> {
         let (outcome, _) = read_text(text, |node| Ok(JobSpec::read(node, Strangers::Ignored)))?;
-        outcome.map_err(|problems| match problems.iter().next() {
-            Some(first) => first.clone(),
-            None => Invalid::here("is not a job spec"),
-        })
+        outcome.map_err(Problems::into_first)
     }
 
     /// Reads a spec and lists everything wrong with it.
@@ -263,24 +260,24 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
     let name = p.note(f.may("name", |it| it.text(MAX_WORD)));
     let workdir = p.note(f.may("workdir", around::inside));
     let image = p.note(f.may("image", around::image));
-    let container = p.note(f.may("container", |it| around::container(it, strangers)));
-    let checkout = p.note(f.may("checkout", |it| around::checkout(it, strangers)));
+    let container = p.note_all(f.may_all("container", |it| around::container(it, strangers)));
+    let checkout = p.note_all(f.may_all("checkout", |it| around::checkout(it, strangers)));
     let steps = p.note(f.may("steps", |it| {
         it.each(MAX_STEPS, |it| StepSpec::read(it, strangers))
     }));
-    let env = p.note(f.may("env", environment));
-    let artifacts = p.note(f.may("artifacts", |it| {
-        it.each(MAX_PATTERNS, |it| around::artifact(it, strangers))
+    let env = p.note_all(f.may_all("env", environment));
+    let artifacts = p.note_all(f.may_all("artifacts", |it| {
+        it.each_all(MAX_PATTERNS, |it| around::artifact(it, strangers))
     }));
-    let caches = p.note(f.may("caches", |it| {
-        it.each(MAX_PATTERNS, |it| around::cache(it, strangers))
+    let caches = p.note_all(f.may_all("caches", |it| {
+        it.each_all(MAX_PATTERNS, |it| around::cache(it, strangers))
     }));
-    let inputs = p.note(f.may("inputs", |it| {
-        it.each(MAX_INPUTS, |it| around::input(it, strangers))
+    let inputs = p.note_all(f.may_all("inputs", |it| {
+        it.each_all(MAX_INPUTS, |it| around::input(it, strangers))
     }));
-    let results = p.note(f.may("results", |it| around::results(it, strangers)));
-    let secrets = p.note(f.may("secrets", |it| {
-        it.each(MAX_SECRETS, |it| around::secret(it, strangers))
+    let results = p.note_all(f.may_all("results", |it| around::results(it, strangers)));
+    let secrets = p.note_all(f.may_all("secrets", |it| {
+        it.each_all(MAX_SECRETS, |it| around::secret(it, strangers))
     }));
     let work_on = p.note(f.may("environment", around::environment_name));
     let no_output = p.note(f.may("no_output_timeout_seconds", timeout));
@@ -354,18 +351,20 @@ pub fn check_around(value: &serde_json::Value) -> Result<serde_json::Value, Prob
     Ok(written)
 }
 
-pub(crate) fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
+pub(crate) fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Problems> {
     let fields = node.object()?;
     if fields.len() > MAX_ENV {
-        return Err(Invalid::here(format!(
-            "has {} entries, at most {MAX_ENV}",
-            fields.len()
-        )));
+        let words = format!("has {} entries, at most {MAX_ENV}", fields.len());
+        return Err(Invalid::here(words).into());
     }
-    fields
-        .entries()
-        .map(|(name, value)| variable(name, value))
-        .collect()
+    let (mut all, mut problems) = (Vec::new(), Problems::new());
+    for (name, value) in fields.entries() {
+        all.extend(problems.note(variable(name, value)));
+    }
+    match problems.is_empty() {
+        true => Ok(all),
+        false => Err(problems),
+    }
 }
 
 fn variable(name: &str, value: Node<'_>) -> Result<(String, String), Invalid> {
@@ -437,6 +436,53 @@ mod tests {
         let artifacts = format!(r#"{{"steps":["a"],"artifacts":["x","{many}"]}}"#);
         let words = refused(&artifacts);
         assert!(words.starts_with("artifacts[1]: its braces"), "{words}");
+    }
+
+    #[test]
+    fn everything_wrong_around_the_work_is_listed_at_once() {
+        let around = serde_json::json!({
+            "image": "x",
+            "caches": [{"key": "", "paths": []}, {"key": "k", "paths": ["", ""]}],
+            "results": [{"format": "junt", "path": ""}],
+            "artifacts": [{"type": ""}],
+            "container": {
+                "entrypoint": [1, 2],
+                "cpus": 0,
+                "pids": 0,
+                "mounts": [{"target": "up"}],
+                "services": [
+                    {"name": "A", "image": "-"},
+                    {"image": "x", "env": {"A": 1, "B": 2}, "zzzzzz": 1},
+                ],
+            },
+        });
+        let found = check_around(&around).unwrap_err();
+        let places: Vec<&str> = found.iter().map(Invalid::place).collect();
+        assert_eq!(
+            places,
+            [
+                "container.entrypoint[0]",
+                "container.entrypoint[1]",
+                "container.cpus",
+                "container.pids",
+                "container.mounts[0].source",
+                "container.mounts[0].target",
+                "container.services[0].name",
+                "container.services[0].image",
+                "container.services[1].name",
+                "container.services[1].env.A",
+                "container.services[1].env.B",
+                "container.services[1].zzzzzz",
+                "artifacts[0].type",
+                "artifacts[0].path_glob",
+                "caches[0].key",
+                "caches[0].paths",
+                "caches[1].paths[0]",
+                "caches[1].paths[1]",
+                "results[0].format",
+                "results[0].path",
+            ]
+        );
     }
 
     // T6: it would have to be in a command line.

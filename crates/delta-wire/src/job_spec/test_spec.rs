@@ -9,7 +9,7 @@ use super::around::{ResultsFormat, arguments, done, image, inside, mount, networ
 use super::{MAX_PATH, MAX_PATTERNS, MAX_TESTS, MAX_WORD, MountSpec, Strangers};
 use crate::agent::proto;
 use crate::fields::Node;
-use crate::invalid::Invalid;
+use crate::invalid::{Invalid, Problems};
 
 /// Arguments of one test: a list of files may be long.
 const MAX_ARGUMENTS: usize = 1000;
@@ -137,10 +137,14 @@ fn execution(node: Node<'_>, strangers: Strangers) -> Result<ExecutionSpec, Inva
         args: f.may("args", words)?.unwrap_or_default(),
         working_dir: f.may("working_dir", inside)?,
         image: f.may("image", image)?,
-        entrypoint: f.may("entrypoint", arguments)?,
+        entrypoint: f.may("entrypoint", |it| {
+            arguments(it).map_err(Problems::into_first)
+        })?,
         mounts: f
             .may("mounts", |it| {
-                it.each(MAX_PATTERNS, |it| mount(it, strangers))
+                it.each(MAX_PATTERNS, |it| {
+                    mount(it, strangers).map_err(Problems::into_first)
+                })
             })?
             .unwrap_or_default(),
         network_mode: f.may("network_mode", network)?,

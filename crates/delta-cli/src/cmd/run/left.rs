@@ -2,18 +2,21 @@
 //! here takes whatever waits in its store: it would go on with jobs that nobody asked for now, on a
 //! tree that is another one by now. So they end before it starts.
 //!
-//! Runs of a repository are a server's, which is only stopped: they are left alone, and nothing
-//! runs beside them.
+//! Runs that it did not make itself are a server's, which is only stopped: they are left alone, and
+//! nothing runs beside them.
 
 use std::path::Path;
 
-use delta_wire::api::{RunList, RunSummary};
+use delta_wire::api::{EventList, RunList, RunSummary};
 
 use crate::client::{Client, connect};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Terminal;
-use crate::words;
+
+/// What this program is called in the records of the runs that it makes. A server's own people have
+/// other names, so that its runs can be told from these.
+pub const NAME: &str = "local-run";
 
 /// States in which a job of a run may still be handed out. Of one that is to stop, none is.
 const LIVE: [&str; 4] = ["CREATED", "PLANNING", "QUEUED", "RUNNING"];
@@ -24,19 +27,28 @@ const REASON: &str = "left unfinished by a run that was killed";
 pub async fn end(data: &Path, terminal: &Terminal) -> Result<(), Failure> {
     let client = connect::beside(data).await?.ok_or_else(super::no_answer)?;
     let runs = live(&client).await?;
-    let servers = runs.iter().filter(|run| run.repository.is_some()).count();
-    if servers > 0 {
-        let count = words::count(servers as u64, "run");
-        let what = format!("{count} of a server in {} did not end", data.display());
+    for run in &runs {
+        if is_ours(&client, run).await? {
+            continue;
+        }
+        let (id, place) = (&run.run_id, data.display());
+        let what = format!("{id} of a server in {place} did not end");
         return Err(Failure::new(Exit::Refused, what)
-            .because("they would be executed here, on this tree")
-            .next("name another folder with --data, or let `delta-ci server` end them"));
+            .because("it would be executed here, on this tree")
+            .next("name another folder with --data, or let `delta-ci server` end it"));
     }
     for run in runs {
         super::cancel(&client, &run.run_id, REASON).await?;
         terminal.say(&format!("{} was {REASON}; it is canceled", run.run_id));
     }
     Ok(())
+}
+
+/// Whether a run like this one made it: the first of its events names who did.
+async fn is_ours(client: &Client, run: &RunSummary) -> Result<bool, Failure> {
+    let path = format!("/api/v1/runs/{}/events", run.run_id);
+    let page: EventList = client.get(&path).await?;
+    Ok(page.events.first().is_some_and(|made| made.actor == NAME))
 }
 
 async fn live(client: &Client) -> Result<Vec<RunSummary>, Failure> {

@@ -24,12 +24,39 @@ impl Desk {
         self.command(Command::FailPlan { run, cause }).await;
     }
 
+    /// It is planned with one job, in a group of runs in which the newer one ends the older.
+    async fn enters_the_group(&self, run: RunId) {
+        let job = json!({"name": "unit", "max_attempts": 1, "job_spec": {"steps": ["true"]}});
+        let group = json!({"group": "one", "cancel_older": true});
+        let request = json!({"jobs": [job], "concurrency": group});
+        let plan = json!({"jobs": {"plan": {"jobs": []}, "request": request}});
+        let planning = self.planning(&self.planner(&format!("echo '{plan}'")));
+        planning.run_once(&CancellationToken::new()).await.unwrap();
+        self.until(run, |run| run.place.is_some()).await;
+    }
+
+    /// What a sweep does about a run that waits for its turn.
+    async fn turn(&self, run: RunId) {
+        let member = run.job(0);
+        self.command(Command::TakeTurn { member }).await;
+    }
+
     /// Tells what is due until nothing is, as if time had passed.
     async fn tell_all(&self, reporter: &Arc<Reporter>) {
         for second in 1..=4 {
             let now = self.server.app.writer.now() + Span::secs(second * 60);
             reporter.run_once(now).await.unwrap();
         }
+    }
+
+    async fn until_the_forge_is_asked(&self) {
+        for _ in 0..2_000 {
+            match self.forge.seen().is_empty() {
+                true => tokio::time::sleep(Duration::from_millis(5)).await,
+                false => return,
+            }
+        }
+        panic!("nobody asks it");
     }
 
     fn last(&self, context: &str) -> (String, String) {
@@ -109,21 +136,74 @@ async fn a_request_that_goes_on_or_failed_is_not_made_good_by_another_with_the_s
 async fn a_request_that_moved_on_has_no_word_about_the_head_it_left() {
     let desk = Desk::new(false).await;
     let reporter = desk.reporter();
-    let seven = desk.request("d1", 7, HEAD, "team/app").await;
-    desk.command(Command::CancelRun {
-        run: seven,
-        cause: Cause::Superseded,
-        by: "server".into(),
-    })
-    .await;
-    desk.comes_to_nothing(seven).await;
-    assert_eq!(desk.run(seven).cause, Some(Cause::Superseded));
+    let left = "a".repeat(40);
+    let seven = desk.request("d1", 7, &left, "team/app").await;
+    let newer = desk.request("d2", 7, HEAD, "team/app").await;
+    let nothing = r#"echo '{"nothing":{"plan":{"jobs":[],"omitted":[]}}}'"#;
+    let planning = desk.planning(&desk.planner(nothing));
+    planning.run_once(&CancellationToken::new()).await.unwrap();
+    desk.until(newer, |run| run.state.has_ended()).await;
+    let over = desk.until(seven, |run| run.state.has_ended()).await;
+    assert_eq!(over.cause, Some(Cause::Superseded));
     desk.tell_all(&reporter).await;
-    assert_eq!(desk.last(REQUEST).0, "error", "nobody else says anything");
-    let eight = desk.request("d2", 8, HEAD, "team/app").await;
+    let last = || desk.forge.states(&left, REQUEST).pop();
+    assert_eq!(last().as_deref(), Some("error"), "nobody else says a word");
+    let eight = desk.request("d3", 8, &left, "team/app").await;
     desk.comes_to_nothing(eight).await;
     desk.tell_all(&reporter).await;
+    assert_eq!(last().as_deref(), Some("success"));
+    desk.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_its_group_ended_for_another_is_not_made_good_by_it() {
+    let desk = Desk::new(false).await;
+    let reporter = desk.reporter();
+    // That it had another head before says nothing about this one.
+    let before = desk.request("d0", 7, &"a".repeat(40), "team/app").await;
+    desk.enters_the_group(before).await;
+    let seven = desk.request("d1", 7, HEAD, "team/app").await;
+    desk.enters_the_group(seven).await;
+    let eight = desk.request("d2", 8, HEAD, "team/app").await;
+    desk.enters_the_group(eight).await;
+    desk.turn(seven).await;
+    assert_eq!(desk.run(seven).cause, Some(Cause::Superseded));
+    desk.turn(eight).await;
+    desk.work(0).await;
+    let over = desk.until(eight, |run| run.state.has_ended()).await;
+    assert_eq!(over.outcome, Some(RunState::Success));
+    desk.tell_all(&reporter).await;
+    // Its head is what it was, and nobody has tested it for where it wants to go.
+    let line = "#7: Superseded by another run of its group";
+    assert_eq!(desk.last(REQUEST), ("error".into(), line.into()));
+    let states = desk.forge.states(HEAD, REQUEST);
+    assert!(!states.contains(&"success".to_owned()), "{states:?}");
+    // Again, and well: then it is good.
+    let again = desk.rerun(seven).await;
+    desk.turn(again).await;
+    desk.work(0).await;
+    desk.until(again, |run| run.state.has_ended()).await;
+    desk.tell_all(&reporter).await;
     assert_eq!(desk.last(REQUEST).0, "success");
+    desk.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_branch_whose_newer_push_ended_the_older_has_no_word_about_what_it_left() {
+    let desk = Desk::new(false).await;
+    let reporter = desk.reporter();
+    let left = "a".repeat(40);
+    let old = desk.push_of("app", "d1", MAIN, NONE, &left).await;
+    desk.enters_the_group(old).await;
+    let new = desk.push_of("app", "d2", MAIN, &left, HEAD).await;
+    desk.enters_the_group(new).await;
+    desk.turn(old).await;
+    assert_eq!(desk.run(old).cause, Some(Cause::Superseded));
+    let release = desk.push_of("app", "d3", RELEASE, NONE, &left).await;
+    desk.comes_to_nothing(release).await;
+    desk.tell_all(&reporter).await;
+    let last = desk.forge.states(&left, CONTEXT).pop();
+    assert_eq!(last.as_deref(), Some("success"));
     desk.server.shutdown().await;
 }
 
@@ -136,12 +216,7 @@ async fn what_happens_while_a_status_is_on_its_way_is_told_after_it() {
     desk.forge.set_held(true);
     let now = desk.server.app.writer.now() + Span::secs(1);
     let telling = tokio::spawn(async move { reporter.run_once(now).await });
-    for _ in 0..2_000 {
-        match desk.forge.seen().is_empty() {
-            true => tokio::time::sleep(Duration::from_millis(5)).await,
-            false => break,
-        }
-    }
+    desk.until_the_forge_is_asked().await;
     // Somebody else told of this one meanwhile, and this success arrives behind it.
     let main = desk.push_of("app", "d2", MAIN, NONE, HEAD).await;
     desk.fails(main).await;
@@ -149,6 +224,33 @@ async fn what_happens_while_a_status_is_on_its_way_is_told_after_it() {
     telling.await.unwrap().unwrap();
     let states = desk.forge.states(HEAD, CONTEXT);
     assert_eq!(states, ["success", "error"], "it is right in the end");
+    desk.server.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_with_the_last_request_that_is_taken_waits_until_there_are_more() {
+    // F47
+    let desk = Desk::new(false).await;
+    let reporter = desk.reporter();
+    let release = desk.push_of("app", "d1", RELEASE, NONE, HEAD).await;
+    desk.comes_to_nothing(release).await;
+    let now = desk.server.app.writer.now() + Span::secs(1);
+    let reset = (now + Span::minutes(30)).0 / 1000;
+    desk.forge.next([Fault::DoneAndLimited(reset)]);
+    desk.forge.set_held(true);
+    let first = reporter.clone();
+    let telling = tokio::spawn(async move { first.run_once(now).await });
+    desk.until_the_forge_is_asked().await;
+    let main = desk.push_of("app", "d2", MAIN, NONE, HEAD).await;
+    desk.fails(main).await;
+    desk.forge.set_held(false);
+    assert_eq!(telling.await.unwrap(), told(0, 1));
+    let done = reporter.run_once(now + Span::minutes(29)).await.unwrap();
+    assert_eq!(done.told, 0);
+    assert_eq!(desk.forge.requests().len(), 1, "nothing more was sent");
+    let later = now + Span::minutes(32);
+    reporter.run_once(later).await.unwrap();
+    assert_eq!(desk.last(CONTEXT).0, "error");
     desk.server.shutdown().await;
 }
 
