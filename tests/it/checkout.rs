@@ -6,8 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use delta_testkit::git::{GitHttp, Repository};
-use delta_testkit::proxy::HttpProxy;
+use delta_testkit::process::Process;
+use delta_testkit::proxy::{Held, HttpProxy};
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use crate::faults_agent::only_job;
 use crate::handover::{agent, log_of};
@@ -142,6 +144,45 @@ fn nothing_that_the_agents_user_has_configured_has_a_say_in_a_clone() {
     server.check();
 }
 
+/// A run whose clone hangs: the server's answer is held back.
+struct InAClone {
+    server: Server,
+    person: Person,
+    agent: Process,
+    run: String,
+    commit: String,
+    held: Held,
+    _parts: (TempDir, GitHttp, HttpProxy),
+}
+
+/// `limit`: the job's own time, in seconds.
+fn in_a_clone(options: Options, limit: Option<u64>) -> InAClone {
+    let root = tempfile::tempdir().unwrap();
+    let (_app, commit) = project(root.path());
+    let http = GitHttp::start(root.path()).unwrap();
+    let proxy = HttpProxy::start(http.addr(), 1).unwrap();
+    let server = Server::start(options);
+    let person = server.person();
+    let agent = agent(&server).spawn().unwrap();
+    let held = proxy.hold_response("/app.git/git-upload-pack");
+    let url = format!("{}/app.git", proxy.url());
+    let mut body = run_at(&url, &commit, json!({"steps": ["sh build.sh"]}));
+    if let Some(limit) = limit {
+        body["jobs"][0]["timeout_seconds"] = json!(limit);
+    }
+    let run = person.create(&body);
+    held.wait_arrived(Duration::from_secs(30));
+    InAClone {
+        server,
+        person,
+        agent,
+        run,
+        commit,
+        held,
+        _parts: (root, http, proxy),
+    }
+}
+
 fn left_in(folder: &Path) -> usize {
     std::fs::read_dir(folder).map_or(0, Iterator::count)
 }
@@ -149,25 +190,17 @@ fn left_in(folder: &Path) -> usize {
 // T28
 #[test]
 fn an_agent_that_is_killed_in_a_clone_leaves_nothing_and_the_job_is_done_by_the_next() {
-    let root = tempfile::tempdir().unwrap();
-    let (_app, commit) = project(root.path());
-    let http = GitHttp::start(root.path()).unwrap();
-    let proxy = HttpProxy::start(http.addr(), 1).unwrap();
-    let server = Server::start(Options::quick());
-    let person = server.person();
-    let first = agent(&server).spawn().unwrap();
-    let held = proxy.hold_response("/app.git/git-upload-pack");
-    let url = format!("{}/app.git", proxy.url());
-    let run = person.create(&run_at(&url, &commit, json!({"steps": ["sh build.sh"]})));
-    held.wait_arrived(Duration::from_secs(30));
-    first.kill9().unwrap();
+    let clone = in_a_clone(Options::quick(), None);
+    let (server, person, run) = (&clone.server, &clone.person, &clone.run);
+    let commit = &clone.commit;
+    clone.agent.kill9().unwrap();
     let work = server.folder().join("box");
     assert_eq!(left_in(&work.join("state/repositories/trusted")), 1);
     assert_eq!(left_in(&work.join("attempts")), 1);
-    let _next = agent(&server).spawn().unwrap();
-    let over = person.until_over(&run);
+    let _next = agent(server).spawn().unwrap();
+    let over = person.until_over(run);
     assert_eq!(over["outcome"], "SUCCESS", "{over}");
-    let log = log_of(&person, &only_job(&person, &run));
+    let log = log_of(person, &only_job(person, run));
     assert!(log.contains(&format!("checked out {commit} anew")), "{log}");
     until(
         "its workspaces are gone",
@@ -180,26 +213,17 @@ fn an_agent_that_is_killed_in_a_clone_leaves_nothing_and_the_job_is_done_by_the_
         || left_in(&gone),
         |left| *left == 0,
     );
-    held.release();
+    clone.held.release();
     server.check();
 }
 
 // T28
 #[test]
 fn a_cancel_ends_a_clone_at_once() {
-    let root = tempfile::tempdir().unwrap();
-    let (_app, commit) = project(root.path());
-    let http = GitHttp::start(root.path()).unwrap();
-    let proxy = HttpProxy::start(http.addr(), 1).unwrap();
-    let server = Server::start(Options::patient());
-    let person = server.person();
-    let _agent = agent(&server).spawn().unwrap();
-    let held = proxy.hold_response("/app.git/git-upload-pack");
-    let url = format!("{}/app.git", proxy.url());
-    let run = person.create(&run_at(&url, &commit, json!({"steps": ["sh build.sh"]})));
-    held.wait_arrived(Duration::from_secs(30));
-    person.cancel(&run).unwrap();
-    assert_eq!(person.until_over(&run)["outcome"], "CANCELED");
+    let clone = in_a_clone(Options::patient(), None);
+    let (server, person, run) = (&clone.server, &clone.person, &clone.run);
+    person.cancel(run).unwrap();
+    assert_eq!(person.until_over(run)["outcome"], "CANCELED");
     let work = server.folder().join("box");
     until(
         "its workspace is gone",
@@ -208,37 +232,26 @@ fn a_cancel_ends_a_clone_at_once() {
     );
     let kept = work.join("state/repositories/trusted");
     until("nothing is kept", || left_in(&kept), |left| *left == 0);
-    let log = log_of(&person, &only_job(&person, &run));
+    let log = log_of(person, &only_job(person, run));
     let wanted = "--- canceled before the first step, during the checkout\n";
     assert!(log.ends_with(wanted), "{log}");
-    held.release();
+    clone.held.release();
     server.check();
 }
 
 // D10
 #[test]
 fn a_job_whose_time_is_up_in_a_clone_had_not_begun_its_first_step() {
-    let root = tempfile::tempdir().unwrap();
-    let (_app, commit) = project(root.path());
-    let http = GitHttp::start(root.path()).unwrap();
-    let proxy = HttpProxy::start(http.addr(), 1).unwrap();
-    let server = Server::start(Options::patient());
-    let person = server.person();
-    let _agent = agent(&server).spawn().unwrap();
-    let held = proxy.hold_response("/app.git/git-upload-pack");
-    let url = format!("{}/app.git", proxy.url());
-    let mut body = run_at(&url, &commit, json!({"steps": ["sh build.sh"]}));
-    body["jobs"][0]["timeout_seconds"] = json!(2);
-    let run = person.create(&body);
-    held.wait_arrived(Duration::from_secs(30));
-    person.until_over(&run);
+    let clone = in_a_clone(Options::patient(), Some(2));
+    let (server, person, run) = (&clone.server, &clone.person, &clone.run);
+    person.until_over(run);
     assert_eq!(
-        cause(&person, &run),
+        cause(person, run),
         (json!("TIMED_OUT"), json!("job_timeout"))
     );
-    let attempt = person.attempt(&only_job(&person, &run));
+    let attempt = person.attempt(&only_job(person, run));
     let wanted = "the job's time was up before the first step, during the checkout";
     assert_eq!(attempt["summary"], wanted, "{attempt}");
-    held.release();
+    clone.held.release();
     server.check();
 }

@@ -1,13 +1,12 @@
 //! The process that plans a stranger's commit, as a server starts it: what it may take, and what it
 //! takes for a pipeline file.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::support::{Place, binary, git};
+use crate::support::{Place, git, worker};
 
 /// More than planning takes.
 const PLENTY: u64 = 2 << 30;
@@ -22,19 +21,7 @@ fn order(repository: &Path, memory: u64) -> Value {
 }
 
 fn planned(order: &Value) -> Output {
-    let mut worker = Command::new(binary())
-        .arg("plan-worker")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("a worker");
-    let mut input = worker.stdin.take().expect("its input");
-    input
-        .write_all(order.to_string().as_bytes())
-        .expect("an order");
-    drop(input);
-    worker.wait_with_output().expect("its end")
+    worker("plan-worker", order)
 }
 
 fn answer(repository: &Path) -> Value {

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use delta_testkit::process::{Process, Spawn};
@@ -18,6 +18,23 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn binary() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_delta-ci"))
+}
+
+/// Starts the binary as one of its workers, hands it an order, and waits for its end.
+pub fn worker(command: &str, order: &Value) -> Output {
+    let mut worker = Command::new(binary())
+        .arg(command)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a worker");
+    let mut input = worker.stdin.take().expect("its input");
+    input
+        .write_all(order.to_string().as_bytes())
+        .expect("an order");
+    drop(input);
+    worker.wait_with_output().expect("its end")
 }
 
 /// The root of the workspace.

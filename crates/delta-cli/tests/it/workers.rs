@@ -3,14 +3,13 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use delta_testkit::disk::Mounted;
 use serde_json::{Value, json};
 
-use crate::support::binary;
+use crate::support::worker;
 
 /// Where this server stops by itself, whoever still listens.
 const MOST: u64 = 2 << 30;
@@ -51,18 +50,7 @@ fn list(mut stream: TcpStream, sent: &AtomicU64) -> std::io::Result<()> {
 }
 
 fn fetched(order: &Value) -> Value {
-    let mut worker = Command::new(binary())
-        .arg("fetch-worker")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a worker");
-    let mut input = worker.stdin.take().expect("its input");
-    input
-        .write_all(order.to_string().as_bytes())
-        .expect("an order");
-    drop(input);
-    let output = worker.wait_with_output().expect("its end");
+    let output = worker("fetch-worker", order);
     serde_json::from_slice(&output.stdout).expect("an answer")
 }
 
