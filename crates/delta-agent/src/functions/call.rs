@@ -36,8 +36,9 @@ const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(500);
 /// How long the end of a process is waited for, and the calls in it that have their time first.
 /// Beyond it nobody claims that nothing of the call goes on.
 const END_TIME: Duration = Duration::from_secs(20);
-/// How far behind the moment at which a call is to be over the server still listens: it lays that
-/// moment twice as far before its own deadline.
+/// How far behind the moment at which a canceled call is to be over the server still listens: that
+/// moment is twice as far before its deadline. Where the deadline was nearer than that to begin
+/// with, the server may have ended the call itself by then.
 const REPORT_TIME: Duration = Duration::from_millis(KILL_MARGIN.0 as u64 / 2);
 /// Processes that a call is offered to in turn when none of them takes it, and how long each may
 /// take to be known as gone.
@@ -183,8 +184,9 @@ async fn follow(
                 return Ok(Followed::Ended(Box::new(end)));
             }
             order = next(stop) => {
-                let by = bounded(order, pool.grace);
-                (Why::Ordered(order.reason), by, Some(order.kill_at + REPORT_TIME))
+                let canceled = order.reason == StopReason::Canceled;
+                let say_by = canceled.then(|| order.kill_at + REPORT_TIME);
+                (Why::Ordered(order.reason), bounded(order, pool.grace), say_by)
             }
             () = moment(silent_at), if stopping.is_none() => {
                 (Why::Silent, Instant::now() + pool.grace, None)

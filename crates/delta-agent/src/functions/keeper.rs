@@ -27,7 +27,8 @@ const RETRY_CAP: Duration = Duration::from_secs(30);
 /// A process that took calls for this long was a good one: the next wait is short again.
 const STABLE: Duration = Duration::from_secs(10);
 /// A process in which a call does not heed its cancel, and that then answers nobody for so many
-/// graces, hangs as a whole: a lock, or a loop that no other call gets past.
+/// graces, is taken for one that hangs as a whole: a lock, or a loop that no other call gets past.
+/// From outside, a single long call looks the same.
 const QUIET_GRACES: u32 = 6;
 
 /// Why a process is not there, and how long it took calls before.

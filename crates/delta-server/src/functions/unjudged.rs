@@ -330,6 +330,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_call_that_is_run_again_is_judged_by_who_is_known_then() {
+        let desk = Desk::new().await;
+        let early = desk.enqueue("ruby#a").await;
+        desk.agent("a", "python");
+        assert_eq!(desk.judged().await, 1);
+        let again = async || {
+            let path = format!("/api/v1/runs/{early}/rerun");
+            let made = desk.request(&path, Some(json!({}))).await;
+            made["run_id"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{made}"))
+                .to_owned()
+        };
+        let hopeless = again().await;
+        assert_eq!(desk.judged().await, 1);
+        assert_eq!(desk.shown(&hopeless).await["dead_letter"], true);
+        desk.says("a", &["runner:ruby"]);
+        let known = again().await;
+        desk.says("a", &["runner:python"]);
+        assert_eq!(desk.judged().await, 0);
+        assert_eq!(desk.shown(&known).await["state"], "QUEUED");
+    }
+
+    #[tokio::test]
     async fn a_pass_goes_on_where_the_one_before_ended() {
         let desk = Desk::new().await;
         let old = desk.enqueue("ruby#old").await;

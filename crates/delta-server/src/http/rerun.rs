@@ -19,6 +19,7 @@ use utoipa_axum::routes;
 use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, User};
+use super::functions::Judged;
 use super::runs::{created, find, idempotency, run_id};
 use crate::audit;
 
@@ -71,6 +72,7 @@ async fn rerun(
     let key = idempotency(&headers, &who.id, &said)?;
     let mut new = again(&rows, &chosen, who.id.clone(), key);
     new.id = app.fresh_run_id(body.at);
+    new.header.unjudged = is_unjudged(&app, &rows).await?;
     if unplanned {
         new.jobs = None;
     }
@@ -79,6 +81,16 @@ async fn rerun(
     audit::done("run.rerun", &who, &id);
     app.planning.notify_one();
     created(&app, answer).await
+}
+
+/// Whether it is a call whose runner nobody has now: it is judged again when some have had time to
+/// come, and not here (RQ-45).
+async fn is_unjudged(app: &App, rows: &RunRows) -> Result<bool, ApiError> {
+    let (Some((job, _)), true) = (rows.jobs.first(), rows.run.header.queue.is_some()) else {
+        return Ok(false);
+    };
+    let nobody = app.known_runners.is_none(app).await?;
+    Ok(nobody || Judged::default().is_hopeless(app, &job.name).await?)
 }
 
 /// Numbers of the jobs to run again: those asked for, those that need them, and needs of theirs

@@ -115,7 +115,7 @@ async fn a_process_on_a_port_of_its_own_is_ended_after_another_grace() {
 // However many processes are broken one after the other, one is on its way out and one is there.
 #[tokio::test]
 async fn one_process_leaves_at_a_time() {
-    let pools = Pools::start("grace: 1s");
+    let pools = Pools::start("grace: 2s");
     let neighbours = [Neighbour::new(), Neighbour::new()];
     let (stop, before) = (watch::Sender::new(None), watch::Sender::new(0));
     let stuck = async |number: u64| {

@@ -35,7 +35,10 @@ pub async fn end(data: &Path, terminal: &Terminal) -> Result<(), Failure> {
         let what = format!("{id} of a server in {place} did not end");
         return Err(Failure::new(Exit::Refused, what)
             .because("it would be executed here, on this tree")
-            .next("name another folder with --data, or let `delta-ci server` end it"));
+            .next(format!(
+                "name another folder with --data, let `delta-ci server` end it, or type \
+                 `delta-ci cancel {id} --data {place}`"
+            )));
     }
     for run in runs {
         super::cancel(&client, &run.run_id, REASON).await?;
