@@ -192,8 +192,8 @@ pub struct RunHeader {
     /// For a function: the queue it came by. Where it fails for good, somebody must look at it: it
     /// stays a dead letter until it is put aside (A48).
     pub queue: Option<Text>,
-    /// For a function: it came while nobody knew any runner. Whoever judges it later reads this; no
-    /// decision here does.
+    /// For a function: nobody could say whether its runner exists when it came. Whoever judges it
+    /// later reads this; no decision here does.
     pub unjudged: bool,
     /// For a function: no other of this key until then.
     pub unique: Option<Unique>,

@@ -5,9 +5,11 @@ use serde_json::{Map, Value, json};
 
 /// Bytes that are kept of one run.
 const MAX_PLAN: usize = 256 * 1024;
-/// Bytes of each of the three lists, and of what is wrong, whatever has to be escaped: all four
-/// fit, with their names and how many were cut.
-const MAX_PART: usize = MAX_PLAN / 4 - 1024;
+/// Bytes of each of the three lists, and of what is wrong, whatever has to be escaped. Where
+/// something is wrong, the lists share what that leaves.
+const MAX_PART: usize = 80 * 1024;
+/// Bytes of the lists' names, and of how many were cut.
+const AROUND: usize = 1024;
 /// Characters of a reason where not all of them fit whole.
 const MAX_REASON: usize = 160;
 
@@ -17,16 +19,19 @@ pub fn text(said: Value) -> String {
     if whole.len() <= MAX_PLAN {
         return whole;
     }
-    let mut kept = Map::new();
+    let (mut kept, mut left) = (Map::new(), MAX_PLAN - AROUND);
     if let Some(error) = said["error"].as_str() {
-        kept.insert("error".into(), fitting(error).into());
+        let error = Value::from(fitting(error));
+        left -= error.to_string().len();
+        kept.insert("error".into(), error);
     }
+    let room = MAX_PART.min(left / 3);
     let mut left_out = Map::new();
     for name in ["jobs", "omitted", "remarks"] {
         let Some(items) = said[name].as_array() else {
             continue;
         };
-        let short = cut(items);
+        let short = cut(items, room);
         if let more @ 1.. = items.len() - short.len() {
             left_out.insert(name.to_owned(), more.into());
         }
@@ -39,8 +44,7 @@ pub fn text(said: Value) -> String {
 }
 
 /// The first ones, as many as fit.
-fn cut(items: &[Value]) -> Vec<Value> {
-    let mut room = MAX_PART;
+fn cut(items: &[Value], mut room: usize) -> Vec<Value> {
     let short = items.iter().map(|item| {
         let word = |name: &str| shortened(item[name].as_str().unwrap_or_default());
         json!({"name": word("name"), "reason": word("reason")})
@@ -100,7 +104,7 @@ mod tests {
         let said = json!({"jobs": items(10, "x"), "omitted": items(300, &"ä".repeat(600))});
         let kept = read(said);
         let there = kept["omitted"].as_array().unwrap().len();
-        assert!((150..300).contains(&there), "{there}");
+        assert!((200..300).contains(&there), "{there}");
         assert_eq!(kept["cut"], json!({"omitted": 300 - there}));
         assert_eq!(kept["jobs"].as_array().unwrap().len(), 10);
         let reason = kept["omitted"][0]["reason"].as_str().unwrap();
