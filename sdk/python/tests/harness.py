@@ -79,6 +79,19 @@ class RunnerProcess:
     def stderr(self) -> str:
         return "".join(self.said)
 
+    def refuses(self) -> None:
+        """Waits until it lets nobody in. Whoever waited in line when the port was closed is reset
+        instead of refused, and is not in either."""
+
+        def refused() -> bool:
+            try:
+                Caller(self).close()
+            except ConnectionError:
+                return True
+            return False
+
+        eventually("a runner that lets nobody in", refused)
+
     def ended(self) -> int:
         """Its exit code, once it has ended and said all it had to say."""
         code = self.process.wait(PATIENCE_SECONDS)

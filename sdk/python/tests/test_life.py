@@ -105,8 +105,7 @@ class End(RunnerCase):
             self.assertEqual(answer["error"]["type"], "shutting_down")
             if request_id == "waits":
                 caller.send("request", request("echo", {}, "new"))
-        with self.assertRaises(ConnectionRefusedError):
-            Caller(runner)
+        runner.refuses()
         go.touch()
         self.assertEqual(caller.receive()["result"], "found")
         self.assertTrue(caller.is_closed())

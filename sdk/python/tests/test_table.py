@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 from typing import Any, Dict
 
-from .harness import Caller, RunnerCase, RunnerProcess, deadline_in, eventually, request
+from .harness import Caller, RunnerCase, RunnerProcess, deadline_in, request
 
 TABLE = Path(__file__).resolve().parents[3] / "protocol/runner/v2/runners.json"
 
@@ -71,18 +71,11 @@ class Table(RunnerCase):
         elif "end" in step:
             self.asked.process.send_signal(signal.Signals["SIG" + step["end"]])
         elif "refuses" in step:
-            eventually("a runner that lets nobody in", self.is_refused)
+            self.asked.refuses()
         elif "exits" in step:
             self.assertEqual(self.asked.ended(), step["exits"])
         else:
             self.hear(on, step)
-
-    def is_refused(self) -> bool:
-        try:
-            Caller(self.asked).close()
-        except ConnectionRefusedError:
-            return True
-        return False
 
     def ask(self, on: Caller, step: Dict[str, Any]) -> None:
         for number in range(step.get("times", 1)):
