@@ -67,6 +67,8 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         (_, Outcome::Canceled) => (RunStatus::Error, None, Some(Cause::AgentShutdown)),
     };
     let (log_length, log_sha256) = log_digest(&ended.log);
+    let failed = !matches!(ended.outcome, Outcome::Succeeded | Outcome::Canceled);
+    let failed = ended.step.filter(|_| failed).and_then(number);
     RunComplete {
         status: status.into(),
         summary: end.summary.map(|it| it.summary),
@@ -77,7 +79,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         log_length,
         log_sha256: log_sha256.into(),
         started_at: timestamp(&end.started_at),
-        steps: end.steps.clone(),
+        steps: steps(&end.steps, failed),
         confirmed: Some(ended.confirmed),
         evidence: (!ended.evidence.is_empty()).then(|| ended.evidence.clone().into()),
         artifacts: end.artifacts,
@@ -86,10 +88,29 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
     }
 }
 
+/// The number that people know a step by.
+fn number(index: usize) -> Option<u32> {
+    u32::try_from(index + 1).ok()
+}
+
+/// The steps, and among them the one that the work failed by.
+fn steps(steps: &[StepResult], failed: Option<u32>) -> Vec<StepResult> {
+    let of_one = |step: &StepResult| StepResult {
+        failed: failed.is_some() && step.number == failed,
+        ..step.clone()
+    };
+    steps.iter().map(of_one).collect()
+}
+
 /// What a step came to.
 pub(crate) fn step(record: &StepRecord, steps: &[Step]) -> StepResult {
+    let step = steps.get(record.index);
+    let named = step.filter(|step| step.name.is_some());
     StepResult {
-        name: steps.get(record.index).map(Step::label).unwrap_or_default(),
+        number: number(record.index),
+        name: step.map(Step::label).unwrap_or_default(),
+        command: named.map(Step::command).unwrap_or_default(),
+        failed: false,
         started_at: timestamp(&record.started_at),
         duration_ms: u64::try_from(record.took.as_millis()).unwrap_or(u64::MAX),
         exit_code: record.exit_code,

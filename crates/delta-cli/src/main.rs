@@ -11,6 +11,7 @@ mod cmd;
 mod embed;
 mod enrolment;
 mod exit;
+mod failed;
 mod failure;
 mod given;
 mod live;

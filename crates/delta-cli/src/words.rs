@@ -66,12 +66,43 @@ pub fn is_over(state: JobState) -> bool {
     )
 }
 
-/// Why a job ended as it did, and whether that counts.
+/// Why a job ended as it did or what it waits for, in few words, and whether that counts.
 pub fn note(job: &JobSummary) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    if let Some(cause) = &job.cause {
-        parts.push(crate::clean::text(cause));
+    let waits = job.why.as_ref().map(|why| clean::text(&why.message));
+    let ended = job.cause.as_deref().map(|cause| short_cause(cause, job));
+    let standing = Some(standing(job)).filter(|it| !it.is_empty());
+    let parts: Vec<String> = [ended, waits, standing].into_iter().flatten().collect();
+    parts.join(", ")
+}
+
+/// `step 2: exit code 101`, `step 2: out of memory`, `dependency failed`.
+fn short_cause(cause: &str, job: &JobSummary) -> String {
+    let failure = job.failure.as_ref();
+    let code = failure.and_then(|it| it.exit_code);
+    let signal = failure.and_then(|it| it.signal);
+    let what = match (cause, signal, code) {
+        ("user_signal", Some(signal), _) => format!("signal {signal}"),
+        ("user_exit", _, Some(code)) => format!("exit code {code}"),
+        _ => clean::text(&cause.replace('_', " ")),
+    };
+    let step = failure.and_then(|it| it.step.as_ref());
+    match step.and_then(|step| step.number) {
+        Some(number) => format!("step {number}: {what}"),
+        None => what,
     }
+}
+
+/// A cause in a sentence, where this build knows it, and the word for it that settings use.
+pub fn cause(cause: &str) -> String {
+    match delta_core::Cause::from_name(cause) {
+        Some(known) => format!("{} ({cause})", known.sentence().trim_end_matches('.')),
+        None => clean::text(cause),
+    }
+}
+
+/// What is to be known of a job beside how it ended.
+pub fn standing(job: &JobSummary) -> String {
+    let mut parts: Vec<String> = Vec::new();
     if let Some(kept) = &job.kept_from {
         parts.push(format!("kept from {}", crate::clean::text(kept)));
     }

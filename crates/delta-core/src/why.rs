@@ -241,6 +241,15 @@ fn queued(scene: &Scene) -> Why {
 }
 
 impl Why {
+    /// The same of another with the same requirements, behind so many.
+    pub fn behind(&self, ahead: u64) -> Why {
+        match self {
+            Why::AllBusy { fit, .. } => Why::AllBusy { fit: *fit, ahead },
+            Why::NextInLine { .. } => Why::NextInLine { ahead },
+            other => other.clone(),
+        }
+    }
+
     /// A word for programs.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -166,9 +166,15 @@ fn script(node: Node<'_>) -> Result<String, Invalid> {
 /// A step that ended, as the runner saw it: information only (A23).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StepResult {
+    /// Which step of the job it is, from 1: those that were not begun are not listed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u32>,
     /// Text from the runner: untrusted.
     #[schema(example = "make test")]
     pub name: String,
+    /// The first line of its script, where its name is another: untrusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
     /// By the runner's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Millis>,
@@ -182,6 +188,9 @@ pub struct StepResult {
     /// It took longer than it may, and was ended for that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub timed_out: bool,
+    /// The work failed by the end of this step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
 }
 
 impl StepResult {
@@ -189,8 +198,11 @@ impl StepResult {
         let mut f = node.object()?;
         let (least, most) = (i64::from(i32::MIN), i64::from(u32::MAX));
         let signal = f.may("signal", |it| it.whole(1, i64::from(i32::MAX)))?;
+        let number = f.may("number", |it| it.whole(1, MAX_STEPS as i64))?;
         let step = StepResult {
+            number: number.and_then(|it| u32::try_from(it).ok()),
             name: f.must("name", |it| it.cut(MAX_STEP_NAME))?,
+            command: f.may("command", |it| it.cut(MAX_STEP_NAME))?,
             started_at: f
                 .may("started_at", Node::string)?
                 .and_then(|text| Millis::from_rfc3339(&text)),
@@ -198,6 +210,7 @@ impl StepResult {
             exit_code: f.may("exit_code", |it| it.whole(least, most))?,
             signal: signal.and_then(|it| i32::try_from(it).ok()),
             timed_out: f.may("timed_out", Node::boolean)?.unwrap_or_default(),
+            failed: f.may("failed", Node::boolean)?.unwrap_or_default(),
         };
         f.close();
         Ok(step)
@@ -206,14 +219,19 @@ impl StepResult {
     /// What an agent said of its steps; those past the bound of a job are left out.
     pub fn of_agent(steps: &[proto::StepResult]) -> Vec<StepResult> {
         let of_one = |said: &proto::StepResult| {
-            let name = &said.name[..said.name.floor_char_boundary(MAX_STEP_NAME)];
+            let cut = |text: &str| text[..text.floor_char_boundary(MAX_STEP_NAME)].to_owned();
             StepResult {
-                name: name.to_owned(),
+                number: said
+                    .number
+                    .filter(|it| *it > 0 && *it as usize <= MAX_STEPS),
+                name: cut(&said.name),
+                command: (!said.command.is_empty()).then(|| cut(&said.command)),
                 started_at: said.started_at.and_then(Millis::from_proto),
                 duration_ms: said.duration_ms,
                 exit_code: said.exit_code.map(i64::from),
                 signal: said.signal,
                 timed_out: said.timed_out,
+                failed: said.failed,
             }
         };
         steps.iter().take(MAX_STEPS).map(of_one).collect()

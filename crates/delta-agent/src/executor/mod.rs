@@ -115,7 +115,12 @@ impl Step {
         delta_wire::step::label(self.name.as_deref(), &self.script)
     }
 
-    /// The same for a shell that starts where the job does. Each word is quoted: the shell reads
+    /// The first line of its script, or its program, whatever its name is.
+    pub fn command(&self) -> String {
+        delta_wire::step::label(None, &self.script)
+    }
+
+    /// Its script for a shell that starts where the job does. Each word is quoted: the shell reads
     /// none of them.
     pub(crate) fn in_shell(&self) -> String {
         let quoted = |word: &String| format!("'{}'", word.replace('\'', r"'\''"));

@@ -1,14 +1,19 @@
-//! From what a person types to an id: the whole id, the beginning of one, `latest`, or `RUN/NAME`
-//! for a job.
+//! From what a person types to an id: the whole id, the beginning of one, `latest`, `RUN/NAME` for
+//! a job, or the name of a job alone, which is that of the newest run that has one.
 
-use delta_wire::api::{Cursor, FunctionList, RunList, RunView};
+use delta_wire::api::{Cursor, FunctionList, JobSummary, NamedJobs, RunList, RunView};
 
-use super::Client;
+use super::{Client, query_value};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::terminal::Terminal;
+use crate::{clean, failed, moment, words};
 
 /// Runs that are looked at to complete an abbreviation: beyond these, type the whole id.
 const MAX_PAGES: usize = 25;
+
+/// Jobs that are listed when a name is that of several.
+const MAX_LISTED: usize = 20;
 
 /// A run or a job, by its full id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +23,8 @@ pub enum Found {
 }
 
 /// Finds a run.
-pub async fn run(client: &Client, typed: &str) -> Result<String, Failure> {
-    match any(client, typed).await? {
+pub async fn run(client: &Client, typed: &str, terminal: &Terminal) -> Result<String, Failure> {
+    match any(client, typed, terminal).await? {
         Found::Run(id) => Ok(id),
         Found::Job(id) => Err(Failure::new(
             Exit::Usage,
@@ -30,62 +35,150 @@ pub async fn run(client: &Client, typed: &str) -> Result<String, Failure> {
 }
 
 /// Finds a job; a run with one job stands for it.
-pub async fn job(client: &Client, typed: &str) -> Result<String, Failure> {
-    match any(client, typed).await? {
+pub async fn job(client: &Client, typed: &str, terminal: &Terminal) -> Result<String, Failure> {
+    match any(client, typed, terminal).await? {
         Found::Job(id) => Ok(id),
         Found::Run(id) => {
             let view: RunView = client.get(&format!("/api/v1/runs/{id}")).await?;
             match view.jobs.as_slice() {
                 [job] => Ok(job.job_id.clone()),
-                jobs => {
-                    let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
-                    let what = format!("{typed} is a run with several jobs");
-                    Err(Failure::new(Exit::Usage, what)
-                        .because(format!("its jobs are {}", names.join(", ")))
-                        .next(format!("name one of them: {typed}/NAME")))
-                }
+                jobs => Err(several(typed, jobs)),
             }
         }
     }
 }
 
-/// Finds either.
-pub async fn any(client: &Client, typed: &str) -> Result<Found, Failure> {
-    if let Some((run_typed, name)) = typed.split_once('/') {
+/// Finds the job whose log is meant: of a run with several jobs, the first that failed.
+pub async fn logged(client: &Client, typed: &str, terminal: &Terminal) -> Result<String, Failure> {
+    let run = match any(client, typed, terminal).await? {
+        Found::Job(id) => return Ok(id),
+        Found::Run(id) => id,
+    };
+    let view: RunView = client.get(&format!("/api/v1/runs/{run}")).await?;
+    if let [job] = view.jobs.as_slice() {
+        return Ok(job.job_id.clone());
+    }
+    let mut failed = view.jobs.iter().filter(|job| failed::is_told(job));
+    let first = failed.next();
+    let first = first.ok_or_else(|| several(typed, &view.jobs))?;
+    let name = clean::text(&first.name);
+    let others: Vec<String> = failed.map(|job| clean::text(&job.name)).collect();
+    let others = match others.is_empty() {
+        true => String::new(),
+        false => format!("; failed, too: {}", others.join(", ")),
+    };
+    terminal.say(&format!(
+        "this is the log of `{name}`, which failed{others}; delta-ci logs {typed}/NAME has another"
+    ));
+    Ok(first.job_id.clone())
+}
+
+fn several(typed: &str, jobs: &[JobSummary]) -> Failure {
+    if jobs.is_empty() {
+        return Failure::new(Exit::NotFound, format!("{typed} is a run without jobs"))
+            .next(format!("delta-ci why {typed} says why it has none"));
+    }
+    let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+    let what = format!("{typed} is a run with several jobs");
+    Failure::new(Exit::Usage, what)
+        .because(format!("its jobs are {}", names.join(", ")))
+        .next(format!("name one of them: {typed}/NAME"))
+}
+
+/// Finds either. A text that is no id is the name of a job: that of the newest run which has one.
+pub async fn any(client: &Client, typed: &str, terminal: &Terminal) -> Result<Found, Failure> {
+    match by_id(client, typed).await? {
+        Some(found) => Ok(found),
+        None => by_name(client, typed, terminal).await.map(Found::Job),
+    }
+}
+
+/// By its id, the beginning of one, `latest`, or RUN/NAME; nothing where it is none of these.
+async fn by_id(client: &Client, typed: &str) -> Result<Option<Found>, Failure> {
+    if let Some((run_typed, name)) = typed.split_once('/')
+        && looks_like_run(run_typed)
+    {
         let run = run_id(client, run_typed).await?;
-        return job_by_name(client, &run, name).await.map(Found::Job);
+        let run = run.ok_or_else(|| not_found(run_typed, "no run begins like that"))?;
+        return job_by_name(client, &run, name)
+            .await
+            .map(Found::Job)
+            .map(Some);
     }
     let (digits, number) = match typed.strip_prefix("job_").unwrap_or(typed).split_once('_') {
         Some((digits, number)) if digits != "run" => (digits, Some(number)),
         _ => (typed, None),
     };
-    let run = run_id(client, digits).await?;
-    match number {
-        None => Ok(Found::Run(run)),
-        Some(number) => Ok(Found::Job(format!(
-            "job_{}_{number}",
-            run.trim_start_matches("run_")
-        ))),
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    if !looks_like_run(digits) || number.is_some_and(|it| !is_number(it)) {
+        return Ok(None);
     }
+    let run = run_id(client, digits).await?;
+    Ok(run.map(|run| match number {
+        None => Found::Run(run),
+        Some(number) => Found::Job(format!("job_{}_{number}", run.trim_start_matches("run_"))),
+    }))
 }
 
-async fn run_id(client: &Client, typed: &str) -> Result<String, Failure> {
+/// `latest`, or digits of an id.
+fn looks_like_run(typed: &str) -> bool {
     let digits = typed.strip_prefix("run_").unwrap_or(typed);
-    if digits.len() == 32 && is_hex(digits) {
-        return Ok(format!("run_{digits}"));
+    typed == "latest" || (!digits.is_empty() && digits.len() <= 32 && is_hex(digits))
+}
+
+/// The run of these digits; nothing where no run begins like that.
+async fn run_id(client: &Client, typed: &str) -> Result<Option<String>, Failure> {
+    let digits = typed.strip_prefix("run_").unwrap_or(typed);
+    if digits.len() == 32 {
+        return Ok(Some(format!("run_{digits}")));
     }
     if typed == "latest" {
         let list: RunList = client.get("/api/v1/runs?limit=1").await?;
         let newest = list.runs.into_iter().next().map(|run| run.run_id);
-        return newest.ok_or_else(|| not_found(typed, "there is no run yet"));
-    }
-    if digits.is_empty() || !is_hex(digits) {
-        let what = format!("`{typed}` is no run or job");
-        return Err(Failure::new(Exit::Usage, what).next(
-            "an id, its beginning, `latest`, or RUN/NAME for a job; delta-ci runs lists runs",
-        ));
+        return match newest {
+            Some(newest) => Ok(Some(newest)),
+            None => Err(not_found(typed, "there is no run yet")),
+        };
     }
     by_prefix(client, typed, digits).await
+}
+
+/// The job of this name in the newest run that has one, or the only cell of a matrix of this name.
+async fn by_name(client: &Client, typed: &str, terminal: &Terminal) -> Result<String, Failure> {
+    let path = format!("/api/v1/jobs?name={}", query_value(typed));
+    let found: NamedJobs = client.get(&path).await?;
+    match (found.jobs.as_slice(), &found.run_id) {
+        ([job], Some(run)) => {
+            let at = found.created_at;
+            let when = at.map(|at| format!(" ({})", moment::relative(at, moment::now())));
+            let (name, run) = (clean::text(typed), clean::text(run));
+            terminal.say(&format!("`{name}` of {run}{}", when.unwrap_or_default()));
+            Ok(job.job_id.clone())
+        }
+        ([], _) | (_, None) => {
+            let what = format!("there is no run or job `{typed}`");
+            let why = format!(
+                "no id begins like that, and no job of the newest {} is called so",
+                words::count(found.looked_at, "run")
+            );
+            Err(Failure::new(Exit::NotFound, what).because(why).next(
+                "delta-ci runs lists runs; a job of an older one is RUN/NAME, its id, or the \
+                 beginning of it",
+            ))
+        }
+        (jobs, Some(run)) => {
+            let names = jobs.iter().take(MAX_LISTED);
+            let mut names: Vec<String> = names.map(|job| format!("{run}/{}", job.name)).collect();
+            if jobs.len() > MAX_LISTED {
+                names.push(format!("and {} more", jobs.len() - MAX_LISTED));
+            }
+            let count = words::count(jobs.len() as u64, "job");
+            let what = format!("`{typed}` is the name of {count} of {run}");
+            Err(Failure::new(Exit::Usage, what)
+                .because(names.join("\n"))
+                .next("type one of these"))
+        }
+    }
 }
 
 /// Finds a call of a function.
@@ -146,7 +239,7 @@ fn one_of(mut matches: Vec<String>, typed: &str, what: &str) -> Option<Result<St
     }
 }
 
-async fn by_prefix(client: &Client, typed: &str, digits: &str) -> Result<String, Failure> {
+async fn by_prefix(client: &Client, typed: &str, digits: &str) -> Result<Option<String>, Failure> {
     let wanted = format!("run_{digits}");
     // A call is a run, too, and no list of runs has it.
     let mut matches: Vec<String> = calls(client, digits).await?;
@@ -160,8 +253,7 @@ async fn by_prefix(client: &Client, typed: &str, digits: &str) -> Result<String,
             None => break,
         }
     }
-    one_of(matches, typed, "runs")
-        .unwrap_or_else(|| Err(not_found(typed, "no run begins like that")))
+    one_of(matches, typed, "runs").transpose()
 }
 
 async fn job_by_name(client: &Client, run: &str, name: &str) -> Result<String, Failure> {

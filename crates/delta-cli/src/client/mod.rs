@@ -112,3 +112,17 @@ pub fn understood<T>(read: Result<T, serde_json::Error>) -> Result<T, Failure> {
             .next("compare `delta-ci --version` here and on the server")
     })
 }
+
+/// A value of a query.
+pub fn query_value(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}

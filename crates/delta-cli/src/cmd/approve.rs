@@ -26,7 +26,7 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let Found::Run(id) = find::any(client, &args.run).await? else {
+        let Found::Run(id) = find::any(client, &args.run, terminal).await? else {
             return Err(Failure::new(Exit::Usage, "a job is approved with its run"));
         };
         let nothing = serde_json::json!({});

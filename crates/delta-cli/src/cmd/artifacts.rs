@@ -32,7 +32,7 @@ Examples:
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true)]
 pub struct Args {
-    /// A run or a job: RUN, RUN/NAME or a job's id; `latest` is the newest run
+    /// A run or a job: RUN, RUN/NAME, a job's name or id; `latest` is the newest run
     #[arg(required = true)]
     what: Option<String>,
     #[command(flatten)]
@@ -50,7 +50,7 @@ enum Verb {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 struct Get {
-    /// A job: RUN/NAME or its id; a run with one job stands for it
+    /// A job: its name, RUN/NAME or its id; a run with one job stands for it
     job: String,
     /// The artifact; all of the job's latest attempt when absent
     name: Option<String>,
@@ -80,7 +80,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 }
 
 async fn list(client: &Client, what: &str, terminal: &Terminal) -> Done {
-    let path = match find::any(client, what).await? {
+    let path = match find::any(client, what, terminal).await? {
         Found::Run(id) => format!("/api/v1/runs/{id}/artifacts"),
         Found::Job(id) => format!("/api/v1/jobs/{id}/artifacts"),
     };
@@ -112,7 +112,7 @@ async fn list(client: &Client, what: &str, terminal: &Terminal) -> Done {
 }
 
 async fn fetch(client: &Client, get: &Get, terminal: &Terminal) -> Done {
-    let job = find::job(client, &get.job).await?;
+    let job = find::job(client, &get.job, terminal).await?;
     let list: ArtifactList = client.get(&format!("/api/v1/jobs/{job}/artifacts")).await?;
     let Some(name) = &get.name else {
         return all(client, &job, &list, get, terminal).await;

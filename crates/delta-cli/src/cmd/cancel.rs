@@ -19,7 +19,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A run or a job: its id or the beginning of it, `latest`, or RUN/NAME
+    /// A run or a job: its id or the beginning of it, `latest`, RUN/NAME, or the name of a job of
+    /// the newest run that has it
     #[arg(value_name = "RUN|JOB")]
     what: String,
     /// Shown wherever the cancel is
@@ -31,7 +32,7 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let found = find::any(client, &args.what).await?;
+        let found = find::any(client, &args.what, terminal).await?;
         let (id, path) = match &found {
             Found::Run(id) => (id, format!("/api/v1/runs/{id}")),
             Found::Job(id) => (id, format!("/api/v1/jobs/{id}")),

@@ -35,7 +35,7 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let run = find::run(client, &args.run).await?;
+        let run = find::run(client, &args.run, terminal).await?;
         let seen = print_stored(client, &run, args.after, terminal).await?;
         if args.follow {
             follow(client, &run, seen, terminal).await?;

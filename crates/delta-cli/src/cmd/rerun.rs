@@ -34,7 +34,7 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let run = find::run(client, &args.run).await?;
+        let run = find::run(client, &args.run, terminal).await?;
         let request = RerunRequest {
             failed_only: args.failed,
             job: args.job.clone(),

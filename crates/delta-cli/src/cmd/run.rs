@@ -153,7 +153,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     screen.finish();
     server.shutdown().await;
     let view = ended?;
-    summary::show(&view, &screen, terminal);
+    summary::show(&view, args.data.is_some(), &screen, terminal);
     Ok(view.summary.outcome.map_or(Exit::Canceled, Exit::of))
 }
 

@@ -7,6 +7,7 @@ use crate::clean;
 use crate::client::find::{self, Found};
 use crate::client::{self, Target};
 use crate::exit::Exit;
+use crate::failed::{self, Room};
 use crate::failure::Done;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
@@ -17,12 +18,17 @@ Examples:
   delta-ci show latest
   delta-ci show run_0197f3c4           the beginning of an id is enough
   delta-ci show latest/unit            a job by its name
+  delta-ci show unit                   the same, of the newest run that has such a job
   delta-ci show --json latest | jq .outcome";
+
+/// Failed jobs of a run that are told below its table: as many as the server tells in full.
+const MAX_FAILURES: usize = 10;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A run or a job: its id or the beginning of it, `latest`, or RUN/NAME
+    /// A run or a job: its id or the beginning of it, `latest`, RUN/NAME, or the name of a job of
+    /// the newest run that has it
     #[arg(value_name = "RUN|JOB")]
     what: String,
     #[command(flatten)]
@@ -31,7 +37,7 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let found = find::any(client, &args.what).await?;
+        let found = find::any(client, &args.what, terminal).await?;
         let path = match &found {
             Found::Run(id) => format!("/api/v1/runs/{id}"),
             Found::Job(id) => format!("/api/v1/jobs/{id}"),
@@ -40,18 +46,25 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         if terminal.json {
             terminal.value(&client::read::<serde_json::Value>(&text)?);
         } else {
+            let mut told = Vec::new();
             match &found {
                 Found::Run(id) => {
-                    show_run(&client::read(&text)?, terminal);
+                    let run: RunView = client::read(&text)?;
+                    show_run(&run, terminal);
+                    told = show_failures(&run, terminal);
                     let said = planned::of(client, id).await?;
                     for (name, lines) in [("plan", said.faults()), ("left out", said.left_out())] {
                         let facts: Vec<_> = lines.into_iter().map(|line| (name, line)).collect();
                         show_facts(&facts, terminal);
                     }
                 }
-                Found::Job(_) => show_job(&client::read(&text)?, terminal),
+                Found::Job(_) => {
+                    let job: JobView = client::read(&text)?;
+                    show_job(&job, terminal);
+                    told.extend(job.failure.map(|_| job.job_id));
+                }
             }
-            super::tests::in_short(client, &found, terminal).await?;
+            super::tests::in_short(client, &found, &told, terminal).await?;
         }
         Ok(Exit::Ok)
     })
@@ -75,8 +88,9 @@ pub fn show_run(run: &RunView, terminal: &Terminal) {
     if run.summary.run_attempt > 1 {
         facts.push(("run attempt", run.summary.run_attempt.to_string()));
     }
+    let cause = run.summary.cause.as_deref();
+    facts.extend(cause.map(|it| ("cause", words::cause(it))));
     let texts = [
-        ("cause", &run.summary.cause),
         ("rerun of", &run.summary.rerun_of),
         ("repository", &run.summary.repository),
         ("ref", &run.summary.git_ref),
@@ -121,6 +135,25 @@ pub fn show_run(run: &RunView, terminal: &Terminal) {
     }
 }
 
+/// Why jobs failed, below their table. Returns whose failures were told.
+fn show_failures(run: &RunView, terminal: &Terminal) -> Vec<String> {
+    let failed = run.jobs.iter().filter(|job| failed::is_told(job));
+    let failed = failed
+        .filter(|job| job.failure.is_some())
+        .take(MAX_FAILURES);
+    let mut told = Vec::new();
+    for job in failed {
+        terminal.data("");
+        let name = clean::text(&job.name);
+        let rest = format!("delta-ci tests {}/{name} --failed", run.summary.run_id);
+        for line in failed::job(job, Room::AMONG_OTHERS, Some(&rest), terminal) {
+            terminal.data(&line);
+        }
+        told.push(job.job_id.clone());
+    }
+    told
+}
+
 /// How wide a table of jobs may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Columns {
@@ -132,24 +165,26 @@ pub enum Columns {
 /// One line per job.
 pub fn table_of(jobs: &[&JobSummary], columns: Columns, terminal: &Terminal) -> Vec<String> {
     let now = moment::now();
-    let mut header = vec!["JOB", "STATE", "ATTEMPTS", "TOOK", "NOTE"];
+    let mut header = vec!["JOB", "STATE", "ATTEMPTS", "TOOK"];
     let row = |job: &&JobSummary| {
         let mut row = vec![
             Cell::from(clean::text(&job.name)),
             words::job(job.state, job.required),
             Cell::from(job.attempts.to_string()),
             Cell::from(moment::taken(job.started_at, job.ended_at, now)),
-            Cell::from(words::note(job)),
         ];
         if columns == Columns::All {
             row.push(Cell::toned(clean::text(&job.job_id), Tone::Quiet));
         }
+        // Last, since it may be a sentence.
+        row.push(Cell::from(words::note(job)));
         row
     };
     let rows: Vec<Vec<Cell>> = jobs.iter().map(row).collect();
     if columns == Columns::All {
         header.push("ID");
     }
+    header.push("NOTE");
     table::render(terminal, &header, &rows)
 }
 
@@ -180,16 +215,10 @@ fn show_job(job: &JobView, terminal: &Terminal) {
             .as_ref()
             .map(|id| ("kept from", clean::text(id))),
     );
-    facts.extend(
-        job.cause
-            .as_ref()
-            .map(|cause| ("cause", clean::text(cause))),
-    );
-    facts.extend(
-        job.why
-            .as_ref()
-            .map(|why| ("why", clean::text(&why.message))),
-    );
+    let cause = job.cause.as_deref();
+    facts.extend(cause.map(|it| ("cause", words::cause(it))));
+    let why = job.why.as_ref().filter(|_| !words::is_over(job.state));
+    facts.extend(why.map(|why| ("why", clean::text(&why.message))));
     facts.extend(job.must_end_by.map(|at| {
         (
             "must end by",
@@ -197,12 +226,24 @@ fn show_job(job: &JobView, terminal: &Terminal) {
         )
     }));
     show_facts(&facts, terminal);
+    if let Some(failure) = &job.failure {
+        terminal.data("");
+        let tone = words::job_tone(job.state, job.required);
+        let message = clean::text(&failure.message);
+        terminal.data(&terminal.paint_out(tone, &format!("✗ {message}")));
+        let rest = format!("delta-ci tests {} --failed", clean::text(&job.job_id));
+        for line in failed::below(failure, Room::ALONE, Some(&rest), terminal) {
+            terminal.data(&line);
+        }
+    }
     for attempt in &job.attempts {
-        show_attempt(attempt, terminal);
+        let told = job.failure.as_ref().map(|it| it.attempt);
+        show_attempt(attempt, told == Some(attempt.attempt), terminal);
     }
 }
 
-fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
+/// `told`: how it failed has been said above.
+fn show_attempt(attempt: &AttemptView, told: bool, terminal: &Terminal) {
     let now = moment::now();
     let state = words::attempt(attempt.state);
     let state = terminal.paint_out(state.tone.unwrap_or(Tone::Quiet), &state.text);
@@ -212,10 +253,10 @@ fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
         "took",
         moment::taken(attempt.started_at, attempt.ended_at, now),
     )];
-    let texts = [("cause", &attempt.cause), ("summary", &attempt.summary)];
-    for (name, text) in texts {
-        facts.extend(text.as_ref().map(|text| (name, clean::text(text))));
-    }
+    let cause = attempt.cause.as_deref();
+    facts.extend(cause.map(|it| ("cause", words::cause(it))));
+    let summary = attempt.summary.as_ref();
+    facts.extend(summary.map(|it| ("summary", clean::text(it))));
     let cancel = attempt.cancel.as_ref();
     facts.extend(cancel.map(|it| ("cancel by", words::cancel(it))));
     facts.extend(
@@ -226,7 +267,7 @@ fn show_attempt(attempt: &AttemptView, terminal: &Terminal) {
     facts.extend(attempt.confirmed.map(|it| ("end", words::confirmed(it))));
     if let Some(evidence) = &attempt.evidence {
         facts.extend(words::evidence(evidence).map(|it| ("seen", it)));
-        let lines = evidence.last_lines.iter();
+        let lines = evidence.last_lines.iter().filter(|_| !told);
         facts.extend(lines.map(|line| ("last lines", clean::text(line))));
     }
     if let Some(log) = &attempt.log {

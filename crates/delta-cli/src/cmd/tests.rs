@@ -6,7 +6,7 @@ use delta_wire::api::{
 
 use crate::clean;
 use crate::client::find::{self, Found};
-use crate::client::{self, Client, Target};
+use crate::client::{self, Client, Target, query_value};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::moment;
@@ -31,7 +31,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A run or a job: its id or the beginning of it, `latest`, or RUN/NAME
+    /// A run or a job: its id or the beginning of it, `latest`, RUN/NAME, or the name of a job of
+    /// the newest run that has it
     #[arg(value_name = "RUN|JOB", required_unless_present = "history")]
     what: Option<String>,
     /// Only tests that failed or could not be carried out
@@ -63,7 +64,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 }
 
 async fn list(client: &Client, what: &str, failed: bool, terminal: &Terminal) -> Done {
-    let path = path(&find::any(client, what).await?);
+    let path = path(&find::any(client, what, terminal).await?);
     let filter = if failed { "&status=failed" } else { "" };
     let mut page: TestList = client.get(&format!("{path}?limit={PAGE}{filter}")).await?;
     for _ in 1..MAX_PAGES {
@@ -131,10 +132,10 @@ fn word(status: TestStatus) -> (&'static str, Tone) {
 }
 
 async fn history(client: &Client, name: &str, args: &Args, terminal: &Terminal) -> Done {
-    let mut path = format!("/api/v1/tests?limit={PAGE}&name={}", encoded(name));
+    let mut path = format!("/api/v1/tests?limit={PAGE}&name={}", query_value(name));
     for (key, value) in [("suite", &args.suite), ("repository", &args.repository)] {
         if let Some(value) = value {
-            path.push_str(&format!("&{key}={}", encoded(value)));
+            path.push_str(&format!("&{key}={}", query_value(value)));
         }
     }
     let found: TestHistory = client.get(&path).await?;
@@ -180,8 +181,14 @@ async fn history(client: &Client, name: &str, args: &Args, terminal: &Terminal) 
     Ok(Exit::Ok)
 }
 
-/// What `show` says of the tests of a run or a job: one line, and the first failures.
-pub async fn in_short(client: &Client, found: &Found, terminal: &Terminal) -> Result<(), Failure> {
+/// What `show` says of the tests of a run or a job: one line, and the first failures of jobs whose
+/// failures were not `told`.
+pub async fn in_short(
+    client: &Client,
+    found: &Found,
+    told: &[String],
+    terminal: &Terminal,
+) -> Result<(), Failure> {
     let page = format!("{}?status=failed&limit=50", path(found));
     let page: TestList = client.get(&page).await?;
     if page.totals.is_empty() {
@@ -189,7 +196,8 @@ pub async fn in_short(client: &Client, found: &Found, terminal: &Terminal) -> Re
     }
     terminal.data("");
     terminal.data(&sentence(&page.totals, &page.tests));
-    for test in page.tests.iter().take(NAMED) {
+    let untold = page.tests.iter().filter(|it| !told.contains(&it.job_id));
+    for test in untold.take(NAMED) {
         show_test(test, false, terminal);
     }
     for problem in problems(&page.totals) {
@@ -247,20 +255,6 @@ fn problems(totals: &[TestTotals]) -> Vec<String> {
         }
     }
     problems
-}
-
-/// A value of a query.
-fn encoded(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'_' | b'~' => {
-                encoded.push(char::from(byte));
-            }
-            _ => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]
@@ -327,6 +321,6 @@ mod shown {
         let said = problems(&[wrong]);
         assert_eq!(said.len(), 2);
         assert!(said[0].contains("speaks of 3 tests, 1 failed; it sent 1, 0 failed"));
-        assert_eq!(encoded("a b/ü"), "a%20b%2F%C3%BC");
+        assert_eq!(query_value("a b/ü"), "a%20b%2F%C3%BC");
     }
 }

@@ -1,5 +1,5 @@
-//! `delta-ci why`: why a job waits, why it ran again, when it must end; of a run without jobs, why
-//! it has none. The server's own matcher and policy give the answers; this only prints them.
+//! `delta-ci why`: why a job waits, why it failed, why it ran again, when it must end; of a run
+//! without jobs, why it has none. The server gives the answers; this only prints them.
 
 use delta_wire::api::{AttemptView, JobView, RunView};
 
@@ -8,12 +8,14 @@ use crate::clean;
 use crate::client::find::{self, Found};
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
+use crate::failed::{self, Room};
 use crate::failure::Done;
 use crate::terminal::{Terminal, Tone};
 use crate::{moment, words};
 
 const EXAMPLES: &str = "\
 Examples:
+  delta-ci why unit                    of the newest run that has such a job
   delta-ci why latest/unit
   delta-ci why job_0197f3c4_2
   delta-ci why run_0197f3c4            a run that waits for its plan, or has none
@@ -22,7 +24,8 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A job: its id or the beginning of it, RUN/NAME, or a run with one job or none
+    /// A job: its name (of the newest run that has it), RUN/NAME, its id or the beginning of it; or
+    /// a run with one job or none
     job: String,
     #[command(flatten)]
     target: Target,
@@ -30,13 +33,16 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        if let Found::Run(id) = find::any(client, &args.job).await? {
-            let view: RunView = client.get(&format!("/api/v1/runs/{id}")).await?;
-            if view.jobs.is_empty() {
-                return of_run(client, &view, terminal).await;
+        let id = match find::any(client, &args.job, terminal).await? {
+            Found::Job(id) => id,
+            Found::Run(id) => {
+                let view: RunView = client.get(&format!("/api/v1/runs/{id}")).await?;
+                if view.jobs.is_empty() {
+                    return of_run(client, &view, terminal).await;
+                }
+                find::job(client, &id, terminal).await?
             }
-        }
-        let id = find::job(client, &args.job).await?;
+        };
         let text = client.get_text(&format!("/api/v1/jobs/{id}")).await?;
         let job: JobView = client::read(&text)?;
         if terminal.json {
@@ -45,6 +51,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
                 "name": job.name,
                 "state": job.state,
                 "cause": job.cause,
+                "failure": job.failure,
                 "why": job.why,
                 "must_end_by": job.must_end_by,
                 "attempts": job.attempts.iter().map(again).collect::<Vec<_>>(),
@@ -89,14 +96,24 @@ fn show(job: &JobView, terminal: &Terminal) {
     let tone = words::job_tone(job.state, job.required);
     let state = terminal.paint_out(tone, job.state.as_str());
     terminal.data(&format!("{} is {state}", clean::text(&job.name)));
-    if let Some(why) = &job.why {
+    let waits = job.why.as_ref().filter(|_| !words::is_over(job.state));
+    if let Some(why) = waits {
         terminal.data(&format!("  {}", clean::text(&why.message)));
     }
-    if let Some(cause) = &job.cause {
-        terminal.data(&format!("  {}", sentence(cause)));
+    match (&job.failure, &job.cause) {
+        (Some(failure), _) => {
+            terminal.data(&format!("  {}", clean::text(&failure.message)));
+            let rest = format!("delta-ci tests {} --failed", clean::text(&job.job_id));
+            for line in failed::below(failure, Room::ALONE, Some(&rest), terminal) {
+                terminal.data(&line);
+            }
+        }
+        (None, Some(cause)) => terminal.data(&format!("  {}", sentence(cause))),
+        (None, None) => {}
     }
+    let told = job.failure.as_ref().map(|it| it.attempt);
     for attempt in &job.attempts {
-        for line in history(attempt) {
+        for line in history(attempt, told == Some(attempt.attempt)) {
             terminal.data(&format!("  {line}"));
         }
     }
@@ -107,8 +124,8 @@ fn show(job: &JobView, terminal: &Terminal) {
     }
 }
 
-/// What became of one attempt, and of the leases it lost.
-fn history(attempt: &AttemptView) -> Vec<String> {
+/// What became of one attempt, and of the leases it lost; of one whose end was `told`, the latter.
+fn history(attempt: &AttemptView, told: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for lease in attempt.leases.iter().filter(|lease| lease.stale) {
         let reason = words::lease_reason(lease);
@@ -122,16 +139,15 @@ fn history(attempt: &AttemptView) -> Vec<String> {
         let when = moment::relative(cancel.at, moment::now());
         lines.push(format!("A cancel was asked for {when} by {who}."));
     }
-    let state = attempt.state.as_str();
-    let line = match &attempt.cause {
-        Some(cause) => format!(
-            "Attempt {} is {state}: {}",
-            attempt.attempt,
-            sentence(cause)
-        ),
-        None => format!("Attempt {} is {state}.", attempt.attempt),
-    };
-    lines.push(clean::text(&line));
+    if !told {
+        let (number, state) = (attempt.attempt, attempt.state.as_str());
+        let line = match (&attempt.summary, &attempt.cause) {
+            (Some(said), Some(_)) => format!("Attempt {number} is {state}: {said}."),
+            (None, Some(cause)) => format!("Attempt {number} is {state}: {}", sentence(cause)),
+            (_, None) => format!("Attempt {number} is {state}."),
+        };
+        lines.push(clean::text(&line));
+    }
     if let Some(not_before) = attempt.not_before.filter(|_| attempt.started_at.is_none()) {
         let when = moment::relative(not_before, moment::now());
         lines.push(format!("It is tried again {when}."));

@@ -12,16 +12,14 @@ use delta_wire::states::JobState;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::clean::{self, Colours};
+use crate::failed::ended;
 use crate::terminal::Tone;
 use crate::{moment, words};
-
-/// Last lines of a job that are kept: what a summary shows of a failure.
-pub const KEPT_LINES: usize = 40;
 
 /// Characters of a line that are kept: a job may print a megabyte without a line break.
 const KEPT_CHARACTERS: usize = 400;
 
-/// Last lines under a failure while others still run.
+/// Last lines of a job that are kept: those under a failure while others still run.
 const SHOWN_LINES: usize = 3;
 
 /// Characters of a job's name in the live lines. What is cut is in the summary.
@@ -80,7 +78,7 @@ struct Running {
 pub struct Failed {
     pub name: String,
     pub tone: Tone,
-    /// Its state, how long it took, and the cause.
+    /// Its state, how long it took, and why.
     pub said: String,
 }
 
@@ -119,7 +117,7 @@ impl Board {
             return;
         }
         let lines = self.last_lines.entry(name.to_owned()).or_default();
-        if lines.len() >= KEPT_LINES {
+        if lines.len() >= SHOWN_LINES {
             lines.pop_front();
         }
         lines.push_back(cut(text.trim_end(), KEPT_CHARACTERS));
@@ -148,11 +146,6 @@ impl Board {
                 name,
             }),
         }
-    }
-
-    pub fn last_lines(&self, name: &str) -> impl Iterator<Item = &str> {
-        let lines = self.last_lines.get(name).into_iter().flatten();
-        lines.map(String::as_str)
     }
 
     /// The screen. At most `size.rows` lines of at most `size.columns` characters.
@@ -278,19 +271,6 @@ impl Board {
     }
 }
 
-/// How a job ended: `FAILED in 2.1s (user_exit)`.
-pub fn ended(job: &JobSummary) -> String {
-    let mut text = job.state.as_str().to_owned();
-    if let (Some(from), Some(to)) = (job.started_at, job.ended_at) {
-        text.push_str(&format!(" in {}", moment::short(moment::between(from, to))));
-    }
-    let note = words::note(job);
-    if !note.is_empty() {
-        text.push_str(&format!(" ({note})"));
-    }
-    text
-}
-
 /// Something else kept it from running.
 fn is_stopped(job: &JobSummary) -> bool {
     job.state == JobState::Canceled || job.cause.as_deref() == Some("dependency_failed")
@@ -320,6 +300,7 @@ fn cut(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use delta_wire::Millis;
+    use delta_wire::api::FailureView;
 
     use super::*;
 
@@ -340,6 +321,13 @@ mod tests {
             required: true,
             attempts: 1,
             cause: (state == JobState::Failed).then(|| "user_exit".to_owned()),
+            failure: (state == JobState::Failed).then(|| {
+                Box::new(FailureView {
+                    message: "step 1 `make` ended with exit code 2".into(),
+                    ..FailureView::default()
+                })
+            }),
+            why: None,
             kept_from: None,
             started_at: Some(Millis(0)),
             ended_at: Some(Millis(2_100)),
@@ -415,10 +403,7 @@ mod tests {
             "12 of 50 done: 10 succeeded, 2 failed; 4 running, 34 waiting; 14s"
         );
         assert!(lines[5].starts_with("✗ unit (n=4"), "{lines:#?}");
-        assert!(
-            lines[5].ends_with("FAILED in 2.1s (user_exit)"),
-            "{lines:#?}"
-        );
+        assert!(lines[5].contains("  FAILED in 2.1s: step 1 "), "{lines:#?}");
         let below: Vec<&str> = lines[6..9].iter().map(|it| &it[..18]).collect();
         assert_eq!(
             below,
@@ -469,8 +454,8 @@ mod tests {
             board.output("a", &[b'y'; 16_000]);
         }
         board.output("a", "漢字\u{1b}[2J漢字漢字漢字".as_bytes());
-        let kept: Vec<&str> = board.last_lines("a").collect();
-        assert_eq!(kept.len(), KEPT_LINES);
+        let kept = &board.last_lines["a"];
+        assert_eq!(kept.len(), SHOWN_LINES);
         assert!(kept.iter().all(|it| it.chars().count() <= KEPT_CHARACTERS));
         let lines = shown(
             &(board, now),

@@ -13,8 +13,9 @@ use delta_agent::progress::{Observer, Progress};
 use delta_wire::api::JobSummary;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::board::{Board, Size, ended};
+use super::board::{Board, Size};
 use crate::clean::{self, Colours};
+use crate::failed::ended;
 use crate::terminal::{self, Terminal, Tone};
 use crate::{moment, words};
 
@@ -79,12 +80,6 @@ impl Screen {
         let tone = words::job_tone(job.state, job.required);
         let line = self.terminal.paint_err(tone, &ended(job));
         self.say(&clean::text(&job.name), &line);
-    }
-
-    /// The last lines that a job printed.
-    pub fn last_lines(&self, name: &str) -> Vec<String> {
-        let board = self.board();
-        board.last_lines(name).map(str::to_owned).collect()
     }
 
     /// What jobs printed has not been shown.

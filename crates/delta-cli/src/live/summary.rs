@@ -1,31 +1,35 @@
-//! The end of a run for people: failures first, each with its cause and the last lines that it
-//! printed, then all jobs in a table, then the outcome.
+//! The end of a run for people: failures first, each with its step, its failed tests and its last
+//! lines, then all jobs in a table, then the outcome.
 
 use delta_wire::api::{JobSummary, RunView};
 use delta_wire::states::{JobState, RunOutcome};
 
-use super::board::ended;
 use super::screen::Screen;
 use crate::cmd::show::{self, Columns};
+use crate::failed::{self, Room};
 use crate::terminal::{self, Terminal, Tone};
 use crate::{clean, moment, words};
 
-/// Failures of which the last lines are shown; those of the others are in the history.
+/// Failures that are shown; those of the others are in the table and in the history.
 const MAX_SHOWN: usize = 10;
 
-/// Lines that all failures together may have on a terminal: what is above scrolls away.
+/// Last lines that all failures together may have: what is above scrolls away.
 const MAX_LINES: usize = 60;
 
-/// Prints it to stdout.
-pub fn show(view: &RunView, screen: &Screen, terminal: &Terminal) {
+/// The same of failed tests.
+const MAX_TESTS: usize = 30;
+
+/// Last lines of a failure whose output has been printed above.
+const REPEATED_LINES: usize = 10;
+
+/// Prints it to stdout. `kept`: the run can be asked for later.
+pub fn show(view: &RunView, kept: bool, screen: &Screen, terminal: &Terminal) {
     if terminal.json {
         return terminal.value(view);
     }
     terminal.data("");
     let jobs = ordered(&view.jobs);
-    if screen.folded() {
-        show_failures(&jobs, screen, terminal);
-    }
+    show_failures(&jobs, kept, screen, terminal);
     let folded = screen.folded() && jobs.len() + 4 > usize::from(terminal::size().0);
     let in_table = jobs.iter().filter(|it| !folded || !went_well(it));
     let in_table: Vec<&JobSummary> = in_table.copied().collect();
@@ -53,25 +57,30 @@ pub fn show(view: &RunView, screen: &Screen, terminal: &Terminal) {
     terminal.data(&format!("{id}: {word} in {took}"));
 }
 
-fn show_failures(jobs: &[&JobSummary], screen: &Screen, terminal: &Terminal) {
-    let failed = jobs
-        .iter()
-        .filter(|it| it.state == JobState::Failed && it.attempts > 0);
-    let failed: Vec<&&JobSummary> = failed.take(MAX_SHOWN).collect();
-    let each = MAX_LINES.checked_div(failed.len()).unwrap_or(0);
-    for job in failed {
-        let name = clean::text(&job.name);
-        let tone = words::job_tone(job.state, job.required);
-        let said = terminal.paint_out(tone, &ended(job));
-        terminal.data(&format!(
-            "{}  {said}",
-            terminal.paint_out(Tone::Strong, &name)
-        ));
-        let lines = screen.last_lines(&name);
-        for line in &lines[lines.len().saturating_sub(each)..] {
-            let mark = terminal.paint_out(Tone::Quiet, "|");
-            terminal.data(&format!("  {mark} {line}"));
+fn show_failures(jobs: &[&JobSummary], kept: bool, screen: &Screen, terminal: &Terminal) {
+    let failed: Vec<&&JobSummary> = jobs.iter().filter(|it| failed::is_told(it)).collect();
+    let shown = failed.len().min(MAX_SHOWN);
+    let share = |most: usize| most.checked_div(shown).unwrap_or(0);
+    let lines = match screen.folded() {
+        true => Room::ALONE.lines,
+        false => REPEATED_LINES,
+    };
+    let room = Room {
+        tests: share(MAX_TESTS).min(Room::ALONE.tests),
+        lines: share(MAX_LINES).min(lines),
+    };
+    for job in &failed[..shown] {
+        let rest = format!("delta-ci tests latest/{} --failed", clean::text(&job.name));
+        let rest = kept.then_some(rest.as_str());
+        for line in failed::job(job, room, rest, terminal) {
+            terminal.data(&line);
         }
+        terminal.data("");
+    }
+    if failed.len() > shown {
+        let more = (failed.len() - shown) as u64;
+        let line = format!("✗ and {} that failed, see below", words::count(more, "job"));
+        terminal.data(&terminal.paint_out(Tone::Bad, &line));
         terminal.data("");
     }
 }
@@ -106,6 +115,8 @@ mod tests {
             required,
             attempts,
             cause: None,
+            failure: None,
+            why: None,
             kept_from: None,
             started_at: None,
             ended_at: None,

@@ -29,7 +29,7 @@ fn a_run_that_was_kept_can_be_looked_at_from_all_sides() {
     let run = place.say("show latest").expect(0);
     let shown = comparable(&run.stdout);
     assert!(
-        shown.contains("unit FAILED 2 TIME user_exit job_ID_1"),
+        shown.contains("unit FAILED 2 TIME job_ID_1 step 1: exit code 4"),
         "{shown}"
     );
 
@@ -44,7 +44,11 @@ fn a_run_that_was_kept_can_be_looked_at_from_all_sides() {
     let why = comparable(&place.say("why latest/unit").expect(0).stdout);
     assert!(why.starts_with("unit is FAILED"), "{why}");
     assert!(
-        why.contains("Attempt 2 is FAILED: A command of the job ended"),
+        why.contains("step 1 `echo hello; exit 4` ended with exit code 4"),
+        "{why}"
+    );
+    assert!(
+        why.contains("Attempt 1 is FAILED: step 1 ended with exit code 4."),
         "{why}"
     );
 
@@ -82,7 +86,7 @@ fn an_abbreviated_id_is_enough_when_it_is_unique() {
     let again = place.delta(["--json", "show", short]).expect(0).json();
     assert_eq!(again["run_id"], run["run_id"]);
     place.say("show run_ffffffff").expect(5);
-    place.say("show nonsense!").expect(2);
+    place.say("show nonsense!").expect(5);
     place.say("show latest/nobody").expect(5);
     let ran = place.say("why latest").expect(2);
     assert!(

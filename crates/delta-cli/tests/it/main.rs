@@ -17,5 +17,6 @@ mod secrets;
 mod server;
 mod support;
 mod tokens;
+mod told;
 mod up;
 mod workers;

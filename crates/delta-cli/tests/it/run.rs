@@ -22,8 +22,8 @@ fn the_first_example_passes_retries_and_allows_a_failure() {
     let stdout = comparable(&ran.stdout);
     for line in [
         "lint SUCCEEDED 1 TIME job_ID_1",
-        "unit SUCCEEDED 2 TIME needed 2 attempts job_ID_2",
-        "docs FAILED 1 TIME user_exit, allowed to fail job_ID_3",
+        "unit SUCCEEDED 2 TIME job_ID_2 needed 2 attempts",
+        "docs FAILED 1 TIME job_ID_3 step 2: exit code 3, allowed to fail",
         "package SUCCEEDED 1 TIME job_ID_4",
         "run_ID: SUCCESS in TIME",
         "unit | attempt 1: the database of this test was not up yet",

@@ -1,28 +1,35 @@
 //! Jobs: show and cancel.
 
-use axum::extract::{Path, State};
-use delta_core::requirement::queue_of;
-use delta_core::why::Line;
+use axum::extract::{Path, RawQuery, State};
 use delta_core::{Cause, Command, JobId};
 use delta_store::StoreError;
-use delta_store::read::{JobRows, Reader, RunRows};
-use delta_wire::ErrorBody;
-use delta_wire::api::{CancelRequest, JobView};
+use delta_store::read::{JobRows, Reader, RunFilter, RunKind, RunRows};
+use delta_wire::api::{CancelRequest, FailureView, JobSummary, JobView, NamedJobs};
+use delta_wire::{ErrorBody, Invalid};
+use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Heard, User};
 use super::runs::by;
-use super::{App, log_view, views};
+use super::waiting::{self, Groups, InLine, Sight};
+use super::{App, failures, log_view, views};
 use crate::audit;
 use crate::writer::Lane;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
+        .routes(routes!(find_jobs))
         .routes(routes!(show_job))
         .routes(routes!(cancel_job))
 }
+
+/// Runs that are looked through for a job of a name, from the newest on: what people mean by a name
+/// alone is recent, and each run is a read.
+const LOOKED_THROUGH: usize = 100;
+/// Characters of a name.
+const MAX_NAME: usize = 1024;
 
 pub(super) fn job_id(text: &str) -> Result<JobId, ApiError> {
     text.parse().map_err(|_| ApiError::not_found("job"))
@@ -41,6 +48,83 @@ pub(super) fn source(reader: &dyn Reader, id: JobId) -> Result<Option<JobRows>, 
     Ok(Some(executed.unwrap_or(rows)))
 }
 
+/// Which jobs are asked for.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[allow(dead_code, reason = "only described; the query is read strictly")]
+struct FindJobs {
+    /// The job's name, or that of its matrix.
+    #[param(min_length = 1, max_length = 1024)]
+    name: String,
+}
+
+/// Jobs of a name, in the newest run that has any.
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", params(FindJobs),
+    responses((status = 200, description = "the jobs, or none", body = NamedJobs),
+        (status = 422, description = "a parameter that is wrong", body = ErrorBody)))]
+async fn find_jobs(
+    State(app): State<App>,
+    _who: User,
+    RawQuery(query): RawQuery,
+) -> Result<axum::Json<NamedJobs>, ApiError> {
+    let pairs = super::query_pairs(query.as_deref())?;
+    let name = match pairs.as_slice() {
+        [(key, value)] if key == "name" => value.clone(),
+        [] => return Err(Invalid::missing("name").into()),
+        _ => return Err(Invalid::field("name", "is the only parameter, and given once").into()),
+    };
+    if name.is_empty() || name.chars().count() > MAX_NAME {
+        let message = format!("must have 1 to {MAX_NAME} characters");
+        return Err(Invalid::field("name", message).into());
+    }
+    let found = app.read(move |reader| named(reader, &name)).await?;
+    Ok(axum::Json(found))
+}
+
+fn named(reader: &dyn Reader, name: &str) -> Result<NamedJobs, StoreError> {
+    let filter = RunFilter {
+        kind: RunKind::Plain,
+        ..RunFilter::default()
+    };
+    let mut looked_at = 0;
+    for run in reader.runs(&filter, LOOKED_THROUGH)? {
+        looked_at += 1;
+        let Some(rows) = reader.run(run.id)? else {
+            continue;
+        };
+        let jobs = called(&rows, name);
+        if !jobs.is_empty() {
+            return Ok(NamedJobs {
+                run_id: Some(run.id.to_string()),
+                created_at: Some(views::at(run.created_at)),
+                jobs,
+                looked_at,
+            });
+        }
+    }
+    Ok(NamedJobs {
+        looked_at,
+        ..NamedJobs::default()
+    })
+}
+
+/// The job of exactly this name, or else the cells of a matrix of it: `unit (os=linux)`.
+fn called(rows: &RunRows, name: &str) -> Vec<JobSummary> {
+    let of = |is: &dyn Fn(&str) -> bool| -> Vec<JobSummary> {
+        let jobs = rows.jobs.iter().filter(|(job, _)| is(&job.name));
+        jobs.map(|(job, current)| views::summary(job, current))
+            .collect()
+    };
+    let exactly = of(&|it| it == name);
+    match exactly.is_empty() {
+        true => of(&|it| {
+            it.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(" ("))
+        }),
+        false => exactly,
+    }
+}
+
 /// A job with its attempts, their leases, why it is where it is, and when it must end.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}", tag = "jobs",
     params(("id" = String, Path)),
@@ -53,55 +137,50 @@ async fn show_job(
     view(&app, job_id(&id)?).await.map(axum::Json)
 }
 
-/// What it waits for in a line: the run's turn, or its own.
-fn line(reader: &dyn Reader, rows: &JobRows) -> Result<Option<Line>, StoreError> {
-    let (run, job) = (&rows.run, &rows.job);
-    let (group, id) = match run.waits_for_turn() {
-        true => (&run.header.concurrency, run.id.job(0)),
-        false if job.waits_for_turn() => (&job.policy.concurrency, job.id),
-        false => return Ok(None),
-    };
-    let Some(group) = group else {
+/// What is read of a job for its view.
+struct Found {
+    rows: JobRows,
+    run: RunRows,
+    place: InLine,
+    failure: Option<FailureView>,
+}
+
+fn found(reader: &dyn Reader, id: JobId) -> Result<Option<Found>, StoreError> {
+    let (Some(rows), Some(run)) = (reader.job(id)?, reader.run(id.run)?) else {
         return Ok(None);
     };
-    let members = reader.group(&group.key)?;
-    Ok(Some(Line::of(group, &members, id)))
+    let last = rows.attempts.last();
+    let current = last.map_or(0, |attempt| attempt.order_key);
+    let place = InLine {
+        ahead: reader.ahead(&rows.job.policy.requires, current)?,
+        line: Groups::default().line(reader, &rows.run, &rows.job)?,
+    };
+    let failure = last.map(|attempt| failures::in_full(reader, &rows.job, attempt));
+    let failure = failure.transpose()?.flatten();
+    Ok(Some(Found {
+        rows,
+        run,
+        place,
+        failure,
+    }))
 }
 
 async fn view(app: &App, id: JobId) -> Result<JobView, ApiError> {
-    let found = app
-        .read(move |reader| {
-            let (Some(job), Some(run)) = (reader.job(id)?, reader.run(id.run)?) else {
-                return Ok(None);
-            };
-            let current = job.attempts.last().map_or(0, |attempt| attempt.order_key);
-            let ahead = reader.ahead(&job.job.policy.requires, current)?;
-            let line = line(reader, &job)?;
-            Ok(Some((job, run, ahead, line)))
-        })
-        .await?;
-    let (rows, run, ahead, line): (JobRows, RunRows, u64, Option<Line>) =
-        found.ok_or_else(|| ApiError::not_found("job"))?;
-    let (rows, left) = left_behind(app, rows).await?;
+    let found = app.read(move |reader| found(reader, id)).await?;
+    let found = found.ok_or_else(|| ApiError::not_found("job"))?;
+    let (rows, left) = left_behind(app, found.rows).await?;
     let mut left = left.into_iter();
-    let mut agents = app.presence.agents();
-    agents.extend(app.agents.seen());
-    let queues = app.queues.all();
-    let queue = queue_of(&rows.job.policy.requires).and_then(|name| queues.get(name));
     let around = views::Surroundings {
         settings: &app.writer.shared().settings,
-        agents: &agents,
-        ahead,
-        line,
-        paused: queue
-            .filter(|it| it.paused.is_some())
-            .map(|it| it.name.clone()),
-        now: app.writer.now(),
-        jobs: &run.jobs,
+        sight: &Sight::of(app),
+        place: found.place,
+        jobs: &waiting::by_number(&found.run.jobs),
     };
-    Ok(views::job(&rows, &around, |_| {
-        left.next().unwrap_or_default()
-    }))
+    let view = views::job(&rows, around, |_| left.next().unwrap_or_default());
+    Ok(JobView {
+        failure: found.failure.map(Box::new),
+        ..view
+    })
 }
 
 /// What each attempt left, in their order.

@@ -13,6 +13,7 @@ mod enrol;
 mod error;
 mod events;
 mod extract;
+mod failures;
 mod function_tail;
 mod functions;
 mod inputs;
@@ -35,6 +36,7 @@ mod tokens;
 mod uploads;
 mod views;
 mod vigil;
+mod waiting;
 mod webhooks;
 
 use std::ops::Deref;

@@ -9,13 +9,15 @@ use delta_core::why::Line;
 use delta_core::{Cause, Command, Digest, Reply, RunId};
 use delta_store::read::{RunFilter, RunKind, RunRows};
 use delta_wire::api::{CancelRequest, CreateRun, Cursor, ListRuns, RunList, RunView};
+use delta_wire::states::JobState;
 use delta_wire::{ErrorBody, ErrorCode, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Heard, RUN_BYTES, User};
-use super::{App, views};
+use super::waiting::{self, Sight};
+use super::{App, failures, views};
 use crate::audit;
 use crate::create;
 use crate::writer::{Answer, Lane, sha256};
@@ -184,7 +186,7 @@ async fn show_run(
         ..RunFilter::default()
     };
     let again = app.read(move |reader| reader.runs(&again, MAX_RERUNS));
-    let mut view = views::run(&rows, &app.writer.shared().settings);
+    let mut view = detailed(&app, &rows).await?;
     view.reruns = again.await?.iter().map(|run| run.id.to_string()).collect();
     let beside = app.read(move |reader| Ok((reader.report(id)?, reader.approval(id)?)));
     let (report, approval) = beside.await?;
@@ -205,6 +207,27 @@ async fn show_run(
         view.summary.why = line.as_ref().map(views::turn).or(view.summary.why);
     }
     Ok(axum::Json(view))
+}
+
+/// A run, its failed jobs with why they failed, and its waiting ones with what they wait for.
+async fn detailed(app: &App, rows: &RunRows) -> Result<RunView, ApiError> {
+    let mut view = views::run(rows, &app.writer.shared().settings);
+    let failed = view.jobs.iter().any(|it| it.state == JobState::Failed);
+    let waits = waiting::any(&view.jobs);
+    if !failed && !waits {
+        return Ok(view);
+    }
+    let (rows, mut jobs) = (rows.clone(), std::mem::take(&mut view.jobs));
+    let sight = waits.then(|| Sight::of(app));
+    let told = app.read(move |reader| {
+        failures::tell(reader, &rows.jobs, &mut jobs)?;
+        if let Some(sight) = sight {
+            sight.tell(reader, &rows, &mut jobs)?;
+        }
+        Ok(jobs)
+    });
+    view.jobs = told.await?;
+    Ok(view)
 }
 
 /// Ask a run to stop. Repeating it changes nothing.

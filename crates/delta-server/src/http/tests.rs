@@ -3,13 +3,13 @@
 //! Only those of the latest lease of an attempt are shown. What is *flaky* or *broken* is found out
 //! when it is asked for, from what is stored; nothing of it is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::extract::{Path, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Job, RunId};
 use delta_store::StoreError;
-use delta_store::read::Reader;
+use delta_store::read::{Reader, RunRows};
 use delta_store::results::{
     LeaseResults, PastResult, ResultCounts, ResultPlace, ResultQuery, ResultStatus, StoredResult,
     TestQuery,
@@ -190,6 +190,14 @@ fn page(
     if query.job.is_some_and(|job| !jobs.contains_key(&job)) {
         return Ok(None);
     }
+    let asked = |job: &Job| query.job.is_none_or(|n| n == job.id.n);
+    if rows
+        .jobs
+        .iter()
+        .any(|(job, _)| asked(job) && job.kept.is_some())
+    {
+        return kept_page(reader, query, rows, limit).map(Some);
+    }
     let totals = reader.run_results(query.run)?.into_iter().filter(|it| {
         let attempt = it.lease.attempt;
         let latest = jobs.get(&attempt.job.n).map(|job| job.attempts);
@@ -214,6 +222,96 @@ fn page(
         tests,
         next_cursor,
     }))
+}
+
+/// A page of a run with jobs that were kept from earlier ones: job by job, each with the results of
+/// the one that was executed, under the name it has in this run.
+fn kept_page(
+    reader: &dyn Reader,
+    query: &ResultQuery,
+    rows: RunRows,
+    limit: usize,
+) -> Result<TestList, StoreError> {
+    let mut list = TestList {
+        totals: Vec::new(),
+        tests: Vec::new(),
+        next_cursor: None,
+    };
+    let mut executed = Executed::default();
+    let asked = |job: &Job| query.job.is_none_or(|n| n == job.id.n);
+    for (job, _) in rows.jobs.iter().filter(|(job, _)| asked(job)) {
+        let source = job.source();
+        let Some((run, results)) = executed.of(reader, source.run)? else {
+            continue;
+        };
+        let found = run.jobs.iter().find(|(it, _)| it.id == source);
+        let attempt = query.attempt.or(found.map(|(it, _)| it.attempts));
+        let own = |it: &&LeaseResults| {
+            it.lease.attempt.job == source && Some(it.lease.attempt.index) == attempt
+        };
+        let Some(totals) = results.iter().find(own) else {
+            continue;
+        };
+        list.totals.push(TestTotals {
+            job_id: job.id.to_string(),
+            ..totals_view(totals)
+        });
+        let room = limit - list.tests.len();
+        let before = query.after.is_some_and(|after| after.job > job.id.n);
+        if before || room == 0 {
+            continue;
+        }
+        let after = query.after.filter(|after| after.job == job.id.n);
+        let part = ResultQuery {
+            run: source.run,
+            job: Some(source.n),
+            attempt,
+            only: query.only.clone(),
+            after: after.map(|after| ResultPlace {
+                job: source.n,
+                ..after
+            }),
+        };
+        for it in reader.results(&part, room)? {
+            let judged = it.row.status.is_unhappy() && list.tests.len() < JUDGED;
+            let verdict = match judged {
+                true => judge(reader, &run.run.header, &job.name, &it)?,
+                false => passed_again(&it.row).then_some(TestVerdict::Flaky),
+            };
+            let place = ResultPlace {
+                job: job.id.n,
+                ..it.place()
+            };
+            list.tests.push(TestView {
+                job_id: job.id.to_string(),
+                ..view(it, verdict)
+            });
+            list.next_cursor = (list.tests.len() == limit).then(|| cursor(place));
+        }
+    }
+    Ok(list)
+}
+
+/// Runs in which jobs were executed, with what their leases have; each is read once.
+#[derive(Default)]
+struct Executed(HashMap<RunId, Option<(RunRows, Vec<LeaseResults>)>>);
+
+impl Executed {
+    /// Nothing of a run that is deleted.
+    fn of(
+        &mut self,
+        reader: &dyn Reader,
+        run: RunId,
+    ) -> Result<Option<&(RunRows, Vec<LeaseResults>)>, StoreError> {
+        if !self.0.contains_key(&run) {
+            let read = match reader.run(run)? {
+                Some(rows) => Some((rows, reader.run_results(run)?)),
+                None => None,
+            };
+            self.0.insert(run, read);
+        }
+        Ok(self.0[&run].as_ref())
+    }
 }
 
 /// What the latest results say of each test of that name.
@@ -321,7 +419,7 @@ fn status(asked: TestStatus) -> ResultStatus {
     }
 }
 
-fn status_view(status: ResultStatus) -> TestStatus {
+pub(super) fn status_view(status: ResultStatus) -> TestStatus {
     match status {
         ResultStatus::Fail => TestStatus::Fail,
         ResultStatus::Error => TestStatus::Error,

@@ -4,7 +4,7 @@
 use delta_core::attempt::Report;
 use delta_core::bound::{attempt_must_end_by, run_must_end_by};
 use delta_core::lease::Revocation;
-use delta_core::why::{Line, Scene, SeenAgent, why};
+use delta_core::why::Line;
 use delta_core::{
     Attempt, Concurrency, Job, Lease, LeaseState, Millis, Run, RunState, Settings, Span, Text,
 };
@@ -15,6 +15,8 @@ use delta_wire::api::{
     ProgressView, ReportedView, RunSummary, RunView, Trigger, Trust, Why,
 };
 use delta_wire::states::{JobState, RunOutcome};
+
+use super::waiting::{self, InLine, Jobs, Sight};
 
 /// What is shown of an attempt beyond its row: the bytes it left.
 #[derive(Default)]
@@ -146,56 +148,38 @@ pub fn summary(job: &Job, current: &Attempt) -> JobSummary {
         required: job.policy.required,
         attempts: job.attempts,
         cause: job.cause.map(|cause| cause.name().to_string()),
+        failure: None,
+        why: None,
         kept_from: job.kept.map(|id| id.to_string()),
         started_at: lease.and_then(|lease| lease.acknowledged_at).map(at),
         ended_at: job.ended_at.map(at),
     }
 }
 
-/// What the answer to "why" is computed from, beside the rows.
+/// What a job's view is made of beside its rows.
 pub struct Surroundings<'a> {
     pub settings: &'a Settings,
-    pub agents: &'a [SeenAgent],
-    pub ahead: u64,
-    pub line: Option<Line>,
-    pub paused: Option<Text>,
-    pub now: Millis,
+    pub sight: &'a Sight,
+    pub place: InLine,
     /// All jobs of the run.
-    pub jobs: &'a [(Job, Attempt)],
+    pub jobs: &'a Jobs<'a>,
 }
 
 pub fn job(
     rows: &JobRows,
-    around: &Surroundings,
+    around: Surroundings,
     mut left: impl FnMut(&Attempt) -> Left,
 ) -> JobView {
     let job = &rows.job;
     let policy = &job.policy;
-    let needs: Vec<&Job> = around
-        .jobs
-        .iter()
-        .map(|(job, _)| job)
-        .filter(|other| policy.needs.contains(&other.id.n))
-        .collect();
+    let needs = policy.needs.iter().filter_map(|n| around.jobs.get(n));
     let current = rows.attempts.iter().find(|it| it.id.index == job.attempts);
     let reason = current.map(|attempt| {
-        let unmet = needs.iter().filter(|need| !need.meets_needs());
-        let scene = Scene {
-            run: &rows.run,
-            job,
-            attempt,
-            unmet: unmet.map(|need| need.name.clone()).collect(),
-            agents: around.agents,
-            ahead: around.ahead,
-            line: around.line.clone(),
-            paused: around.paused.clone(),
-            now: around.now,
-        };
-        let why = why(&scene);
-        Why {
-            code: why.kind().into(),
-            message: why.to_string(),
-        }
+        let asked = (job, attempt);
+        let why = around
+            .sight
+            .why(&rows.run, asked, around.jobs, around.place);
+        waiting::view(&why)
     });
     let ends = current
         .filter(|_| job.resolution.is_none())
@@ -208,7 +192,7 @@ pub fn job(
             JobState::of(job.resolution, it.state)
         }),
         required: policy.required,
-        needs: needs.iter().map(|need| need.name.to_string()).collect(),
+        needs: needs.map(|need| need.name.to_string()).collect(),
         requires: policy
             .requires
             .split(' ')
@@ -220,6 +204,7 @@ pub fn job(
         once: policy.once,
         concurrency: policy.concurrency.as_ref().map(group),
         cause: job.cause.map(|cause| cause.name().to_string()),
+        failure: None,
         kept_from: job.kept.map(|id| id.to_string()),
         why: reason,
         must_end_by: ends.map(at),
@@ -278,7 +263,7 @@ fn confirmed(attempt: &Attempt) -> Option<bool> {
 }
 
 /// The steps as they were kept.
-fn steps(report: Option<&Report>) -> Vec<StepResult> {
+pub fn steps(report: Option<&Report>) -> Vec<StepResult> {
     let kept = report.and_then(|report| report.steps.as_ref());
     let read = kept.and_then(|text| serde_json::from_str(text).ok());
     read.unwrap_or_default()

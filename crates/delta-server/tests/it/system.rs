@@ -59,6 +59,7 @@ async fn the_description_lists_exactly_the_paths_that_exist() {
         ("put", "/api/v1/queues/{name}"),
         ("post", "/api/v1/queues/{name}/pause"),
         ("post", "/api/v1/queues/{name}/resume"),
+        ("get", "/api/v1/jobs"),
         ("get", "/api/v1/jobs/{id}"),
         ("get", "/api/v1/jobs/{id}/artifacts"),
         ("get", "/api/v1/jobs/{id}/artifacts/{name}"),

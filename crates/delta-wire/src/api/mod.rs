@@ -8,6 +8,7 @@ pub mod agents;
 pub mod caches;
 pub mod create_run;
 pub mod cursor;
+pub mod failure;
 pub mod functions;
 pub mod graph;
 pub mod list;
@@ -28,6 +29,7 @@ pub use caches::{
 };
 pub use create_run::{CreateJob, CreateRun, Group, Trust};
 pub use cursor::Cursor;
+pub use failure::{FailedTest, FailureView};
 pub use functions::{
     ChooseDeadLetters, CreateFunction, CreateFunctions, DeadLettersDone, FunctionDetail,
     FunctionList, FunctionTry, FunctionView, PausedView, QueueList, QueueView, RouteQueue,
@@ -49,6 +51,6 @@ pub use secrets::{
 pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{
     ArtifactList, ArtifactView, AttemptView, CancelView, EventList, EventView, GroupView,
-    InputArtifact, InputList, JobArtifact, JobSummary, JobView, LeaseView, ProgressView,
+    InputArtifact, InputList, JobArtifact, JobSummary, JobView, LeaseView, NamedJobs, ProgressView,
     ReportedView, RunList, RunSummary, RunView, Why,
 };

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::create_run::Trust;
+use super::failure::FailureView;
 use super::log::LogView;
 use crate::evidence::Evidence;
 use crate::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
@@ -85,6 +86,12 @@ pub struct JobSummary {
     pub attempts: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Box<FailureView>>,
+    /// What it waits for, while it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Why>,
     /// The job of an earlier run whose result this is: it was not run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_from: Option<String>,
@@ -92,6 +99,20 @@ pub struct JobSummary {
     pub started_at: Option<Millis>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Millis>,
+}
+
+/// Jobs of one name, in the newest run that has any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NamedJobs {
+    /// The run; absent when none has such a job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Millis>,
+    /// The job of exactly that name, or the cells of a matrix of that name.
+    pub jobs: Vec<JobSummary>,
+    /// How many runs were looked at, from the newest on.
+    pub looked_at: u64,
 }
 
 /// A page of runs, newest first.
@@ -140,6 +161,9 @@ pub struct JobView {
     pub concurrency: Option<GroupView>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// Why it failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Box<FailureView>>,
     /// The job of an earlier run whose result this is: its attempts, log and artifacts are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_from: Option<String>,

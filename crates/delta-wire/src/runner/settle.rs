@@ -127,6 +127,16 @@ impl Meaning {
             self.optional(step.exit_code.map(|code| code.to_string()).as_deref());
             self.optional(step.signal.map(|signal| signal.to_string()).as_deref());
             self.number(step.timed_out.into());
+            // Said by newer runners only: nothing where they say nothing.
+            if let Some(number) = step.number {
+                self.number(number.into());
+            }
+            if let Some(command) = &step.command {
+                self.text(command);
+            }
+            if step.failed {
+                self.text("failed");
+            }
         }
     }
 

@@ -17,7 +17,8 @@ use printer::Printer;
 
 const EXAMPLES: &str = "\
 Examples:
-  delta-ci logs latest/unit
+  delta-ci logs unit                   of the newest run that has such a job
+  delta-ci logs latest                 of its job that failed
   delta-ci logs -f latest/unit         as it prints it, through retries, to the end
   delta-ci logs --tail 50 -f latest/unit
   delta-ci logs latest/unit --attempt 1
@@ -32,7 +33,8 @@ const MAX_TRIES: u32 = 5;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A job: its id or the beginning of it, RUN/NAME, or a run with one job
+    /// A job: its name (of the newest run that has it), RUN/NAME, its id or the beginning of it; or
+    /// a run: its only job, or the first that failed
     job: String,
     /// Go on until the job has ended, also over a restart of the server
     #[arg(long, short)]
@@ -52,7 +54,7 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let job = find::job(client, &args.job).await?;
+        let job = find::logged(client, &args.job, terminal).await?;
         let mut printer = Printer::new(args.raw, terminal);
         let log = Log {
             client,

@@ -1,0 +1,253 @@
+//! What is told at once: why a job failed, what one waits for, and what a name alone means.
+
+use serde_json::json;
+
+use crate::support::{Place, comparable};
+
+/// Two jobs; the tests of `unit` fail in its third step, behind more lines than are repeated.
+const PIPELINE: &str = r#"
+jobs:
+  unit:
+    steps:
+      - echo built
+      - {run: "exit 9", continue_on_error: true}
+      - name: tests
+        run: |
+          for n in $(seq 30); do echo "line $n"; done
+          cp report.xml junit.xml
+          exit 3
+      - {run: echo cleaned, if: always}
+    results: {format: junit, path: junit.xml}
+  lint:
+    steps: [cp passed.xml lint.xml]
+    results: {format: junit, path: lint.xml}
+"#;
+
+const REPORT: &str = r#"<testsuite name="math">
+  <testcase classname="tests.test_add" name="test_add">
+    <failure message="assert -1 == 3">E  assert -1 == 3
+E  where -1 = add(1, 2)</failure>
+  </testcase>
+  <testcase classname="tests.test_add" name="test_zero"><failure message="zero"/></testcase>
+  <testcase classname="tests.test_add" name="test_one"/>
+</testsuite>"#;
+
+const PASSED: &str = r#"<testsuite><testcase name="tidy"/><testcase name="neat"/></testsuite>"#;
+
+fn failing() -> Place {
+    let place = Place::new();
+    place.write(".delta-ci.yaml", PIPELINE);
+    place.write("report.xml", REPORT);
+    place.write("passed.xml", PASSED);
+    place
+}
+
+/// The lines that everybody tells.
+fn assert_told(text: &str) {
+    let text = comparable(text);
+    for line in [
+        "step 3 `tests` ended with exit code 3",
+        "FAIL tests.test_add › test_add",
+        "assert -1 == 3",
+        "FAIL tests.test_add › test_zero",
+        "| line 30",
+    ] {
+        assert!(text.contains(line), "{line:?} in\n{text}");
+    }
+    assert!(
+        !text.contains('\u{1b}') && !text.contains("(user_exit"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_failure_is_told_with_its_step_its_tests_and_its_last_lines() {
+    let place = failing();
+    let ran = place.say("run --data .delta-ci").expect(1);
+    assert_told(&ran.stdout);
+    let last = comparable(&ran.stdout);
+    assert!(
+        last.contains("✗ unit FAILED in TIME: step 3 `tests` ended with exit code 3\n"),
+        "{last}"
+    );
+    assert!(
+        last.contains("unit FAILED 1 TIME job_ID_1 step 3: exit code 3"),
+        "{last}"
+    );
+    assert!(
+        ran.stderr.contains("FAILED in") && ran.stderr.contains(": step 3 `tests` ended with"),
+        "{}",
+        ran.stderr
+    );
+
+    for command in ["show latest", "show latest/unit", "why latest/unit"] {
+        let told = place.say(command).expect(0).stdout;
+        let told = told.replace("ended with a failure (user_exit)", "");
+        assert_told(&told);
+    }
+    let why = comparable(&place.say("why unit").expect(0).stdout);
+    assert!(!why.contains("it has ended"), "{why}");
+}
+
+#[test]
+fn a_failure_is_told_to_programs() {
+    let place = failing();
+    let ran = place.say("--json run --data .delta-ci").expect(1).json();
+    let job = place.say("--json why latest/unit").expect(0).json();
+    let shown = place.say("--json show latest").expect(0).json();
+    for failure in [
+        &ran["jobs"][0]["failure"],
+        &job["failure"],
+        &shown["jobs"][0]["failure"],
+    ] {
+        assert_eq!(failure["message"], "step 3 `tests` ended with exit code 3");
+        let step = &failure["step"];
+        assert_eq!(
+            (
+                &step["number"],
+                &step["name"],
+                &step["command"],
+                &step["exit_code"]
+            ),
+            (
+                &json!(3),
+                &json!("tests"),
+                &json!("for n in $(seq 30); do echo \"line $n\"; done"),
+                &json!(3)
+            )
+        );
+        assert_eq!(failure["exit_code"], 3);
+        assert_eq!(failure["tests_failed"], 2);
+        assert_eq!(failure["tests"][0]["name"], "test_add");
+        assert_eq!(failure["tests"][0]["message"], "assert -1 == 3");
+        let lines = failure["last_lines"].as_array().expect("lines");
+        assert_eq!(lines.last(), Some(&json!("line 30")), "{failure}");
+    }
+    assert_eq!(ran["jobs"][0]["cause"], "user_exit");
+    assert!(ran["jobs"][1]["failure"].is_null(), "{ran}");
+}
+
+#[test]
+fn a_name_alone_is_the_newest_runs_job() {
+    let place = failing();
+    place.say("run --data .delta-ci").expect(1);
+    place.write(
+        ".delta-ci.yaml",
+        "jobs:\n  db: {steps: [echo the database]}\n  cells:\n    matrix: {n: [1, 2]}\n    \
+         steps: [echo cell]\n  one:\n    matrix: {os: [linux]}\n    steps: [echo one]\n",
+    );
+    place.say("run --data .delta-ci").expect(0);
+    let newest = place.say("--json show latest").expect(0).json();
+    let newest = newest["run_id"].as_str().expect("an id").to_owned();
+
+    // `db` could be the beginning of an id, too.
+    for (command, words) in [
+        ("logs db", "the database"),
+        ("show db", "db  SUCCEEDED"),
+        ("why db", "db is SUCCEEDED"),
+        ("logs one", "one"),
+        ("tests lint", "tidy"),
+    ] {
+        let ran = place.say(command).expect(0);
+        assert!(ran.stdout.contains(words), "{command}: {}", ran.stdout);
+        assert!(
+            ran.stderr.contains("` of run_"),
+            "{command}: {}",
+            ran.stderr
+        );
+    }
+    let said = place.say("logs db").expect(0).stderr;
+    assert!(said.contains(&format!("`db` of {newest}")), "{said}");
+    assert_eq!(place.say("--json why db").expect(0).stderr, "");
+
+    let several = place.say("why cells").expect(2).stderr;
+    assert!(
+        several.contains(&format!("{newest}/cells (n=1)")) && several.contains("type one of these"),
+        "{several}"
+    );
+    let nobody = place.say("logs nobody").expect(5).stderr;
+    assert!(
+        nobody.contains("there is no run or job `nobody`"),
+        "{nobody}"
+    );
+}
+
+#[test]
+fn the_log_of_a_run_is_that_of_the_job_that_failed() {
+    let place = failing();
+    place.say("run --data .delta-ci").expect(1);
+    let ran = place.say("logs latest").expect(0);
+    assert!(ran.stdout.contains("line 17\n"), "{}", ran.stdout);
+    assert!(
+        ran.stderr.contains("the log of `unit`, which failed"),
+        "{}",
+        ran.stderr
+    );
+    place.write(
+        ".delta-ci.yaml",
+        "jobs: {a: {steps: [\"true\"]}, b: {steps: [\"true\"]}}\n",
+    );
+    place.say("run --data .delta-ci").expect(0);
+    let ran = place.say("logs latest").expect(2);
+    assert!(
+        ran.stderr.contains("its jobs are a, b") && ran.stderr.contains("latest/NAME"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn the_tests_of_a_job_that_was_kept_are_those_of_the_rerun_too() {
+    let place = failing();
+    place.say("run --data .delta-ci").expect(1);
+    let first = place.say("--json tests latest/lint").expect(0).json();
+    assert_eq!(first["tests"].as_array().map(Vec::len), Some(2), "{first}");
+    let again = place.say("--json rerun latest --failed").expect(0).json();
+    let kept = again["jobs"][1]["job_id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    for what in ["latest", "latest/lint"] {
+        let list = place.delta(["--json", "tests", what]).expect(0).json();
+        let names: Vec<&str> = list["tests"]
+            .as_array()
+            .expect("tests")
+            .iter()
+            .filter_map(|it| it["name"].as_str())
+            .collect();
+        assert_eq!(names, ["tidy", "neat"], "{what}: {list}");
+        assert_eq!(list["totals"][0]["counts"]["passed"], 2, "{list}");
+        assert_eq!(list["totals"][0]["job_id"], kept.as_str());
+        assert_eq!(list["tests"][0]["job_id"], kept.as_str());
+    }
+    let said = place.say("tests latest").expect(0).stderr;
+    assert!(said.contains("tests: 2 passed"), "{said}");
+}
+
+#[test]
+fn a_run_says_what_its_waiting_jobs_wait_for() {
+    let place = Place::new();
+    let server = place.server(&[]);
+    let body = json!({"jobs": [
+        {"name": "db", "job_spec": {"name": "db", "steps": ["true"]}},
+        {"name": "db2", "job_spec": {"name": "db2", "steps": ["true"]}},
+        {"name": "after", "needs": ["db"], "job_spec": {"name": "after", "steps": ["true"]}},
+    ]});
+    let (status, run) = server.ask("POST", "/api/v1/runs", &body);
+    assert_eq!(status, 201, "{run}");
+    let shown = place.say("--json show latest --data data").expect(0).json();
+    for job in shown["jobs"].as_array().expect("jobs") {
+        let id = job["job_id"].as_str().expect("an id");
+        assert_eq!(job["why"], server.job(id)["why"], "{job}");
+        assert!(job["why"]["message"].is_string(), "{job}");
+    }
+    let table = comparable(&place.say("show latest --data data").expect(0).stdout);
+    assert!(
+        table.contains("db QUEUED 1 - job_ID_1 no agent has asked for work yet"),
+        "{table}"
+    );
+    assert!(
+        table.contains("after CREATED 1 - job_ID_3 waits for db"),
+        "{table}"
+    );
+}
