@@ -38,6 +38,7 @@ mod secret;
 mod session;
 pub mod shim;
 mod spec;
+pub mod surroundings;
 mod tap;
 pub mod tls;
 mod traced;

@@ -43,6 +43,8 @@ use crate::terminal::Terminal;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // Before anything is started, in whichever role: all our children come from here.
+    delta_agent::surroundings::keep_from_children();
     // Started by an agent and never typed: they need none of what follows.
     let mut words = std::env::args_os().skip(1).peekable();
     if words
