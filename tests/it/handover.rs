@@ -114,7 +114,7 @@ fn a_result_that_nobody_was_there_for_is_reported_by_the_next_agent() {
     server.check();
 }
 
-fn hand_over(old: &Process) {
+pub fn hand_over(old: &Process) {
     old.signal(rustix::process::Signal::USR2).unwrap();
     let status = old.wait(Duration::from_secs(30)).unwrap();
     assert_eq!(status.code(), Some(0), "{}", old.stderr());

@@ -20,6 +20,7 @@ mod kept;
 mod kills;
 mod partitions;
 mod project;
+mod reach;
 mod results;
 mod rrq;
 mod sandbox;

@@ -16,15 +16,23 @@ use crate::harness::{Options, Person, Server, delta_ci, until};
 const NOBODY: u32 = 65534;
 
 /// A place that only its owner can write, with folders of the agent's user in it.
-struct Place {
+pub struct Place {
     folder: tempfile::TempDir,
     /// Whoever the agent is, when it is not us.
     user: Option<u32>,
 }
 
 impl Place {
-    fn new() -> Place {
-        let user = rustix::process::geteuid().is_root().then_some(NOBODY);
+    pub fn new() -> Place {
+        Place::of(rustix::process::geteuid().is_root().then_some(NOBODY))
+    }
+
+    /// Where the agent is whoever runs the test.
+    pub fn of_root() -> Place {
+        Place::of(None)
+    }
+
+    fn of(user: Option<u32>) -> Place {
         let folder = match user {
             // Not where everybody makes files: what is above the state folder is somebody else's.
             Some(_) => tempfile::tempdir_in("/var/lib").unwrap(),
@@ -43,7 +51,7 @@ impl Place {
         self.give(name);
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -51,21 +59,45 @@ impl Place {
         chown(self.path(name), self.user, self.user).unwrap();
     }
 
-    /// An agent that works as the place's user.
+    /// A folder that the agent's jobs share with the test.
+    pub fn shared(&self, name: &str) -> PathBuf {
+        self.make(name);
+        self.path(name)
+    }
+
     fn agent(&self, server: &Server, name: &str, sandbox: &str) -> Process {
+        self.agent_with(server, name, sandbox, &[])
+    }
+
+    /// An agent that works as the place's user.
+    pub fn agent_with(&self, server: &Server, name: &str, sandbox: &str, more: &[&str]) -> Process {
         self.make(name);
         let token = format!("{name}.token");
         std::fs::write(self.path(&token), server.token("runner")).unwrap();
         let private = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(self.path(&token), private).unwrap();
         self.give(&token);
+        self.agent_again(server, name, sandbox, more)
+    }
+
+    /// The same on the same folders.
+    pub fn agent_again(
+        &self,
+        server: &Server,
+        name: &str,
+        sandbox: &str,
+        more: &[&str],
+    ) -> Process {
+        let token = format!("{name}.token");
         let program = delta_testkit::process::binary("delta-ci").unwrap();
         let spawn = match self.user {
             None => delta_ci(),
             Some(user) => {
                 // Its folder may be closed to that user.
                 let copy = self.path("delta-ci");
-                std::fs::copy(&program, &copy).unwrap();
+                if !copy.exists() {
+                    std::fs::copy(&program, &copy).unwrap();
+                }
                 Spawn::new(copy)
                     .clean_env()
                     .env("PATH", std::env::var("PATH").unwrap_or_default())
@@ -82,6 +114,7 @@ impl Place {
             .arg(self.path(&token))
             .arg("--work-dir")
             .arg(self.path(name))
+            .args(more)
             .spawn()
             .unwrap()
     }
@@ -109,7 +142,7 @@ impl Place {
 }
 
 /// What the agent of this name says that it enforces.
-fn enforced(person: &Person, name: &str) -> Vec<String> {
+pub fn enforced(person: &Person, name: &str) -> Vec<String> {
     let found = |agents: &Value| {
         let agents = agents["agents"].as_array().cloned().unwrap_or_default();
         agents.into_iter().find(|agent| agent["name"] == name)
@@ -125,7 +158,7 @@ fn enforced(person: &Person, name: &str) -> Vec<String> {
 }
 
 /// The lines a job of this one step printed.
-fn printed(person: &Person, body: &Value) -> Vec<String> {
+pub fn printed(person: &Person, body: &Value) -> Vec<String> {
     let run = person.create(body);
     let over = person.until_over(&run);
     let log = log_of(person, &only_job(person, &run));
@@ -133,7 +166,7 @@ fn printed(person: &Person, body: &Value) -> Vec<String> {
     log.lines().map(str::to_owned).collect()
 }
 
-fn says(words: &[String], word: &str) -> bool {
+pub fn says(words: &[String], word: &str) -> bool {
     words.iter().any(|it| it == word)
 }
 

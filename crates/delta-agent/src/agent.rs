@@ -33,7 +33,7 @@ use crate::private::FolderError;
 use crate::progress::Observer;
 use crate::secret::TokenSource;
 use crate::session::{self, SessionEnd};
-use crate::shim::{Confinement, Sandbox};
+use crate::shim::{Confinement, Sandbox, apart};
 use crate::spec::Kinds;
 use crate::tls::TlsFiles;
 use crate::workspace::{self, Source, WorkFolder, WorkspaceError};
@@ -202,6 +202,7 @@ pub async fn run(
     let secrets = secrets(&server, &state);
     let courier = Courier::new(&server);
     let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
+    apart::find_out(&settings.shim);
     let (machine, runtime) = look_around(&settings).await;
     let _clearing = clear_containers(runtime.clone(), &state, &inherited);
     let functions = start_runners(&settings, &secrets);

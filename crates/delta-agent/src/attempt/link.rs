@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use delta_core::time::Millis;
@@ -14,14 +14,15 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::{Sizes, connect, lost, state};
+use super::{Sizes, asynchronous, dial, lost, state};
 use crate::shim::order::{Command, Event, Order, Record, SPOOL_FILE, State, StepRecord, StopAt};
 
 /// How long a shim may take to say where it stands. It does nothing that takes long; the machine
 /// around it may.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// Tries to reach a shim that lives but dropped us, and the pause between them.
+/// Tries to reach a shim that lives but dropped us, and the pause between them: others may crowd at
+/// its door, and an agent must not take it for lost because of them.
 const MAX_RECONNECTS: u32 = 50;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -63,8 +64,34 @@ pub(super) struct Link {
     pub watcher: Box<dyn Watcher>,
 }
 
-/// Says hello and waits for the state; nothing when there is no shim that answers.
-pub(super) async fn greet(stream: UnixStream, key: &str) -> Option<State> {
+/// What came of a hello.
+enum Greeted {
+    Answered(State),
+    /// It lives, and did not hear us out.
+    HungUp,
+    /// It did not answer in time.
+    Silent,
+}
+
+/// Says hello to the shim of this folder; nothing when there is none that answers.
+pub(super) async fn greet(folder: &Path, key: &str) -> Option<State> {
+    for _ in 0..MAX_RECONNECTS {
+        let greeted = match connect(folder).await {
+            Ok(stream) => say_hello(stream, key).await,
+            Err(problem) if lives(&problem) => Greeted::HungUp,
+            Err(_) => return None,
+        };
+        match greeted {
+            Greeted::Answered(state) => return Some(state),
+            Greeted::Silent => return None,
+            Greeted::HungUp if state::read_record(folder).is_some() => return None,
+            Greeted::HungUp => sleep(RECONNECT_PAUSE).await,
+        }
+    }
+    None
+}
+
+async fn say_hello(stream: UnixStream, key: &str) -> Greeted {
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader).lines();
     let greeting = async {
@@ -76,7 +103,23 @@ pub(super) async fn greet(stream: UnixStream, key: &str) -> Option<State> {
             }
         }
     };
-    timeout(GREETING, greeting).await.ok()?
+    match timeout(GREETING, greeting).await {
+        Ok(Some(state)) => Greeted::Answered(state),
+        Ok(None) => Greeted::HungUp,
+        Err(_) => Greeted::Silent,
+    }
+}
+
+/// Connects without holding anybody up: a crowd at the door may make it wait.
+async fn connect(folder: &Path) -> io::Result<UnixStream> {
+    let folder = folder.to_owned();
+    let dialling = tokio::task::spawn_blocking(move || dial(&folder));
+    asynchronous(dialling.await.map_err(io::Error::other)??)
+}
+
+/// There is a shim, but so many wait at its door that there was no place in time.
+fn lives(problem: &io::Error) -> bool {
+    problem.kind() == io::ErrorKind::WouldBlock
 }
 
 fn hello(key: &str) -> Command {
@@ -112,10 +155,12 @@ impl Link {
             if let Some(record) = state::read_record(&self.folder) {
                 return self.ended(record);
             }
-            let Ok(stream) = connect(&self.folder) else {
-                break;
+            let talked = match connect(&self.folder).await {
+                Ok(stream) => self.reconnect(stream).await,
+                Err(problem) if lives(&problem) => Err(problem),
+                Err(_) => break,
             };
-            if let Err(problem) = self.reconnect(stream).await {
+            if let Err(problem) = talked {
                 tracing::debug!(error = %problem, "a shim hung up");
                 sleep(RECONNECT_PAUSE).await;
             }

@@ -12,28 +12,31 @@ use crate::clock::wall_time;
 use crate::container::{attempt_label, clear_attempt};
 use crate::executor::{LogSize, Outcome};
 use crate::shim::order::{COMPLAINTS_FILE, Deadlines, Order, Record, SPOOL_FILE};
-use crate::shim::tree::{kill_shim, kill_strays};
+use crate::shim::strays::Traits;
 
 /// What a job's processes carry in their environment unless they remove it.
-const MARKS: [&str; 2] = ["DELTA_JOB_ID", "DELTA_LEASE_EPOCH"];
+const NAMES: [&str; 2] = ["DELTA_JOB_ID", "DELTA_LEASE_EPOCH"];
 
 /// Ends what can be found of the work, and says how it ended.
 pub(super) async fn bury(folder: &Path, order: &Order) -> Record {
     let complaints = fs::read_to_string(folder.join(COMPLAINTS_FILE)).unwrap_or_default();
     tracing::error!(folder = %folder.display(), complaints, "a shim was lost");
-    let marks: Vec<String> = order
+    let named: Vec<String> = order
         .env
         .iter()
-        .filter(|(name, _)| MARKS.iter().any(|mark| name == mark))
+        .filter(|(name, _)| NAMES.iter().any(|it| name == it))
         .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
         .collect();
-    let ((group, memory), own) = (state::groups(folder), folder.to_owned());
+    let whole = named.len() == NAMES.len();
+    let traits = Traits {
+        folder: Some(folder.to_owned()),
+        mark: order.mark,
+        entries: if whole { named } else { Vec::new() },
+    };
+    let (group, memory) = state::groups(folder);
     let ending = tokio::task::spawn_blocking(move || {
         // One that only did not answer in time must not go on with the next step.
-        kill_shim(&own);
-        if marks.len() == MARKS.len() {
-            kill_strays(&marks);
-        }
+        traits.end_all();
         let cleared = group.is_some_and(|group| group.clear());
         if let Some(memory) = memory {
             memory.clear();

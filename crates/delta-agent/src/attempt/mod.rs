@@ -16,8 +16,11 @@ use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
+use std::time::Duration;
 
 use delta_core::time::{Millis, Span};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 use tokio::sync::watch;
@@ -33,8 +36,13 @@ use crate::clock;
 use crate::executor::{Ended, Step, StopOrder, Work, environment};
 use crate::secret::Handed;
 use crate::shim::SUBCOMMAND;
+use crate::shim::mark::Mark;
 use crate::shim::order::{Deadlines, Order, Record, SOCKET_FILE, SPOOL_FILE, State};
 pub use crate::shim::{Abandoned, StepRecord, StopAt};
+
+/// How long a place at a shim's door is waited for. It is there at once unless others crowd there,
+/// and those get their turn by the thousand in a second.
+const DIALLING: Duration = Duration::from_secs(10);
 
 /// How a shim is started.
 #[derive(Debug, Clone)]
@@ -221,6 +229,8 @@ fn order(begin: &Begin<'_>) -> Order {
         confinement: work.confinement,
         hidden: work.hidden.iter().map(OsString::from).collect(),
         control_group: work.control_group,
+        // What makes containers may leave something behind on purpose, for all of them.
+        mark: work.container.is_none().then(Mark::fresh).flatten(),
         container: work.container.clone(),
         log_quota: work.log_quota,
         stop_grace: work.stop_grace,
@@ -258,11 +268,7 @@ async fn adopt(number: u64, folder: &Path) -> Option<Adopted> {
     if let Some(record) = state::read_record(folder) {
         return Some(Adopted::over(number, note, order, record));
     }
-    let running = match connect(folder) {
-        Ok(stream) => link::greet(stream, &order.key).await,
-        Err(_) => None,
-    };
-    match running {
+    match link::greet(folder, &order.key).await {
         Some(state) => Some(Adopted {
             number,
             note,
@@ -281,13 +287,14 @@ async fn adopt(number: u64, folder: &Path) -> Option<Adopted> {
     }
 }
 
-fn connect(folder: &Path) -> io::Result<UnixStream> {
-    asynchronous(dial(folder)?)
-}
-
+/// Connects, for a while if it must wait.
 fn dial(folder: &Path) -> io::Result<net::UnixStream> {
     state::in_reach(&folder.join(SOCKET_FILE), |path| {
-        net::UnixStream::connect(path)
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        set_socket_timeout(&socket, Timeout::Send, Some(DIALLING))?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(net::UnixStream::from(socket))
     })
 }
 

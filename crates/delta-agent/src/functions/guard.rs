@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, setsid, wait};
 use serde::{Deserialize, Serialize};
 
+use crate::shim::mark::Mark;
 use crate::shim::{Confinement, Places, confine, tree};
 
 /// The word on the command line that makes this program a guard.
@@ -48,6 +49,8 @@ pub(super) struct Order {
     pub confinement: Confinement,
     /// What the runner is kept from by name: the agent's state and credentials.
     pub hidden: Vec<PathBuf>,
+    /// By which its processes are found should the guard be lost.
+    pub mark: Option<Mark>,
 }
 
 /// Starts the runner that standard input describes, and stays until nothing of it is left.
@@ -76,6 +79,10 @@ fn guard() -> io::Result<u8> {
         writable: &[],
         hidden: &order.hidden,
     };
+    if let Some(mark) = order.mark {
+        // Never required.
+        let _ = mark.put();
+    }
     // This thread starts the runner, and all others inherit from it.
     confine(order.confinement, &places).map_err(io::Error::other)?;
     let runner = start(&order)?;

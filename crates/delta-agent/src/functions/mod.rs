@@ -84,6 +84,7 @@ impl Functions {
                 Sandbox::Host | Sandbox::Strict => Sandbox::Host,
             },
             user: None,
+            apart: false,
         };
         let mut env = base(&around.base_environment);
         env.extend(std::env::var_os("HOME").map(|home| ("HOME".into(), home)));

@@ -22,6 +22,8 @@ use super::listener::{self, Listener, Owner};
 use super::printed::{LastLine, Printed, Stream};
 use super::settings::{PoolSettings, RunnerSource};
 use crate::shim::Confinement;
+use crate::shim::mark::Mark;
+use crate::shim::strays::Traits;
 
 /// Between two looks whether it listens: short at first, an interpreter takes longer.
 const FIRST_LOOK: Duration = Duration::from_millis(10);
@@ -69,6 +71,7 @@ pub(super) struct Process {
     /// Its guard, whose descendant it is.
     owner: Owner,
     guard: Child,
+    mark: Option<Mark>,
     orders: ChildStdin,
     last_line: LastLine,
     _port: Port,
@@ -103,7 +106,8 @@ impl Process {
             None => free_port(launch).map_err(StartError::NoPort)?,
         };
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number));
-        let begun = begin(launch, pool, address).await;
+        let mark = Mark::fresh();
+        let begun = begin(launch, pool, address, mark).await;
         let (mut guard, orders) = begun.map_err(StartError::Spawn)?;
         let printed = Printed::of(pool);
         let last_line = Arc::clone(&printed.last);
@@ -118,6 +122,7 @@ impl Process {
             door,
             owner,
             guard,
+            mark,
             orders,
             last_line,
             _port: port,
@@ -162,7 +167,7 @@ impl Process {
     pub async fn ended(&mut self) -> String {
         match self.guard.wait().await {
             Ok(status) => {
-                self.sweep(status);
+                self.sweep(status).await;
                 self.last_words(status).await
             }
             Err(problem) => format!("it cannot be waited for: {problem}"),
@@ -182,19 +187,26 @@ impl Process {
         let _ = self.orders.write_all(&[KILL]).await;
         match timeout(KILL_TIME, self.guard.wait()).await {
             Ok(Ok(status)) => {
-                self.sweep(status);
+                self.sweep(status).await;
                 true
             }
             _ => false,
         }
     }
 
-    /// A guard that was itself killed has left the runner in its group.
-    fn sweep(&self, status: ExitStatus) {
+    /// A guard that was itself killed has left the runner, and whatever that began.
+    async fn sweep(&self, status: ExitStatus) {
         use std::os::unix::process::ExitStatusExt;
         let group = i32::try_from(self.owner.pid).ok().and_then(Pid::from_raw);
         if let (Some(group), Some(_)) = (group, status.signal()) {
             let _ = kill_process_group(group, Signal::KILL);
+            let traits = Traits {
+                folder: None,
+                mark: self.mark,
+                entries: Vec::new(),
+            };
+            let ending = tokio::task::spawn_blocking(move || traits.end_all());
+            let _ = ending.await;
         }
     }
 
@@ -218,6 +230,7 @@ async fn begin(
     launch: &Launch,
     pool: &PoolSettings,
     address: SocketAddr,
+    mark: Option<Mark>,
 ) -> io::Result<(Child, ChildStdin)> {
     let RunnerSource::Command {
         words, env, folder, ..
@@ -244,6 +257,7 @@ async fn begin(
         folder: folder.clone(),
         confinement: launch.confinement,
         hidden: launch.hidden.clone(),
+        mark,
     };
     let mut line = serde_json::to_vec(&order)?;
     line.push(b'\n');

@@ -496,6 +496,10 @@ fn refused(cause: Cause, summary: String, spool: Spool, deadlines: Deadlines) ->
     Record {
         outcome: Outcome::Failed { exit_code: None },
         cause: Some(cause.name().to_owned()),
+        if let Some(mark) = order.mark {
+            // Never required: where it cannot be put, what is left is found by less.
+            let _ = mark.put();
+        }
         summary,
         step: None,
         stopped: None,

@@ -1,16 +1,37 @@
 //! The shim's end of its socket: agents come and go, the shim does not care. Nothing here waits for
 //! a peer: one that does not read is dropped, and comes back to a fresh state.
+//!
+//! Strangers come too: a job of the agent's own user can reach the socket. They cannot keep an
+//! agent out: whoever does not show the key in time is dropped, and the oldest of them when there
+//! are too many. Nor can they keep the shim busy: it lets them in a few at a time.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::order::{Command, Event, MAX_LINE_BYTES};
 
-/// Agents connected at a time: the one at work, one that takes over, and somebody looking.
-const MAX_PEERS: usize = 4;
+/// Agents connected at a time: the one at work, one that takes over, and somebody looking. The
+/// newest is let in: an old one that hangs must not keep its successor out.
+const MAX_AGENTS: usize = 4;
+
+/// Connections at a time that have not shown the key. An agent shows it at once, so that it needs
+/// no more than a moment among them.
+const MAX_STRANGERS: usize = 64;
+
+/// How long one may take to show the key: an agent does it in the same breath, on a machine that
+/// may be busy.
+const INTRODUCTION: Duration = Duration::from_secs(1);
+
+/// Connections that are let in before there is a pause, and the pause: thousands in a second still
+/// get their turn, and take a tenth of a processor at the most.
+const MAX_AT_ONCE: usize = 64;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Bytes waiting for one peer: hundreds of events. Growth of the spool is told by its newest value
 /// only, so it never piles up.
@@ -29,14 +50,21 @@ pub(super) enum Heard {
 pub(super) struct Control {
     listener: UnixListener,
     key: String,
+    /// In the order in which they came.
     peers: Vec<Peer>,
     next_id: usize,
+    /// When the next stranger's time is over.
+    introduction: Pin<Box<Sleep>>,
+    /// Connections since the last pause, and the pause while it lasts.
+    let_in: usize,
+    pause: Option<Pin<Box<Sleep>>>,
 }
 
 struct Peer {
     id: usize,
     stream: UnixStream,
     knows_key: bool,
+    came: Instant,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
     /// The newest size not yet told.
@@ -52,6 +80,9 @@ impl Control {
             key,
             peers: Vec::new(),
             next_id: 0,
+            introduction: Box::pin(sleep(INTRODUCTION)),
+            let_in: 0,
+            pause: None,
         })
     }
 
@@ -81,29 +112,96 @@ impl Control {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Heard> {
-        while let Poll::Ready(accepted) = self.listener.poll_accept(cx) {
-            match accepted {
-                Ok((stream, _)) if self.peers.len() < MAX_PEERS => {
+        loop {
+            // Those who are here are heard first: a key that lies in a socket is never thrown away
+            // to make room.
+            if let Some(heard) = self.poll_peers(cx) {
+                return Poll::Ready(heard);
+            }
+            if !self.poll_accept(cx) {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn poll_peers(&mut self, cx: &mut Context<'_>) -> Option<Heard> {
+        let were_there = self.peers.iter().any(|peer| peer.knows_key);
+        let mut heard = None;
+        for peer in &mut self.peers {
+            peer.poll_write(cx);
+            heard = peer.poll_line(cx, &self.key);
+            if heard.is_some() {
+                break;
+            }
+        }
+        if let Some(Heard::Hello(_)) = heard {
+            self.make_room(MAX_AGENTS, |peer| peer.knows_key);
+        }
+        if heard.is_some() {
+            return heard;
+        }
+        self.poll_introductions(cx);
+        self.peers.retain(|peer| !peer.gone);
+        let alone = were_there && !self.peers.iter().any(|peer| peer.knows_key);
+        alone.then_some(Heard::Alone)
+    }
+
+    /// Drops whoever had time enough, and comes back when the next one's is over.
+    fn poll_introductions(&mut self, cx: &mut Context<'_>) {
+        loop {
+            let now = Instant::now();
+            let strangers = self.peers.iter_mut().filter(|peer| !peer.knows_key);
+            let mut next: Option<Instant> = None;
+            for peer in strangers.filter(|peer| !peer.gone) {
+                let until = peer.came + INTRODUCTION;
+                peer.gone = now >= until;
+                if !peer.gone {
+                    next = Some(next.map_or(until, |it| it.min(until)));
+                }
+            }
+            let Some(next) = next else { return };
+            self.introduction.as_mut().reset(next);
+            if self.introduction.as_mut().poll(cx).is_pending() {
+                return;
+            }
+        }
+    }
+
+    /// Lets in who waits outside. True when somebody is new here.
+    fn poll_accept(&mut self, cx: &mut Context<'_>) -> bool {
+        if let Some(pause) = &mut self.pause {
+            if pause.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            (self.pause, self.let_in) = (None, 0);
+        }
+        let before = self.let_in;
+        while self.let_in < MAX_AT_ONCE {
+            match self.listener.poll_accept(cx) {
+                Poll::Pending => return self.let_in > before,
+                Poll::Ready(Ok((stream, _))) => {
+                    self.let_in += 1;
+                    self.make_room(MAX_STRANGERS - 1, |peer| !peer.knows_key);
                     self.next_id += 1;
                     self.peers.push(Peer::new(self.next_id, stream));
                 }
-                Ok(_) => {}
-                // A want of descriptors passes; the loop comes back with the next event.
-                Err(_) => break,
+                // A want of descriptors passes.
+                Poll::Ready(Err(_)) => break,
             }
         }
-        for peer in &mut self.peers {
-            peer.poll_write(cx);
-            if let Some(heard) = peer.poll_line(cx, &self.key) {
-                return Poll::Ready(heard);
-            }
+        self.pause = Some(Box::pin(sleep_until(Instant::now() + PAUSE)));
+        // So that somebody wakes us when it is over, and those who are new are heard before.
+        self.let_in > before || self.poll_accept(cx)
+    }
+
+    /// Drops the oldest of these until there are no more than that many.
+    fn make_room(&mut self, most: usize, these: impl Fn(&Peer) -> bool) {
+        let count = self.peers.iter().filter(|peer| these(peer)).count();
+        let oldest = self.peers.iter_mut().filter(|peer| these(peer));
+        for peer in oldest.take(count.saturating_sub(most)) {
+            peer.gone = true;
         }
-        let were_there = self.peers.iter().any(|peer| peer.knows_key);
         self.peers.retain(|peer| !peer.gone);
-        if were_there && !self.peers.iter().any(|peer| peer.knows_key) {
-            return Poll::Ready(Heard::Alone);
-        }
-        Poll::Pending
     }
 }
 
@@ -113,6 +211,7 @@ impl Peer {
             id,
             stream,
             knows_key: false,
+            came: Instant::now(),
             inbox: Vec::new(),
             outbox: Vec::new(),
             grew: None,
@@ -214,7 +313,7 @@ impl Peer {
                 self.knows_key = true;
                 Some(Heard::Hello(self.id))
             }
-            Ok(Command::Unknown(_)) => None,
+            Ok(Command::Unknown(_)) if self.knows_key => None,
             Ok(command) if self.knows_key => Some(Heard::Command(command)),
             // Without the key nothing is answered, not even why.
             _ => {

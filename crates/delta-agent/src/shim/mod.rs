@@ -6,21 +6,24 @@
 //! credential and no server, and refuses whoever does not know its key.
 //!
 //! Reading order: [`order`] (what is said), `attempt` (the life of one), `steps`, `tree` (its end),
-//! `control`, `spawner`, `sandbox` (with `rules` and `user`), `group`, `memory` and `joining`,
-//! `container`.
+//! `mark` and `strays` (its end without a shim), `control`, `spawner`, `sandbox` (with `rules`,
+//! `user` and `apart`), `group`, `memory` and `joining`, `container`.
 
+pub(crate) mod apart;
 mod attempt;
 mod container;
 mod control;
 pub(crate) mod evidence;
 pub(crate) mod group;
 mod joining;
+pub(crate) mod mark;
 mod memory;
 pub(crate) mod order;
 mod rules;
 mod sandbox;
 mod spawner;
 mod steps;
+pub(crate) mod strays;
 mod timer;
 pub(crate) mod tree;
 mod user;
@@ -52,6 +55,13 @@ pub const SUBCOMMAND: &str = "shim";
 pub fn main(folder: &Path) -> ExitCode {
     let _ = COMPLAINTS.set(folder.join(COMPLAINTS_FILE));
     std::panic::set_hook(Box::new(|panic| complain(&panic.to_string())));
+    if let Some(possible) = apart::trial(folder) {
+        return if possible {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        };
+    }
     match carry_out(folder) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -78,9 +88,16 @@ fn carry_out(folder: &Path) -> io::Result<()> {
     // fails only for the leader of a group, which is on its own already.
     let _ = setsid();
     set_child_subreaper(Some(getpid()))?;
+    let order: Order = serde_json::from_slice(&fs::read(folder.join(ORDER_FILE))?)?;
+    let apart = order.confinement.apart && order.container.is_none();
+    if apart && !rustix::process::geteuid().is_root() {
+        // While there is one thread. Where it fails the job is not started: see there.
+        if let Err(problem) = apart::own_users() {
+            complain(&format!("no namespace for users: {problem}"));
+        }
+    }
     // Nobody of the same user may look into it or attach to it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let order: Order = serde_json::from_slice(&fs::read(folder.join(ORDER_FILE))?)?;
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     let secrets = match order.has_secrets {
         true => Handed::take_from_memory(&File::from(io::stdout().as_fd().try_clone_to_owned()?))?,

@@ -13,6 +13,7 @@ use delta_wire::Evidence;
 use serde::{Deserialize, Serialize};
 
 use super::Confinement;
+use super::mark::Mark;
 use crate::container::ContainerOrder;
 use crate::executor::{Ended, LogSize, Outcome, Step, StopReason};
 
@@ -49,6 +50,9 @@ pub(crate) struct Order {
     #[serde(default)]
     pub hidden: Vec<OsString>,
     pub control_group: bool,
+    /// By which its processes are found should the shim be lost.
+    #[serde(default)]
+    pub mark: Option<Mark>,
     /// The container that steps run in, when they do not run as processes of this machine.
     #[serde(default)]
     pub container: Option<ContainerOrder>,

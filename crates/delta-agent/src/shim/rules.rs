@@ -15,6 +15,8 @@ use landlock::{
 };
 use rustix::fs::{Access as May, access};
 
+use super::apart::SHARED_MEMORY;
+
 /// The newest rules we ask for; an older kernel enforces what it knows of them.
 const RULES: ABI = ABI::V6;
 
@@ -39,7 +41,7 @@ const READABLE: [&str; 15] = [
 ];
 
 /// Devices that every program expects; no disk, no memory, no terminal of somebody else.
-const DEVICES: [&str; 9] = [
+const DEVICES: [&str; 8] = [
     "/dev/null",
     "/dev/zero",
     "/dev/full",
@@ -48,11 +50,20 @@ const DEVICES: [&str; 9] = [
     "/dev/tty",
     "/dev/ptmx",
     "/dev/pts",
-    "/dev/shm",
 ];
 
-/// Nothing but the system and what may be written is in reach.
-pub(super) fn only_these(writable: &[PathBuf], hidden: &[PathBuf]) -> Restricted {
+/// The same as paths.
+pub(super) fn readable() -> Vec<PathBuf> {
+    READABLE.iter().map(PathBuf::from).collect()
+}
+
+/// Nothing but the system and what may be written is in reach; memory that is shared by name only
+/// where it is the job's own.
+pub(super) fn only_these(
+    writable: &[PathBuf],
+    hidden: &[PathBuf],
+    shared_memory: bool,
+) -> Restricted {
     let read = AccessFs::from_read(RULES);
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -64,7 +75,10 @@ pub(super) fn only_these(writable: &[PathBuf], hidden: &[PathBuf]) -> Restricted
     }
     let use_device =
         AccessFs::from_file(RULES) | AccessFs::ReadDir | AccessFs::MakeReg | AccessFs::RemoveFile;
-    for path in DEVICES {
+    for path in DEVICES
+        .into_iter()
+        .chain(shared_memory.then_some(SHARED_MEMORY))
+    {
         rules = allow(rules, Path::new(path), use_device)?;
     }
     for path in writable {

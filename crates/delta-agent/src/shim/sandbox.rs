@@ -14,6 +14,7 @@ use rustix::process::{Resource, Rlimit, getpriority_process, setpriority_process
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 use serde::{Deserialize, Serialize};
 
+use super::apart;
 use super::group::Group;
 use super::memory;
 use super::rules::{self, Restricted};
@@ -58,6 +59,9 @@ pub struct Confinement {
     pub sandbox: Sandbox,
     /// The user and group it becomes.
     pub user: Option<u32>,
+    /// It shares no memory, semaphores or queues with anybody.
+    #[serde(default)]
+    pub apart: bool,
 }
 
 impl Confinement {
@@ -65,6 +69,7 @@ impl Confinement {
     pub const OPEN: Confinement = Confinement {
         sandbox: Sandbox::Open,
         user: None,
+        apart: false,
     };
 
     /// For the attempts of one slot: with a user of the slot's own where this agent may switch
@@ -76,7 +81,12 @@ impl Confinement {
             }
             _ => None,
         };
-        Confinement { sandbox, user }
+        let apart = sandbox == Sandbox::Strict && apart::is_possible();
+        Confinement {
+            sandbox,
+            user,
+            apart,
+        }
     }
 
     /// Those of the agent's secrets that its jobs are kept from by name: all of them where jobs
@@ -116,6 +126,7 @@ impl Confinement {
             ("no-new-privs", promised),
             ("rlimits", strict),
             ("clean-env", strict),
+            ("private-ipc", self.apart),
             (
                 "private-state",
                 self.user.is_some() || self.hides(hidden, secret),
@@ -155,7 +166,7 @@ impl Confinement {
     /// Puts the kernel's rules on the calling thread.
     fn rule(&self, writable: &[PathBuf], hidden: &[PathBuf]) -> Restricted {
         match self.sandbox {
-            Sandbox::Strict => rules::only_these(writable, hidden),
+            Sandbox::Strict => rules::only_these(writable, hidden, self.apart),
             _ if is_root() => rules::signals_inside(rules::Privileges::Kept),
             _ if hidden.is_empty() => rules::signals_inside(rules::Privileges::GivenUp),
             _ => rules::all_but(hidden),
@@ -167,6 +178,17 @@ impl Confinement {
 pub(crate) struct Places<'a> {
     pub writable: &'a [PathBuf],
     pub hidden: &'a [PathBuf],
+}
+
+impl Places<'_> {
+    /// What is hidden and has nothing in it that the job may write.
+    fn closed(&self) -> Vec<PathBuf> {
+        let has_none = |hidden: &&PathBuf| {
+            let mut writable = self.writable.iter();
+            !writable.any(|it| it.starts_with(hidden))
+        };
+        self.hidden.iter().filter(has_none).cloned().collect()
+    }
 }
 
 /// Restricts the calling thread, and with it everything that is started from it. An error means
@@ -188,6 +210,11 @@ pub(crate) fn confine(confinement: Confinement, places: &Places<'_>) -> Result<(
         Sandbox::Strict => {}
     }
     let failed = |what: &str, why: &dyn std::fmt::Display| format!("no sandbox: {what}: {why}");
+    if confinement.apart {
+        let parts = [&rules::readable(), places.writable].concat();
+        let entered = apart::enter(&parts, &places.closed());
+        entered.map_err(|why| failed("namespaces", &why))?;
+    }
     limit(Resource::Core, 0).map_err(|why| failed("core size", &why))?;
     if confinement.user.is_some() {
         limit(Resource::Nproc, MAX_PROCESSES).map_err(|why| failed("processes", &why))?;
@@ -231,6 +258,17 @@ fn is_root() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_with_the_jobs_own_in_it_is_not_closed_as_a_whole() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let (writable, hidden) = (paths(&["/w/1/workspace"]), paths(&["/w", "/w/state", "/t"]));
+        let places = Places {
+            writable: &writable,
+            hidden: &hidden,
+        };
+        assert_eq!(places.closed(), paths(&["/w/state", "/t"]));
+    }
 
     #[test]
     fn an_untrusted_run_is_always_confined() {

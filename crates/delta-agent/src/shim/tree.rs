@@ -7,9 +7,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -21,17 +19,15 @@ use super::group::Group;
 /// Looks within one round for processes that were born while others were being held still.
 const STILLING_PASSES: u32 = 8;
 
-/// Rounds in which what a lost shim has left is looked for, and the pause between them.
-const STRAY_ROUNDS: u32 = 100;
-const ROUND: Duration = Duration::from_millis(5);
-
 /// One process as `/proc` shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    pid: i32,
+pub(super) struct Seen {
+    pub pid: i32,
     parent: i32,
     group: i32,
-    dead: bool,
+    pub dead: bool,
+    /// When it began, in ticks since the boot: with its number, nobody else.
+    pub start: u64,
 }
 
 /// What reaping found.
@@ -125,29 +121,40 @@ pub(crate) fn family(root: i32) -> Vec<i32> {
 }
 
 fn descendants_of(root: i32) -> Vec<Seen> {
+    let all: Vec<Seen> = processes().collect();
+    below(&all, vec![root])
+}
+
+/// All descendants of these among those.
+pub(super) fn below(all: &[Seen], mut roots: Vec<i32>) -> Vec<Seen> {
     let mut children: HashMap<i32, Vec<Seen>> = HashMap::new();
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        if !name.as_encoded_bytes().iter().all(u8::is_ascii_digit) {
-            continue;
-        }
-        let stat = fs::read(entry.path().join("stat")).unwrap_or_default();
-        if let Some(seen) = read_stat(&String::from_utf8_lossy(&stat)) {
-            children.entry(seen.parent).or_default().push(seen);
-        }
+    for seen in all {
+        children.entry(seen.parent).or_default().push(*seen);
     }
     let mut found: Vec<Seen> = Vec::new();
-    let mut open = vec![root];
-    while let Some(parent) = open.pop() {
+    while let Some(parent) = roots.pop() {
         for seen in children.remove(&parent).unwrap_or_default() {
-            open.push(seen.pid);
+            roots.push(seen.pid);
             found.push(seen);
         }
     }
     found
+}
+
+/// Every process of the machine.
+pub(super) fn processes() -> impl Iterator<Item = Seen> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let name = entry.file_name();
+        let numbered = name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+        numbered.then(|| look(&entry.path()))?
+    })
+}
+
+/// The process that is described here.
+pub(super) fn look(place: &Path) -> Option<Seen> {
+    let stat = fs::read(place.join("stat")).ok()?;
+    read_stat(&String::from_utf8_lossy(&stat))
 }
 
 /// `/proc/PID/stat`; the name inside it may itself contain blanks and brackets.
@@ -161,52 +168,8 @@ fn read_stat(stat: &str) -> Option<Seen> {
         parent: fields.next()?.parse().ok()?,
         group: fields.next()?.parse().ok()?,
         dead,
-    })
-}
-
-/// Ends, as well as it can be told from outside, what a lost shim has left: processes that carry
-/// these entries in their environment. For an agent; never the caller itself. Whoever forked while
-/// it was looked for is found in the next round; blocks for a moment.
-pub(crate) fn kill_strays(marks: &[String]) {
-    for _ in 0..STRAY_ROUNDS {
-        let mut found = false;
-        for (pid, process) in processes() {
-            let environment = fs::read(process.join("environ")).unwrap_or_default();
-            let has = |mark: &String| {
-                environment
-                    .split(|byte| *byte == 0)
-                    .any(|it| it == mark.as_bytes())
-            };
-            if marks.iter().all(has) {
-                found = true;
-                send(pid, Signal::KILL);
-            }
-        }
-        if !found {
-            return;
-        }
-        std::thread::sleep(ROUND);
-    }
-}
-
-/// Ends the shim of this folder if it still lives, which is then its last argument.
-pub(crate) fn kill_shim(folder: &Path) {
-    let last = [b"\0", folder.as_os_str().as_bytes(), b"\0"].concat();
-    for (pid, process) in processes() {
-        let arguments = fs::read(process.join("cmdline")).unwrap_or_default();
-        if arguments.ends_with(&last) {
-            send(pid, Signal::KILL);
-        }
-    }
-}
-
-/// Every process but the caller: its number and where it is described.
-fn processes() -> impl Iterator<Item = (i32, PathBuf)> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| {
-        let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
-        let other = pid != getpid().as_raw_nonzero().get();
-        other.then(|| (pid, entry.path()))
+        // Sixteen that nobody asks for lie in between.
+        start: fields.nth(16)?.parse().ok()?,
     })
 }
 
@@ -216,12 +179,13 @@ mod tests {
 
     #[test]
     fn a_name_with_brackets_does_not_hide_the_rest() {
-        let stat = "42 (a) b (c)) S 1 77 78 0 -1 4194560";
+        let stat = "42 (a) b (c)) S 1 77 78 0 -1 4194560 9 8 7 6 5 4 3 2 30 10 1 0 123456 99";
         let wanted = Seen {
             pid: 42,
             parent: 1,
             group: 77,
             dead: false,
+            start: 123_456,
         };
         assert_eq!(read_stat(stat), Some(wanted));
         assert_eq!(read_stat("garbage"), None);

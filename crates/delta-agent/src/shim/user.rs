@@ -28,7 +28,7 @@ pub(super) fn may_switch_users() -> bool {
 }
 
 /// Whether this number means a user here: inside a container it may not.
-fn is_mapped(user: u32) -> bool {
+pub(super) fn is_mapped(user: u32) -> bool {
     let Ok(map) = fs::read_to_string("/proc/self/uid_map") else {
         return false;
     };

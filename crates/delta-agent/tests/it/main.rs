@@ -15,5 +15,6 @@ mod lease;
 mod process;
 mod results;
 mod shim;
+mod strangers;
 mod tls;
 mod trouble;

@@ -15,7 +15,7 @@ use crate::bench::{Bench, PATIENCE, is_running, until};
 use crate::lease::sha256;
 
 /// A bench whose job has an id of its own, by which its processes can be found.
-fn bench(steps: &[&str]) -> Bench {
+pub fn bench(steps: &[&str]) -> Bench {
     let mut bench = Bench::new(steps);
     let place = bench.folder.path().file_name().expect("a name");
     bench.work.identity.job_id = format!("job{}", place.to_string_lossy());
@@ -23,13 +23,13 @@ fn bench(steps: &[&str]) -> Bench {
 }
 
 /// Processes that carry the job's id in their environment, by number.
-fn processes(bench: &Bench) -> Vec<String> {
+pub fn processes(bench: &Bench) -> Vec<String> {
     let mark = format!("DELTA_JOB_ID={}", bench.work.identity.job_id);
     with("environ", |part| part == mark.as_bytes())
 }
 
 /// The shims of a bench, by number.
-fn shims(bench: &Bench) -> Vec<String> {
+pub fn shims(bench: &Bench) -> Vec<String> {
     let place = bench.folder.path().as_os_str().as_encoded_bytes().to_vec();
     let mut found = with("cmdline", |part| part.starts_with(&place));
     found.retain(|pid| is_running(pid));
@@ -309,6 +309,46 @@ async fn try_everything(user: User) {
     // By another user, or by the rules of a newer kernel; without either, a job that ends its own
     // shim would not have come this far.
     assert!(!said("KILLED"), "{enforced:?}\n{log}");
+}
+
+// T28: shared memory of a job is its own, and ends with it.
+#[tokio::test]
+async fn what_a_confined_job_shares_it_shares_with_nobody() {
+    let name = format!("delta-ci-test-{}", std::process::id());
+    let leaves = format!(
+        "echo left > /dev/shm/{name}; cat /dev/shm/{name}; ipcmk -M 4096 > /dev/null; \
+         ls -ld /dev/shm; [ $(wc -l < /proc/sysvipc/shm) = 2 ] && echo made"
+    );
+    let mut bench = confined(&[&leaves], User::Own);
+    assert!(enforced(&bench).contains(&"private-ipc".to_owned()));
+    let mut attempt = bench.start();
+    let ended = bench.ended(&mut attempt).await;
+    let log = std::fs::read_to_string(attempt.spool()).expect("a log");
+    assert_eq!(ended.outcome, Outcome::Succeeded, "{log}");
+    assert!(
+        log.contains("\nleft\n") && log.contains("\nmade\n"),
+        "{log}"
+    );
+    assert!(!Path::new("/dev/shm").join(&name).exists());
+    // The next one of the same slot, as the same user.
+    bench.work.steps[0].script =
+        format!("test ! -e /dev/shm/{name}; [ $(wc -l < /proc/sysvipc/shm) = 1 ]");
+    let mut attempt = bench.start();
+    let ended = bench.ended(&mut attempt).await;
+    let log = std::fs::read_to_string(attempt.spool()).expect("a log");
+    assert_eq!(ended.outcome, Outcome::Succeeded, "{log}");
+    // Where a machine has no namespaces for it, it is out of reach instead.
+    if enforced(&bench)
+        .iter()
+        .any(|it| it.starts_with("landlock:"))
+    {
+        bench.work.confinement.apart = false;
+        bench.work.steps[0].script = format!("echo left > /dev/shm/{name} && echo LEFT; true");
+        let mut attempt = bench.start();
+        bench.ended(&mut attempt).await;
+        let log = std::fs::read_to_string(attempt.spool()).expect("a log");
+        assert!(!log.contains("\nLEFT"), "{log}");
+    }
 }
 
 #[tokio::test]

@@ -417,6 +417,34 @@ async fn runners_and_what_they_started_end_with_their_agent() {
     }
 }
 
+// The same when it is the guard that somebody ends, with nothing to be known by.
+#[tokio::test]
+async fn what_a_lost_guard_left_is_ended() {
+    let place = tempfile::tempdir().expect("a folder");
+    let (script, child) = (place.path().join("run.sh"), place.path().join("child"));
+    let text = format!(
+        "env -i /usr/bin/setsid /bin/sh -c 'echo $$ > {}; exec sleep 600' &\n\
+         exec python3 {} \"$@\"\n",
+        child.display(),
+        hostile().display()
+    );
+    std::fs::write(&script, text).expect("a script");
+    let file = format!("pools: {{h: {{command: [sh, {}]}}}}", script.display());
+    let pools = Pools::of(&file);
+    let me = pools.result("h#process", json!({})).await;
+    let stray = std::fs::read_to_string(&child).expect("a number");
+    let (stray, runner) = (stray.trim().to_owned(), me["pid"].to_string());
+    assert!(is_running(&stray) && is_running(&runner));
+    let guard = me["parent"].to_string();
+    let killed = Command::new("kill").args(["-KILL", &guard]).status();
+    assert!(killed.expect("kill").success());
+    until("all of it is gone", || {
+        !is_running(&stray) && !is_running(&runner)
+    })
+    .await;
+    pools.functions.shut_down().await;
+}
+
 /// A runner that somebody else keeps alive.
 struct Other(Child);
 
