@@ -197,6 +197,20 @@ pub enum StopReason {
     Shutdown,
 }
 
+impl StopReason {
+    /// Which of two counts, whichever came first: who has lost its lease has nobody to report to; a
+    /// person's word comes before a clock's, and that before this agent's going away, which would
+    /// have the work done again. Of two clocks, the one that ran out first.
+    pub(crate) fn rank(self) -> u8 {
+        match self {
+            StopReason::LeaseLost => 3,
+            StopReason::Canceled => 2,
+            StopReason::TimedOut | StopReason::StepTimedOut | StopReason::Silent => 1,
+            StopReason::Shutdown => 0,
+        }
+    }
+}
+
 /// The order in force. A later order replaces an earlier one, but never moves `kill_at` back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopOrder {

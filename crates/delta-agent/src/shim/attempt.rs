@@ -270,10 +270,7 @@ impl Shim {
     }
 
     fn stop(&mut self, order: StopAt) {
-        // A lost lease stays lost, whatever is ordered later.
-        let lost = self.stop.filter(|it| it.reason == StopReason::LeaseLost);
-        let reason = lost.map_or(order.reason, |lost| lost.reason);
-        self.stop = Some(StopAt::stricter(self.stop, StopAt { reason, ..order }));
+        self.stop = Some(StopAt::stricter(self.stop, order));
     }
 
     fn stop_with_grace(&mut self, reason: StopReason) {
@@ -305,13 +302,32 @@ impl Shim {
                 reason: StopReason::LeaseLost,
                 kill_at: now.0,
             });
-        } else if self.stop.is_none() && now.0 >= self.deadlines.must_finish_by {
-            self.stop_with_grace(StopReason::TimedOut);
-        } else if self.stop.is_none() && self.step_deadline.is_some_and(|at| now >= at) {
-            self.stop_with_grace(StopReason::StepTimedOut);
-        } else if self.stop.is_none() && self.silent_at.is_some_and(|at| now >= at) {
-            self.stop_with_grace(StopReason::Silent);
+        } else if self.stop.is_none() {
+            if self.silent_at.is_some_and(|at| now >= at) {
+                // What was printed in time may lie in the pipe still.
+                self.drain();
+            }
+            if let Some(reason) = self.overdue(now) {
+                self.stop_with_grace(reason);
+            }
         }
+    }
+
+    /// The first clock that ran out, whenever that was noticed.
+    fn overdue(&self, now: Millis) -> Option<StopReason> {
+        let clocks = [
+            (
+                Some(Millis(self.deadlines.must_finish_by)),
+                StopReason::TimedOut,
+            ),
+            (self.step_deadline, StopReason::StepTimedOut),
+            (self.silent_at, StopReason::Silent),
+        ];
+        let out = clocks
+            .into_iter()
+            .filter_map(|(at, reason)| Some((at?, reason)));
+        let first = out.filter(|(at, _)| now >= *at).min_by_key(|(at, _)| *at);
+        first.map(|(_, reason)| reason)
     }
 
     /// Takes what is in the pipe, once.
@@ -480,6 +496,10 @@ impl Workplace {
                 container: Some(container),
             });
         }
+        if let Some(mark) = order.mark {
+            // Never required: where it cannot be put, what is left is found by less.
+            let _ = mark.put();
+        }
         let (reader, writer) = io::pipe()?;
         let hidden = order.hidden.iter().map(PathBuf::from).collect();
         let (spawner, ready) = Spawner::start(order, secrets, directory, hidden, memory, writer)?;
@@ -496,10 +516,6 @@ fn refused(cause: Cause, summary: String, spool: Spool, deadlines: Deadlines) ->
     Record {
         outcome: Outcome::Failed { exit_code: None },
         cause: Some(cause.name().to_owned()),
-        if let Some(mark) = order.mark {
-            // Never required: where it cannot be put, what is left is found by less.
-            let _ = mark.put();
-        }
         summary,
         step: None,
         stopped: None,

@@ -100,10 +100,16 @@ pub struct StopAt {
 }
 
 impl StopAt {
-    /// A later order replaces the reason, and never moves the moment of KILL back.
+    /// The reason with the higher rank counts, the earlier of two that are equal; the moment of
+    /// KILL never moves back.
     pub(crate) fn stricter(old: Option<StopAt>, new: StopAt) -> StopAt {
-        let kill_at = old.map_or(new.kill_at, |old| old.kill_at.min(new.kill_at));
-        StopAt { kill_at, ..new }
+        let Some(old) = old else { return new };
+        let reason = match new.reason.rank() > old.reason.rank() {
+            true => new.reason,
+            false => old.reason,
+        };
+        let kill_at = old.kill_at.min(new.kill_at);
+        StopAt { reason, kill_at }
     }
 }
 
@@ -230,10 +236,27 @@ mod tests {
     }
 
     #[test]
-    fn a_later_order_never_moves_the_kill_back() {
+    fn the_reason_with_the_higher_rank_counts_whichever_came_first() {
+        use StopReason::{Canceled, LeaseLost, Shutdown, Silent, StepTimedOut, TimedOut};
         let order = |reason, kill_at| StopAt { reason, kill_at };
-        let first = order(StopReason::Canceled, 10);
-        let stricter = StopAt::stricter(Some(first), order(StopReason::LeaseLost, 90));
-        assert_eq!(stricter, order(StopReason::LeaseLost, 10));
+        for (higher, lower) in [
+            (LeaseLost, Canceled),
+            (LeaseLost, Shutdown),
+            (Canceled, TimedOut),
+            (Canceled, StepTimedOut),
+            (Canceled, Silent),
+            (Canceled, Shutdown),
+            (TimedOut, Shutdown),
+            (StepTimedOut, Shutdown),
+            (Silent, Shutdown),
+        ] {
+            for (first, second) in [(higher, lower), (lower, higher)] {
+                let both = StopAt::stricter(Some(order(first, 10)), order(second, 90));
+                assert_eq!(both, order(higher, 10), "the kill is never moved back");
+            }
+        }
+        // What is stopped for one clock is not told of another that ran out meanwhile.
+        let both = StopAt::stricter(Some(order(StepTimedOut, 90)), order(TimedOut, 10));
+        assert_eq!(both, order(StepTimedOut, 10));
     }
 }

@@ -298,8 +298,8 @@ impl Shim {
         let mut asked = false;
         loop {
             if let Some(status) = self.end_of(shell) {
-                return match self.stop {
-                    Some(stop) => Err(stop.reason),
+                return match self.stopped_it(asked) {
+                    Some(reason) => Err(reason),
                     None => Ok(status),
                 };
             }
@@ -313,6 +313,22 @@ impl Shim {
                 }
             }
             self.turn(self.stop.map(|stop| Millis(stop.kill_at))).await;
+        }
+    }
+
+    /// Why a step that has ended was ended, if it was. A clock that ran out unnoticed behind its
+    /// end did not end it: nobody had asked it to.
+    fn stopped_it(&mut self, asked: bool) -> Option<StopReason> {
+        let reason = self.stop?.reason;
+        match reason {
+            // It was about this step, which is over.
+            StopReason::StepTimedOut | StopReason::Silent if !asked => {
+                self.stop = None;
+                None
+            }
+            // It is about the steps behind it, which are not begun.
+            StopReason::TimedOut if !asked => None,
+            _ => Some(reason),
         }
     }
 

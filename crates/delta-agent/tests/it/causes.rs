@@ -9,8 +9,10 @@ use delta_core::Cause;
 use delta_testkit::disk::Mounted;
 use delta_testkit::memory::LittleMemory;
 use delta_wire::step::StepWhen;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bench::{Bench, until};
+use crate::bench::{Bench, is_running, until};
+use crate::shim::shims;
 
 #[tokio::test]
 async fn a_step_that_prints_nothing_for_too_long_is_ended_for_that() {
@@ -30,6 +32,85 @@ async fn a_step_that_prints_now_and_then_is_left_alone() {
     bench.work.silence = Some(Duration::from_secs(1));
     let ended = bench.run().await;
     assert_eq!(ended.outcome, Outcome::Succeeded, "{}", ended.summary);
+}
+
+/// Longer than a busy machine takes to see a line, and soon over.
+const SOON: Duration = Duration::from_secs(4);
+
+/// The shim of a bench, which is not given the processor as long as this is there.
+struct Held(Pid);
+
+impl Held {
+    fn of(bench: &Bench) -> Held {
+        let shim = shims(bench).remove(0);
+        let pid = Pid::from_raw(shim.parse().expect("a number")).expect("a number");
+        kill_process(pid, Signal::STOP).expect("stopped");
+        Held(pid)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+// D10: a step that ended in time ended by itself, however late that is seen.
+#[tokio::test]
+async fn a_clock_that_runs_out_behind_the_end_of_a_step_did_not_end_it() {
+    let mut bench = Bench::new(&[
+        "echo $$ > shell; echo up; until [ -e go ]; do sleep 0.02; done; exit 3",
+        "echo never",
+    ]);
+    bench.work.steps[0].timeout = Some(SOON);
+    bench.work.silence = Some(SOON);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let held = Held::of(&bench);
+    std::fs::write(bench.work.workspace.join("go"), "").expect("told");
+    let shell = bench.file("shell");
+    until("it has ended", || !is_running(&shell)).await;
+    tokio::time::sleep(SOON).await;
+    drop(held);
+    let ended = bench.ended(&mut attempt).await;
+    let exit_code = Some(3);
+    assert_eq!(ended.outcome, Outcome::Failed { exit_code });
+    assert_eq!(ended.cause, Some(Cause::UserExit), "{}", ended.summary);
+}
+
+#[tokio::test]
+async fn what_was_printed_in_time_counts_however_late_it_is_read() {
+    let mut bench = Bench::new(
+        &["echo up; until [ -e go ]; do sleep 0.02; done; echo more; \
+                                  : > printed; until [ -e end ]; do sleep 0.02; done"],
+    );
+    bench.work.silence = Some(SOON);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let held = Held::of(&bench);
+    std::fs::write(bench.work.workspace.join("go"), "").expect("told");
+    let printed = bench.work.workspace.join("printed");
+    until("it has printed", || printed.exists()).await;
+    tokio::time::sleep(SOON).await;
+    drop(held);
+    bench.seen.wait_for("out more").await;
+    std::fs::write(bench.work.workspace.join("end"), "").expect("told");
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.outcome, Outcome::Succeeded, "{}", ended.summary);
+}
+
+// The agent does not know that a clock of the shim's ran out, and goes away meanwhile: what was too
+// long here is too long elsewhere.
+#[tokio::test]
+async fn a_step_that_took_too_long_is_told_as_that_though_the_agent_goes_away() {
+    let mut bench = Bench::new(&["trap 'echo asked' TERM; echo up; while :; do sleep 0.02; done"]);
+    bench.work.steps[0].timeout = Some(Duration::from_millis(300));
+    bench.work.stop_grace = Duration::from_secs(60);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out asked").await;
+    bench.order(StopReason::Shutdown, Duration::ZERO);
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.cause, Some(Cause::StepTimeout), "{}", ended.summary);
 }
 
 #[tokio::test]

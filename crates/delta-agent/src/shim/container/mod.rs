@@ -12,6 +12,7 @@
 mod arguments;
 mod calls;
 mod ending;
+mod kernel_log;
 mod script;
 mod starting;
 mod verdict;
@@ -32,13 +33,14 @@ use tokio::net::unix::pipe;
 use self::arguments::Names;
 pub(super) use self::calls::exit_status;
 use self::calls::{Call, Calling, NoAnswer, Waiting};
-use self::verdict::Standing;
+use self::kernel_log::KernelLog;
+use self::verdict::{Standing, Witnesses};
 use super::attempt::Shim;
 use super::evidence::kills_on_this_machine;
 use super::steps::StepEnd;
 use crate::attempt::fresh_key;
 use crate::clock;
-use crate::container::{ContainerOrder, Kind, WORKSPACE};
+use crate::container::{ContainerOrder, WORKSPACE};
 use crate::secret::Secret;
 
 /// The pipe in the attempt's state folder.
@@ -52,6 +54,11 @@ const MAX_CHATTER: usize = 16 * 1024;
 
 /// How long the end of a container may take to be seen after that of the step in it.
 const ENDING: Span = Span::secs(1);
+
+/// How long the container program may take to hear of a want of memory, which comes to it by
+/// another way than the end; and the pause between two looks. A loaded daemon takes a second.
+const SETTLING: Span = Span::secs(5);
+const LOOK: Span = Span(100);
 
 /// The containers of one attempt.
 pub(super) struct Container {
@@ -68,8 +75,12 @@ pub(super) struct Container {
     /// Services that were started.
     services: Vec<String>,
     has_network: bool,
-    /// Processes that the kernel had ended on this machine when the step began.
+    /// What the program calls the job's container, once it is there.
+    id: Option<String>,
+    /// Processes that the kernel had ended on this machine when the step began, and its log from
+    /// then on.
     killed_before: Option<u64>,
+    kernel_log: Option<KernelLog>,
     /// Variables of the steps that no file and no argument may hold.
     pub secrets: Vec<(String, Secret)>,
 }
@@ -116,7 +127,9 @@ impl Container {
             inits: Vec::new(),
             services: Vec::new(),
             has_network: false,
+            id: None,
             killed_before: None,
+            kernel_log: None,
             secrets: Vec::new(),
         };
         Ok((container, receiver))
@@ -160,6 +173,11 @@ impl Container {
         }
         main.chatter.extend_from_slice(heard);
         main.look_for(&self.key)
+    }
+
+    /// What the kernel's log says of this container since the step began.
+    fn named(&mut self) -> Option<kernel_log::Named> {
+        self.kernel_log.as_mut()?.named(self.id.as_deref()?)
     }
 
     fn log(&self) -> io::Result<File> {
@@ -206,6 +224,7 @@ impl Shim {
         let Some(container) = &mut self.container else {
             return Err(io::Error::other("there is no container"));
         };
+        container.kernel_log = KernelLog::from_now();
         container.killed_before = kills_on_this_machine();
         let own = own.iter().map(|(name, value)| (name.into(), value.into()));
         let secrets = container.secrets.iter();
@@ -281,7 +300,8 @@ impl Shim {
     }
 
     /// How a container is in which no shell can be had. It is kept until it is removed, so that
-    /// this can be asked of one that ended.
+    /// this can be asked of one that ended. Everybody who may know is heard, within a bound: who is
+    /// quicker must not decide what the step failed for.
     async fn standing(&mut self, killed_before: bool) -> Standing {
         // A step may be seen to end before its container is.
         let deadline = clock::now() + ENDING;
@@ -289,6 +309,27 @@ impl Shim {
             self.turn(Some(deadline)).await;
             self.take_ends();
         }
+        let deadline = clock::now() + SETTLING;
+        loop {
+            let witnesses = Witnesses {
+                engine: self.engine_says(killed_before).await,
+                machine: self.kernel_ended(),
+                log: self.container.as_mut().and_then(Container::named),
+            };
+            if let Some(standing) = witnesses.certain() {
+                return standing;
+            }
+            if self.stop.is_some() || clock::now() >= deadline {
+                return witnesses.at_last();
+            }
+            let next = (clock::now() + LOOK).min(deadline);
+            while clock::now() < next {
+                self.turn(Some(next)).await;
+            }
+        }
+    }
+
+    async fn engine_says(&mut self, killed_before: bool) -> Standing {
         let Some(container) = &self.container else {
             return Standing::Gone;
         };
@@ -300,27 +341,17 @@ impl Shim {
             .await;
         let called = called.ok().filter(|called| called.status.success());
         let said = called.map_or(String::new(), |called| called.text);
-        let standing = match verdict::standing(&said, killed_before) {
+        match verdict::standing(&said, killed_before) {
             Standing::Stands if self.main_ended() => Standing::Gone,
             standing => standing,
-        };
-        match (standing, self.kernel_ended()) {
-            // Whoever wants no memory gets a shell in it.
-            (Standing::Stands, Some(kills)) => Standing::Suspected(kills),
-            // Podman's own watcher may be ended before it has noted a want of memory.
-            (Standing::Gone, Some(kills)) if runtime.kind == Kind::Podman => {
-                Standing::Suspected(kills)
-            }
-            (standing, _) => standing,
         }
     }
 
     /// How many processes the kernel ended for want of memory since the step began, anywhere on
-    /// this machine: all that can be known where nobody is left in the container to count.
+    /// this machine; nothing where it does not count.
     fn kernel_ended(&self) -> Option<u64> {
         let before = self.container.as_ref().and_then(|it| it.killed_before)?;
-        let kills = kills_on_this_machine()?.checked_sub(before)?;
-        (kills > 0).then_some(kills)
+        kills_on_this_machine()?.checked_sub(before)
     }
 
     /// The program that stands for the container has ended, and so has the container.

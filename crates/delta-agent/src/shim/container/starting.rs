@@ -167,6 +167,9 @@ impl Shim {
         let (id, pid, address) = (words.next(), words.next(), words.next());
         if let (Some(id), Some(pid), Some(container)) = (id, pid, &mut self.container) {
             container.inits.extend(init_of(id, pid));
+            if name == container.names.main() {
+                container.id = Some(id.to_owned());
+            }
         }
         Ok(address.map(str::to_owned))
     }

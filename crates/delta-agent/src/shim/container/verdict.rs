@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 
 use delta_core::Cause;
 
+use super::kernel_log::Named;
 use super::script::Answer;
 
 /// Characters of what the program complained that fit into a sentence.
@@ -114,6 +115,44 @@ pub(super) enum Standing {
     Starved,
     /// It ended so many on this machine, while this step ran: whose, nobody can say.
     Suspected(u64),
+}
+
+/// Everybody who may know what became of a container in which no shell can be had. They speak when
+/// they come to it, in any order: the container program hears of an end and of a want of memory
+/// from two sides, and may hear of the second late or never.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Witnesses {
+    /// What the container program says.
+    pub engine: Standing,
+    /// How many the kernel ended for want of memory on this machine while the step ran, where it
+    /// counts. It counts before it ends.
+    pub machine: Option<u64>,
+    /// What its log says of those, where it can be read.
+    pub log: Option<Named>,
+}
+
+impl Witnesses {
+    /// What is certain already, whoever is still to be heard.
+    pub fn certain(&self) -> Option<Standing> {
+        if self.engine == Standing::Starved || self.log.is_some_and(|log| log.own > 0) {
+            return Some(Standing::Starved);
+        }
+        // There is nobody whom this container could have among them.
+        (self.unnamed() == Some(0)).then_some(self.engine)
+    }
+
+    /// The same when nobody else is waited for.
+    pub fn at_last(&self) -> Standing {
+        let suspected = self.unnamed().map(Standing::Suspected);
+        let suspected = suspected.unwrap_or(self.engine);
+        self.certain().unwrap_or(suspected)
+    }
+
+    /// Of those whom the kernel ended, how many are not known to be somebody else's.
+    fn unnamed(&self) -> Option<u64> {
+        let others = self.log.map_or(0, |log| log.others);
+        Some(self.machine?.saturating_sub(others))
+    }
 }
 
 /// What the step's shell answered counts; without an answer, how the program ended that waited for
@@ -269,6 +308,68 @@ mod tests {
             step(&answer(Some(3), 0), raw(3), "", gone),
             Ended::Exited(raw(3))
         );
+    }
+
+    /// What comes of it when they speak in this order, and nobody is waited for behind the last.
+    fn heard(words: &[&dyn Fn(&mut Witnesses)]) -> Standing {
+        let mut witnesses = Witnesses {
+            engine: Standing::Gone,
+            machine: Some(0),
+            log: Some(Named::default()),
+        };
+        // The kernel counts before it ends anybody: that is there when the end is seen.
+        let counts = |it: &mut Witnesses| it.machine = Some(1);
+        counts(&mut witnesses);
+        for word in words {
+            if let Some(standing) = witnesses.certain() {
+                return standing;
+            }
+            word(&mut witnesses);
+        }
+        witnesses.at_last()
+    }
+
+    // D10: what ended it is told by rank, whoever was quicker.
+    #[test]
+    fn the_witnesses_of_an_end_are_heard_in_any_order() {
+        let engine = |it: &mut Witnesses| it.engine = Standing::Starved;
+        let own = |it: &mut Witnesses| it.log = Some(Named { own: 1, others: 0 });
+        let others = |it: &mut Witnesses| it.log = Some(Named { own: 0, others: 1 });
+        let silent = |it: &mut Witnesses| it.log = None;
+        let nothing = |_: &mut Witnesses| {};
+        for words in [
+            [&engine as &dyn Fn(&mut Witnesses), &own],
+            [&own, &engine],
+            [&silent, &engine],
+            [&engine, &silent],
+            [&nothing, &own],
+            [&own, &nothing],
+        ] {
+            assert_eq!(heard(&words), Standing::Starved);
+        }
+        // Somebody else's want of memory is not this container's end.
+        assert_eq!(heard(&[&others, &nothing]), Standing::Gone);
+        assert_eq!(heard(&[&nothing, &others]), Standing::Gone);
+        // Nobody can say whose it was.
+        assert_eq!(heard(&[&silent, &nothing]), Standing::Suspected(1));
+        assert_eq!(heard(&[&nothing, &silent]), Standing::Suspected(1));
+    }
+
+    #[test]
+    fn where_nobody_counts_the_container_program_is_believed() {
+        let nobody = |engine| Witnesses {
+            engine,
+            machine: None,
+            log: None,
+        };
+        assert_eq!(nobody(Standing::Gone).certain(), None, "it may yet say so");
+        assert_eq!(nobody(Standing::Gone).at_last(), Standing::Gone);
+        assert_eq!(nobody(Standing::Stands).at_last(), Standing::Stands);
+        let none = Witnesses {
+            machine: Some(0),
+            ..nobody(Standing::Gone)
+        };
+        assert_eq!(none.certain(), Some(Standing::Gone), "at once");
     }
 
     #[test]
