@@ -170,6 +170,24 @@ pub fn says(words: &[String], word: &str) -> bool {
     words.iter().any(|it| it == word)
 }
 
+// D14: a credential that lies open is told of, once, with what to type.
+#[test]
+fn an_agent_says_that_everybody_can_read_its_token() {
+    let server = Server::start(Options::quick());
+    let token = server.folder().join("box.token");
+    std::fs::write(&token, server.token("runner")).unwrap();
+    for (mode, said) in [(0o644, true), (0o640, false), (0o600, false)] {
+        std::fs::set_permissions(&token, std::fs::Permissions::from_mode(mode)).unwrap();
+        let agent = server.agent("box").spawn().unwrap();
+        enforced(&server.person(), "box");
+        let fix = format!("chmod 600 {}", token.canonicalize().unwrap().display());
+        let log = agent.stderr();
+        assert_eq!(log.contains(&fix), said, "{mode:o}: {log}");
+        agent.kill9().unwrap();
+    }
+    server.check();
+}
+
 // T28: an untrusted run is confined whatever its pool does otherwise.
 #[test]
 fn an_untrusted_run_is_confined_on_an_agent_that_is_not() {

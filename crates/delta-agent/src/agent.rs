@@ -7,7 +7,7 @@
 //! the next one: that is a handover.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -200,9 +200,10 @@ pub async fn run(
     let (link, assigned) = Link::new(settings.slots);
     let stop = CancellationToken::new();
     let secrets = secrets(&server, &state);
+    warn_of_readable(&secrets);
     let courier = Courier::new(&server);
-    let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
     apart::find_out(&settings.shim);
+    let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
     let (machine, runtime) = look_around(&settings).await;
     let _clearing = clear_containers(runtime.clone(), &state, &inherited);
     let functions = start_runners(&settings, &secrets);
@@ -321,6 +322,21 @@ fn secrets(server: &ServerSettings, state: &StateFolder) -> Arc<[PathBuf]> {
     std::iter::once(state.path().to_owned())
         .chain(files)
         .collect()
+}
+
+/// Whoever reads a credential is this agent for the server.
+fn warn_of_readable(secrets: &[PathBuf]) {
+    for path in secrets.iter().filter(|path| is_readable_by_all(path)) {
+        let path = path.display();
+        tracing::warn!("everybody on this machine can read {path}; type: chmod 600 {path}");
+    }
+}
+
+fn is_readable_by_all(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    const BY_ALL: u32 = 0o004;
+    let found = std::fs::metadata(path);
+    found.is_ok_and(|it| it.is_file() && it.permissions().mode() & BY_ALL != 0)
 }
 
 /// What this machine makes of the sandbox, for trusted runs and for those that are not.

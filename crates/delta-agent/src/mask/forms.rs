@@ -1,9 +1,9 @@
 //! The forms in which a secret is looked for: as it is, and as programs print it by habit (T6).
 //!
 //! Base64 in both alphabets, wherever the secret stands in what was encoded; percent-encoded as the
-//! usual libraries do it; escaped as in JSON; quoted for a shell; and each line of a secret of
-//! several lines in all of these. Whoever sets out to print a secret in another form can: this is
-//! for accidents.
+//! usual libraries do it; escaped as in JSON, XML and HTML; quoted for a shell; and each line of a
+//! secret of several lines in all of these. Whoever sets out to print a secret in another form can:
+//! this is for accidents.
 
 use std::collections::BTreeSet;
 
@@ -22,6 +22,7 @@ pub(super) fn of(value: &str) -> BTreeSet<Vec<u8>> {
         all.insert(text.as_bytes().to_vec());
         all.extend(json(text).into_iter().map(String::into_bytes));
         all.extend(shell(text).into_iter().map(String::into_bytes));
+        all.extend(markup(text).into_iter().map(String::into_bytes));
         all.extend(percent(text.as_bytes()));
         base64(text.as_bytes(), &mut all);
         // What `echo` hands to an encoder.
@@ -83,6 +84,46 @@ fn json(text: &str) -> [String; 7] {
         escape(text, true, false, "/"),
         plain,
     ]
+}
+
+/// As it stands in XML and HTML: reports of tests are XML. By what the usual libraries write for
+/// `"`, `'` and `>`; they agree on the rest.
+fn markup(text: &str) -> [String; 10] {
+    const WAYS: [(&str, &str, &str); 9] = [
+        // Between tags, thorough and not.
+        ("\"", "'", "&gt;"),
+        ("\"", "'", ">"),
+        // Inside of an attribute.
+        ("&quot;", "'", "&gt;"),
+        ("&quot;", "'", ">"),
+        // Java, JavaScript, Python, PHP, and Go with others.
+        ("&quot;", "&apos;", "&gt;"),
+        ("&quot;", "&#39;", "&gt;"),
+        ("&quot;", "&#x27;", "&gt;"),
+        ("&quot;", "&#039;", "&gt;"),
+        ("&#34;", "&#39;", "&gt;"),
+    ];
+    let escape = |(quote, apostrophe, greater): (&str, &str, &str)| {
+        let mut out = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '&' => out.push_str("&amp;"),
+                '<' => out.push_str("&lt;"),
+                '>' => out.push_str(greater),
+                '"' => out.push_str(quote),
+                '\'' => out.push_str(apostrophe),
+                c => out.push(c),
+            }
+        }
+        out
+    };
+    let mut all = [const { String::new() }; 10];
+    for (place, way) in all.iter_mut().zip(WAYS) {
+        *place = escape(way);
+    }
+    // As a page is written into a page.
+    all[9] = escape(WAYS[5]).replace('&', "&amp;");
+    all
 }
 
 /// What stands between the quotes, or with backslashes before what a shell gives a meaning.

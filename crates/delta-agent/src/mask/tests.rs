@@ -114,6 +114,32 @@ fn a_password_inside_an_address_is_masked() {
     }
 }
 
+/// T6. What libraries of several languages write into XML and HTML: a report of tests holds what a
+/// test printed.
+#[test]
+fn a_secret_in_a_report_is_masked() {
+    let patterns = patterns(&["p<a>s\"s&w'ord"]);
+    for written in [
+        "p&lt;a&gt;s&quot;s&amp;w&#x27;ord",
+        "p&lt;a&gt;s&quot;s&amp;w&#39;ord",
+        "p&lt;a&gt;s&quot;s&amp;w&#039;ord",
+        "p&lt;a&gt;s&quot;s&amp;w&apos;ord",
+        "p&lt;a&gt;s&#34;s&amp;w&#39;ord",
+        "p&lt;a&gt;s&quot;s&amp;w'ord",
+        "p&lt;a>s&quot;s&amp;w'ord",
+        "p&lt;a&gt;s\"s&amp;w'ord",
+        "p&lt;a>s\"s&amp;w'ord",
+        "p&amp;lt;a&amp;gt;s&amp;quot;s&amp;amp;w&amp;#39;ord",
+    ] {
+        let line = format!("<failure message=\"{written}\">{written}</failure>");
+        let masked = Masker::text(&patterns, &line);
+        assert_eq!(
+            masked, "<failure message=\"***\">***</failure>",
+            "{written}"
+        );
+    }
+}
+
 #[test]
 fn a_secret_is_masked_wherever_the_stream_is_cut() {
     // T6: split at every byte boundary, and at every two.
