@@ -1,11 +1,16 @@
 //! The command line as a whole: which commands there are, what they share, how help is shown.
 
+use std::any::TypeId;
+use std::path::PathBuf;
+
+use clap::builder::{PathBufValueParser, TypedValueParser as _};
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::given;
 use crate::terminal::When;
 
 const EXAMPLES: &str = "\
@@ -115,6 +120,34 @@ pub enum Command {
     Help(cmd::help::Args),
 }
 
+impl Cli {
+    /// Reads this process's command line, with every path in it made absolute: what is handed on
+    /// to a child that works in another folder then means the same there.
+    pub fn read() -> Result<Cli, clap::Error> {
+        Cli::of(std::env::args_os())
+    }
+
+    fn of<W: Into<std::ffi::OsString> + Clone>(
+        words: impl IntoIterator<Item = W>,
+    ) -> Result<Cli, clap::Error> {
+        let mut command = with_whole_paths(Cli::command());
+        let mut matches = command.try_get_matches_from_mut(words)?;
+        Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    }
+}
+
+/// Whatever is declared as a path, in whichever command: typed, from a variable or by default.
+fn with_whole_paths(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(
+            |arg| match arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
+                true => arg.value_parser(PathBufValueParser::new().map(given::whole_path)),
+                false => arg,
+            },
+        )
+        .mut_subcommands(with_whole_paths)
+}
+
 impl Command {
     /// What is logged without `-v`: warnings, and of a server also who did what.
     pub fn unasked_log(&self) -> &'static str {
@@ -163,11 +196,35 @@ fn failure(error: &clap::Error) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_path_of_the_command_line_is_whole() {
+        let here = std::env::current_dir().unwrap();
+        let mut seen = 0;
+        let mut commands = vec![with_whole_paths(Cli::command())];
+        while let Some(command) = commands.pop() {
+            commands.extend(command.get_subcommands().cloned());
+            for arg in command.get_arguments() {
+                let parser = arg.get_value_parser();
+                if parser.type_id() != TypeId::of::<PathBuf>() {
+                    continue;
+                }
+                // Alone, so that nothing else need be given.
+                let alone = clap::Arg::new("it").value_parser(parser.clone());
+                let words = clap::Command::new("alone").arg(alone);
+                let matches = words.try_get_matches_from(["alone", "x/y"]).unwrap();
+                let path = matches.get_one::<PathBuf>("it").unwrap();
+                let name = format!("{} of {}", arg.get_id(), command.get_name());
+                assert_eq!(*path, here.join("x/y"), "{name}");
+                seen += 1;
+            }
+        }
+        assert!(seen > 20, "only {seen} paths were looked at");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use delta_trace::Tracer;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::{given, unlisted};
 
 /// How a server is to be started.
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub struct Wanted {
     /// What whoever comes through its admin socket is called in records.
     pub local_name: &'static str,
     pub duties: Duties,
+    /// Go on with a database that is empty where there was another.
+    pub accept_empty: bool,
 }
 
 /// Whether it expires, times out and finalises what is due.
@@ -54,6 +57,9 @@ pub enum Duties {
 
 /// The SQLite store inside a data folder.
 pub const STORE_FILE: &str = delta_store::sqlite::FILE;
+
+/// Made by a server once there is a store.
+pub const NOTE_FILE: &str = delta_server::DATABASE_NOTE;
 
 /// Made by a server before anything else.
 pub const LOCK_FILE: &str = "lock";
@@ -69,7 +75,7 @@ pub enum Refused {
 
 impl Refused {
     pub fn into_failure(self, data: &Path) -> Failure {
-        let place = data.display();
+        let place = given::shown(data);
         match self {
             Refused::InUse(error) => {
                 let what = format!("the data folder {place} is in use");
@@ -91,6 +97,12 @@ pub fn admin_socket(data: &Path) -> PathBuf {
 pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
     if let Some(url) = &wanted.store {
         check_store(url).map_err(Refused::Flag)?;
+    }
+    for folder in [Some(&wanted.data), wanted.objects.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        unlisted::whole(folder);
     }
     let tls = wanted.tls.clone();
     let mut limits = Limits::recommended();
@@ -118,6 +130,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         // This very file, also after it was replaced by a newer one.
         planner: Some(PathBuf::from("/proc/self/exe")),
         public_url: wanted.public_url,
+        accept_empty: wanted.accept_empty,
         local_name: wanted.local_name,
         limits,
     };
@@ -138,7 +151,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         secret_keys: secret_keys(None).map_err(Refused::Flag)?,
         data: data.to_owned(),
         // For a moment in a folder whose server does not run: the same variable says it.
-        objects: std::env::var_os("DELTA_OBJECTS").map(PathBuf::from),
+        objects: given::path_of("DELTA_OBJECTS"),
         listen: None,
         store: store.map(str::to_owned),
         settings: Settings::recommended(),
@@ -154,14 +167,14 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         public_url: None,
         local_name: LOCAL_ADMIN,
         duties: Duties::Off,
+        accept_empty: false,
     })
     .await
 }
 
 /// Where the keys of secrets are: a file, the environment, or the server's own.
 pub fn secret_keys(file: Option<PathBuf>) -> Result<KeySource, Failure> {
-    let named = || std::env::var_os("DELTA_SECRET_KEY_FILE").map(PathBuf::from);
-    let file = file.or_else(named);
+    let file = file.or_else(|| given::path_of("DELTA_SECRET_KEY_FILE"));
     let text = std::env::var("DELTA_SECRET_KEY").ok();
     match (file, text) {
         (Some(_), Some(_)) => {
@@ -176,7 +189,7 @@ pub fn secret_keys(file: Option<PathBuf>) -> Result<KeySource, Failure> {
 
 /// Nothing that is suggested writes over a file: one with keys in it may be the only one.
 fn bad_secret_key(path: &Path, why: &KeyError) -> Failure {
-    let file = path.display();
+    let file = given::shown(path);
     let missing = matches!(why, KeyError::Io(error) if error.kind() == io::ErrorKind::NotFound);
     let next = match why {
         KeyError::Open => format!("chmod 600 {file}"),
@@ -227,24 +240,30 @@ fn bad_tls(tls: Option<Tls>, path: &Path, why: String) -> Failure {
             "both are files in PEM: a certificate chain, and its private key",
         ),
     };
-    Failure::new(Exit::Usage, format!("cannot use {flag} {}", path.display()))
-        .because(why)
-        .next(next)
+    Failure::new(
+        Exit::Usage,
+        format!("cannot use {flag} {}", given::shown(path)),
+    )
+    .because(why)
+    .next(next)
 }
 
 fn bad_oidc(path: &Path, why: String) -> Failure {
-    Failure::new(Exit::Usage, format!("cannot use --oidc {}", path.display()))
-        .because(why)
-        .next("docs/identity.md shows a whole file")
+    Failure::new(
+        Exit::Usage,
+        format!("cannot use --oidc {}", given::shown(path)),
+    )
+    .because(why)
+    .next("docs/identity.md shows a whole file")
 }
 
 /// What to type depends on what is in the way.
 fn explain(error: StartError, data: &Path) -> Failure {
     let what = match &error {
         StartError::Store(StoreError::Corrupt(_)) => {
-            format!("the database of {} is damaged", data.display())
+            format!("the database of {} is damaged", given::shown(data))
         }
-        _ => format!("the server on {} cannot start", data.display()),
+        _ => format!("the server on {} cannot start", given::shown(data)),
     };
     let (exit, next) = match &error {
         StartError::Setting(_) | StartError::InTheClear(_) | StartError::Tls { .. } => {
@@ -258,6 +277,13 @@ fn explain(error: StartError, data: &Path) -> Failure {
         StartError::Data { .. } if data.is_file() => (
             Exit::Usage,
             Some("--data names a folder, and this is a file"),
+        ),
+        StartError::Lost { .. } => (
+            Exit::Refused,
+            Some(
+                "put the database back from a copy of it; to go on without what it held, start the \
+                 server once with --accept-empty",
+            ),
         ),
         StartError::Bind { .. } => (
             Exit::Internal,

@@ -9,6 +9,7 @@ use delta_agent::enrol::{self, EnrolError, Enrolled, Enrolment};
 use crate::client::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::given;
 use crate::terminal::Terminal;
 
 /// What an agent was given to come in with.
@@ -64,13 +65,13 @@ pub async fn token(
     let Enrolled { agent_id, token } = enrolled.map_err(|error| refused(&error, &once))?;
     terminal.say(&format!(
         "enrolled as {agent_id}; its credential is in {}, and the enrolment token is used up",
-        place.state.display()
+        given::shown(place.state)
     ));
     Ok(Some(token))
 }
 
 fn refused(error: &EnrolError, once: &Path) -> Failure {
-    let what = format!("the agent cannot enrol with {}", once.display());
+    let what = format!("the agent cannot enrol with {}", given::shown(once));
     let (exit, next) = match error {
         EnrolError::Refused => (
             Exit::NotAllowed,

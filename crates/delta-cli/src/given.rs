@@ -1,8 +1,9 @@
 //! Secret values that a person gives: from a file or a pipe, never as an argument, which every
-//! process on the machine could read. Never more than a bound, whatever the file is.
+//! process on the machine could read. Never more than a bound, whatever the file is. And paths,
+//! which mean the same wherever they are handed on to.
 
 use std::io::{IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -10,6 +11,32 @@ use crate::terminal::Terminal;
 
 /// Bytes that are read: more than a value may have, so that the server can say so.
 const MAX_READ_BYTES: u64 = 256 * 1024;
+
+/// A path as seen from the folder this process was started in, whoever reads it from where.
+/// Nothing is looked up: it need not exist, and links stay. `-` is standard input or output, and no
+/// path.
+pub fn whole_path(path: PathBuf) -> PathBuf {
+    match path.as_os_str() == "-" {
+        true => path,
+        false => std::path::absolute(&path).unwrap_or(path),
+    }
+}
+
+/// A path as somebody in this folder would type it.
+pub fn shown(path: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    match path.strip_prefix(&here) {
+        Ok(inside) if inside.as_os_str().is_empty() => ".".to_owned(),
+        Ok(inside) => inside.display().to_string(),
+        Err(_) => path.display().to_string(),
+    }
+}
+
+/// The path that a variable names, if it is set.
+pub fn path_of(variable: &str) -> Option<PathBuf> {
+    let value = std::env::var_os(variable).filter(|value| !value.is_empty())?;
+    Some(whole_path(value.into()))
+}
 
 /// The value in a file, or on standard input, without the end of its line. `again` is what to type
 /// when it is empty.
@@ -33,7 +60,7 @@ pub fn value(file: Option<&Path>, again: &str, terminal: &Terminal) -> Result<St
 
 /// A whole file as text.
 pub fn text_of(path: &Path) -> Result<String, Failure> {
-    let what = path.display().to_string();
+    let what = shown(path);
     match std::fs::File::open(path) {
         Ok(file) => read(file, &what),
         Err(error) => Err(unreadable(&what, &error)),

@@ -23,13 +23,12 @@ mod table;
 mod terminal;
 mod timings;
 mod traces;
+mod unlisted;
 mod words;
 mod worker;
 
 use std::path::Path;
 use std::process::ExitCode;
-
-use clap::Parser;
 
 use crate::args::Cli;
 use crate::exit::Exit;
@@ -64,7 +63,7 @@ fn main() -> ExitCode {
     {
         return delta_agent::shim::main(Path::new(&folder));
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return args::show(&error).into(),
     };

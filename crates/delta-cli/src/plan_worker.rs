@@ -40,7 +40,14 @@ pub fn main(word: &str) -> Option<ExitCode> {
         PLAN_WORKER => answer(plan),
         _ => return None,
     };
-    Some(done.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
+    Some(match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Its last words: the server keeps them for whoever asks why there is no plan.
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    })
 }
 
 fn answer<O: DeserializeOwned, A: Serialize>(
@@ -310,8 +317,10 @@ impl Source<'_> {
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
+            // Heard only when this process fails: then it is why.
+            .stderr(Stdio::inherit())
+            .spawn()
+            .map_err(|error| std::io::Error::other(format!("git cannot be started: {error}")))?;
         let mut printed = Vec::new();
         if let Some(stdout) = child.stdout.take() {
             stdout.take(MAX_CHANGES as u64).read_to_end(&mut printed)?;
@@ -319,7 +328,12 @@ impl Source<'_> {
         let status = child.wait()?;
         match status.success() {
             true => Ok(printed),
-            false => Err(std::io::Error::other("git failed")),
+            false => {
+                let what = arguments.first().copied().unwrap_or_default();
+                Err(std::io::Error::other(format!(
+                    "git {what} ended with {status}"
+                )))
+            }
         }
     }
 }

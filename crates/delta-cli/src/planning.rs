@@ -11,6 +11,7 @@ use delta_wire::nearest::nearest;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::given;
 use crate::words;
 
 /// What is to be planned, and for which trigger.
@@ -130,14 +131,14 @@ fn is_file(file: &Path) -> Result<bool, Failure> {
         kind if kind.is_dir() => "a folder",
         _ => "a device or a pipe",
     };
-    let what = delta_planner::no_plain_file(&file.display().to_string(), what);
+    let what = delta_planner::no_plain_file(&given::shown(file), what);
     Err(Failure::new(Exit::Usage, what).next("put the file itself there"))
 }
 
 /// Plans a folder, or the folder of a pipeline file.
 pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
     if !path.exists() {
-        let what = format!("there is no {}", path.display());
+        let what = format!("there is no {}", given::shown(path));
         return Err(Failure::new(Exit::NotFound, what)
             .next("name a folder, or a pipeline file: delta-ci run PATH"));
     }
@@ -164,7 +165,7 @@ pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
         });
     }
     let listed = Folder::tree(&tree).map_err(|error| {
-        let what = format!("cannot look at {}", tree.display());
+        let what = format!("cannot look at {}", given::shown(&tree));
         Failure::new(Exit::NotFound, what).caused_by(&error)
     })?;
     let found = delta_planner::discover(&listed).map_err(|empty| nothing(&tree, &empty))?;
@@ -179,12 +180,15 @@ pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
 
 /// Nothing is configured, and nothing was found.
 pub fn nothing(tree: &Path, empty: &delta_planner::EmptyPlan) -> Failure {
-    let what = format!("EMPTY_PLAN: there is nothing to run in {}", tree.display());
+    let what = format!(
+        "EMPTY_PLAN: there is nothing to run in {}",
+        given::shown(tree)
+    );
     let file = delta_planner::FILE_NAME;
     Failure::new(Exit::NotFound, what)
         .because(empty)
         .next(match above(tree) {
-            Some(root) => format!("{file} is above: name its folder, {}", root.display()),
+            Some(root) => format!("{file} is above: name its folder, {}", given::shown(&root)),
             None => format!("write {file}: jobs: {{build: {{steps: [make]}}}}"),
         })
 }
@@ -200,7 +204,7 @@ fn above(tree: &Path) -> Option<PathBuf> {
 }
 
 pub fn read_pipeline(file: &Path) -> Result<Pipeline, Failure> {
-    let shown = file.display().to_string();
+    let shown = given::shown(file);
     let bytes = std::fs::read(file).map_err(|error| {
         Failure::new(Exit::NotFound, format!("cannot read {shown}"))
             .caused_by(&error)
@@ -223,7 +227,10 @@ fn changed(tree: &Path, asked: &Asked) -> Result<(Changed, String), Failure> {
         (Changed::Unknown(why), said)
     };
     if let Some(base) = asked.base.as_ref().filter(|it| !is_commit(tree, it)) {
-        let what = format!("--base: there is no commit `{base}` in {}", tree.display());
+        let what = format!(
+            "--base: there is no commit `{base}` in {}",
+            given::shown(tree)
+        );
         return Err(Failure::new(Exit::NotFound, what)
             .next("name a branch, a tag or a commit; --all asks for everything"));
     }

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::given;
 
 /// How the agent is to work.
 pub struct Wanted {
@@ -164,18 +165,12 @@ impl Runners {
             });
         };
         let failed = |why: String| {
-            let what = format!("the runner pools of {} cannot be used", path.display());
+            let what = format!("the runner pools of {} cannot be used", given::shown(&path));
             Failure::new(Exit::Usage, what).because(why)
         };
         let text = std::fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
-        let folder = path.parent().map(Path::to_owned).unwrap_or_default();
-        // What a pool is relative to must not move with this process.
-        let folder = std::path::absolute(match folder.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => &folder,
-        });
-        let folder = folder.map_err(|error| failed(error.to_string()))?;
-        let settings = RunnerSettings::parse(&text, &folder);
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let settings = RunnerSettings::parse(&text, folder);
         let settings = settings.map_err(|problem| failed(problem.to_string()))?;
         let room = settings.room() + if self.mixed { beside } else { 0 };
         Ok(Pools {

@@ -12,6 +12,7 @@ mod caches;
 mod clock;
 mod create;
 mod data;
+mod doctor;
 mod duties;
 mod fence;
 mod forges;
@@ -30,6 +31,7 @@ mod standing;
 mod tests;
 mod trace;
 mod watch;
+mod witness;
 mod writer;
 
 use std::net::SocketAddr;
@@ -53,6 +55,7 @@ pub use identity::LOCAL_ADMIN;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
 pub use secrets::{KeyError, KeySource, KeyText};
+pub use witness::{FILE as DATABASE_NOTE, Lost};
 
 use clock::Clock;
 use http::{App, Equipment};
@@ -60,6 +63,7 @@ use identity::Identity;
 use identity::oidc::Oidc;
 use identity::peer::ClientTrust;
 use secrets::Keyring;
+use witness::Witness;
 use writer::{NotDone, Thread, Writer};
 
 /// How a server is run.
@@ -99,6 +103,8 @@ pub struct Config {
     pub planner: Option<PathBuf>,
     /// This server's address as people reach it, for links in statuses.
     pub public_url: Option<String>,
+    /// Go on with a database that is empty where there was another.
+    pub accept_empty: bool,
     /// What whoever comes through the admin socket is called in records: a server that is there
     /// for one run only has another name, by which its runs are known afterwards.
     pub local_name: &'static str,
@@ -165,6 +171,7 @@ impl Config {
             tracer: Tracer::off(),
             planner: None,
             public_url: None,
+            accept_empty: false,
             local_name: LOCAL_ADMIN,
             limits: Limits::recommended(),
         }
@@ -183,6 +190,8 @@ pub enum StartError {
     },
     #[error("another server (process {pid}) uses {}: stop it first", .data.display())]
     Locked { data: PathBuf, pid: String },
+    #[error("{why}")]
+    Lost { data: PathBuf, why: Lost },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("cannot listen on {addr}")]
@@ -241,6 +250,7 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
     config.settings.check()?;
     let lock = data::lock(&config.data)?;
     let objects = Arc::new(data::objects(&config)?);
+    let witness = Witness::read(&config, &objects)?;
     // Ask for the port before anything is changed: a wrong address should cost nothing.
     let trust = Arc::<ClientTrust>::default();
     let tcp = match config.listen {
@@ -249,7 +259,7 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
     };
     let oidc = oidc(&config)?;
     let keys = secret_keys(&config)?;
-    let (writer, reader, thread) = start_writer(&config, open).await?;
+    let (writer, reader, thread) = start_writer(&config, witness, open).await?;
     let stop = CancellationToken::new();
     let clamped = duties::clamp_leases(&writer).await;
     let clamped = clamped.map_err(|error: NotDone| StartError::First(error.to_string()))?;
@@ -312,10 +322,17 @@ fn secret_keys(config: &Config) -> Result<Keyring, StartError> {
 type Started = (Writer, Arc<dyn Reader>, std::thread::JoinHandle<()>);
 
 /// Opens the store off the async threads, sets the clock by it, and hands it to the writer.
-async fn start_writer(config: &Config, open: Open) -> Result<Started, StartError> {
+async fn start_writer(
+    config: &Config,
+    witness: Option<Witness>,
+    open: Open,
+) -> Result<Started, StartError> {
     let config = config.clone();
     let opened = tokio::task::spawn_blocking(move || {
         let (mut store, reader) = open(&config)?;
+        if let Some(witness) = witness {
+            witness.meet(&config, store.as_mut())?;
+        }
         let several_writers = matches!(config.store, StoreChoice::Postgres(_));
         let mut settings = config.settings;
         settings.incarnation = store.incarnation()?;

@@ -2,7 +2,8 @@
 //!
 //! Replay applies facts, it never decides again. Everything is compared but what no fact speaks of:
 //! the end of a lease, its heartbeats, progress, and when a cancel was heard. Reads a page at a
-//! time, and can be asked while a server works.
+//! time, and can be asked while a server works. Before that, the engine is asked about its own
+//! files ([`Reader::integrity`]): what is read here is not all that can be damaged.
 
 use delta_core::{Attempt, AttemptId, JobId, Lease, LeaseKey, Millis, RunId, World};
 
@@ -19,6 +20,29 @@ const LOOKS: usize = 20;
 
 /// Characters of a differing value that are told: a row is a page of text at most.
 const SHOWN_CHARACTERS: usize = 300;
+
+/// Faults of an engine's files that are told one by one: one page may spoil a thousand rows.
+pub const TOLD_FAULTS: usize = 20;
+
+/// What an engine says about its own files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Integrity {
+    /// What was looked at, and what was not.
+    pub checked: String,
+    /// The first faults.
+    pub faults: Vec<String>,
+    /// There were more.
+    pub more: bool,
+}
+
+impl Integrity {
+    pub fn fault(&mut self, what: String) {
+        match self.faults.len() < TOLD_FAULTS {
+            true => self.faults.push(what),
+            false => self.more = true,
+        }
+    }
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {

@@ -89,6 +89,16 @@ pub trait Store: Send {
     /// the incarnation rises and no epoch is ever issued twice. Returns the new one.
     fn raise_incarnation(&mut self) -> Result<u32, StoreError>;
 
+    /// The name that was drawn for this store when it was made: another one in its place has
+    /// another, and a copy that was restored has the same.
+    fn identity(&mut self) -> Result<i64, StoreError>;
+
+    /// Whether it has never had a run.
+    fn is_unused(&mut self) -> Result<bool, StoreError>;
+
+    /// Writes something that means nothing, as durably as a batch: whether one could be written.
+    fn probe(&mut self) -> Result<(), StoreError>;
+
     /// The newest moment stored anywhere: the clock never starts before it.
     fn newest_moment(&mut self) -> Result<Millis, StoreError>;
 
@@ -222,6 +232,12 @@ pub enum StoreError {
     /// Try again later: the database is away, overloaded or restarting.
     #[error("the store is not available: {0}")]
     Unavailable(String),
+    /// Its disk has no room: ask again when somebody has made some.
+    #[error("the disk of the store is full: {0}")]
+    Full(String),
+    /// Its disk does not take what is written, or does not give back what was.
+    #[error("the disk of the store fails: {0}")]
+    Failing(String),
     /// Another writer was first; run the batch again.
     #[error("another writer was first")]
     Conflict,

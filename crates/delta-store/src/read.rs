@@ -11,6 +11,7 @@ use delta_core::{
 use crate::StoreError;
 use crate::agents::Agents;
 pub use crate::credential::{Credential, DEFAULT_POOL, Labels, Role, Scope};
+use crate::doctor::Integrity;
 use crate::forges::Forges;
 use crate::queues::Queues;
 use crate::results::Results;
@@ -51,6 +52,9 @@ pub trait Reader: Agents + Forges + Queues + Results + Secrets + Send + Sync {
         at: Millis,
         fresh: &Credential,
     ) -> Result<bool, StoreError>;
+    /// Asks the engine about its own files; `progress` is told what is looked at. Takes as long as
+    /// reading all of them does.
+    fn integrity(&self, progress: &mut dyn FnMut(&str)) -> Result<Integrity, StoreError>;
     /// Answers at all.
     fn ping(&self) -> Result<(), StoreError>;
     fn stats(&self) -> Result<StoreStats, StoreError>;

@@ -13,7 +13,7 @@ use super::Client;
 use crate::embed;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
-use crate::given;
+use crate::{given, unlisted};
 
 /// Where data is when nobody says, as `delta-ci up` makes it.
 pub const DEFAULT_DATA: &str = ".delta-ci";
@@ -80,17 +80,17 @@ impl Target {
             (None, Some(path)) => return Ok(named(path)),
             (None, None) => {}
         }
-        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        match (variable("DELTA_SERVER"), variable("DELTA_DATA")) {
+        let server = std::env::var_os("DELTA_SERVER").filter(|url| !url.is_empty());
+        match (server, given::path_of("DELTA_DATA")) {
             (Some(_), Some(_)) => Err(Failure::new(
                 Exit::Usage,
                 "both DELTA_SERVER and DELTA_DATA are set",
             )
             .next("say which one is meant: --server URL or --data DIR")),
             (Some(url), None) => Ok(Place::Address(url.to_string_lossy().into_owned())),
-            (None, Some(path)) => Ok(named(Path::new(&path))),
+            (None, Some(path)) => Ok(named(&path)),
             (None, None) => Ok(Place::Folder {
-                path: DEFAULT_DATA.into(),
+                path: given::whole_path(DEFAULT_DATA.into()),
                 named: false,
             }),
         }
@@ -140,7 +140,9 @@ pub async fn reach(
 pub async fn has_store(data: &Path) -> bool {
     let started = Instant::now();
     loop {
-        if data.join(embed::STORE_FILE).exists() || knock(data).await {
+        // One that was there and is lost is for its server to speak of.
+        let files = [embed::STORE_FILE, embed::NOTE_FILE];
+        if files.iter().any(|file| data.join(file).exists()) || knock(data).await {
             return true;
         }
         if !data.join(embed::LOCK_FILE).exists() || started.elapsed() > START_PATIENCE {
@@ -150,12 +152,13 @@ pub async fn has_store(data: &Path) -> bool {
     }
 }
 
-/// Nothing is there yet, but perhaps the lock of a server that failed to start.
+/// Nothing is there yet, but perhaps what a server that failed to start makes first.
 fn is_empty(data: &Path) -> bool {
     match std::fs::read_dir(data) {
         Ok(entries) => entries
             .flatten()
-            .all(|entry| entry.file_name() == embed::LOCK_FILE),
+            .map(|entry| entry.file_name())
+            .all(|name| name == embed::LOCK_FILE || name == unlisted::FILE),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
@@ -207,7 +210,7 @@ fn over_socket(data: &Path, socket: &Path) -> Result<Client, Failure> {
         http: build(builder)?,
         base: "http://localhost".into(),
         token: None,
-        place: format!("the server of {}", data.display()),
+        place: format!("the server of {}", given::shown(data)),
     })
 }
 
@@ -242,7 +245,7 @@ fn certificates(file: &Path) -> Result<Vec<reqwest::Certificate>, Failure> {
     let wrong = || {
         Failure::new(
             Exit::Usage,
-            format!("cannot use --ca-cert {}", file.display()),
+            format!("cannot use --ca-cert {}", given::shown(file)),
         )
     };
     let pem = std::fs::read(file).map_err(|error| wrong().caused_by(&error))?;
@@ -263,7 +266,7 @@ fn token(target: &Target) -> Result<Option<String>, Failure> {
 
 /// A token from a file: one line, blanks around it do not count.
 pub fn read_token(file: &Path) -> Result<String, Failure> {
-    let what = format!("cannot read the token file {}", file.display());
+    let what = format!("cannot read the token file {}", given::shown(file));
     let text = given::text_of(file).map_err(|failure| {
         let why = failure.why.unwrap_or(failure.what);
         Failure::new(Exit::Usage, what.clone()).because(why)
@@ -278,7 +281,7 @@ pub fn read_token(file: &Path) -> Result<String, Failure> {
 }
 
 fn no_store(data: &Path, named: bool) -> Failure {
-    let place = data.display();
+    let place = given::shown(data);
     let failure = match data.is_dir() {
         false => Failure::new(Exit::NotFound, format!("there is no data folder {place}")),
         true => Failure::new(Exit::NotFound, format!("{place} holds no store")),
@@ -293,7 +296,7 @@ fn no_store(data: &Path, named: bool) -> Failure {
 }
 
 fn not_ours(data: &Path) -> Failure {
-    let what = format!("{} holds other things and no store", data.display());
+    let what = format!("{} holds other things and no store", given::shown(data));
     Failure::new(Exit::Refused, what)
         .because("a new store is made in a folder that is empty or does not exist yet")
         .next(
@@ -312,6 +315,7 @@ mod tests {
         assert!(is_empty(folder.path()));
         assert!(is_empty(&folder.path().join("new")));
         std::fs::write(folder.path().join(embed::LOCK_FILE), "7").unwrap();
+        unlisted::whole(folder.path());
         assert!(is_empty(folder.path()));
         std::fs::write(folder.path().join("notes"), "mine").unwrap();
         assert!(!is_empty(folder.path()));

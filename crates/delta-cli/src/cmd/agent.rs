@@ -1,5 +1,6 @@
 //! `delta-ci agent`: takes jobs from a server over the Execution Protocol and executes them here.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::signals::{HandOver, Stop};
 use crate::terminal::Terminal;
 use crate::traces::Traces;
 use crate::worker::{self, Runners, Wanted, Worker};
-use crate::{timings, words};
+use crate::{timings, unlisted, words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -147,7 +148,7 @@ fn duration(span: Span) -> Duration {
 struct Containers {
     /// What makes containers: `docker`, `podman` or a path [default: the first that answers]
     #[arg(long, value_name = "PROGRAM")]
-    container_runtime: Option<PathBuf>,
+    container_runtime: Option<OsString>,
     /// Where the docker daemon listens [default: as for `docker` itself]
     #[arg(long, value_name = "HOST")]
     docker_host: Option<String>,
@@ -162,7 +163,8 @@ struct Containers {
 impl From<Containers> for ContainerSettings {
     fn from(asked: Containers) -> ContainerSettings {
         ContainerSettings {
-            program: asked.container_runtime,
+            // A bare name is looked for in PATH: it is no path of this folder.
+            program: asked.container_runtime.map(PathBuf::from),
             host: asked.docker_host,
             network: asked.container_network,
             pull: asked.container_pull,
@@ -210,6 +212,9 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let state = args
         .state_dir
         .unwrap_or_else(|| args.work_dir.join("state"));
+    for folder in [&args.work_dir, &state] {
+        unlisted::whole(folder);
+    }
     let client = args.cert.zip(args.key);
     let client = client.map(|(cert, key)| ClientFiles { cert, key });
     let given = Given {
@@ -254,7 +259,7 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         tracer,
     };
     let mut worker = Worker::start(wanted, Arc::new(Brief::new(terminal)))?;
-    terminal.say(&format!("{name}: {slots} at {}", args.server));
+    terminal.say(&format!("{name} dials {} for {slots}", args.server));
     tokio::select! {
         ended = worker.ended() => return ended.map(|()| Exit::Ok),
         () = stop.asked() => if args.handover {

@@ -16,6 +16,7 @@ use crate::client::find::Found;
 use crate::client::{self, Client, Target, find};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::given;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone, bars};
 use crate::words;
@@ -182,7 +183,7 @@ async fn one(
 ) -> Done {
     let bad = |error: std::io::Error| {
         let what = match to {
-            Some(path) => format!("{} cannot be written", path.display()),
+            Some(path) => format!("{} cannot be written", given::shown(path)),
             None => "stdout cannot be written".to_owned(),
         };
         Failure::new(Exit::Internal, what).caused_by(&error)
@@ -237,7 +238,7 @@ async fn one(
     }
     if let (Some(file), Some(path)) = (file, to) {
         file.persist(path).map_err(|error| bad(error.error))?;
-        terminal.say(&format!("{}  {}", path.display(), words::bytes(size)));
+        terminal.say(&format!("{}  {}", given::shown(path), words::bytes(size)));
     }
     Ok(Exit::Ok)
 }

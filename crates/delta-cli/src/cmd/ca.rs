@@ -16,6 +16,7 @@ use rcgen::{
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
 use crate::terminal::Terminal;
+use crate::{given, unlisted};
 
 const INIT_EXAMPLES: &str = "\
 Examples:
@@ -101,6 +102,7 @@ pub fn run(args: Args, terminal: &Terminal) -> Done {
 
 fn init(dir: &Path, terminal: &Terminal) -> Done {
     std::fs::create_dir_all(dir).map_err(internal("the folder cannot be made"))?;
+    unlisted::keys(dir);
     let (cert, key) = (dir.join("ca.pem"), dir.join("ca.key"));
     refuse_to_overwrite(&[&cert, &key], None)?;
     let pair = new_key()?;
@@ -108,7 +110,7 @@ fn init(dir: &Path, terminal: &Terminal) -> Done {
     let signed = signed.map_err(unmade("the certificate cannot be made"))?;
     write(&key, &pair.serialize_pem(), 0o600)?;
     write(&cert, &signed.pem(), 0o644)?;
-    let place = dir.display();
+    let place = given::shown(dir);
     made(
         terminal,
         &cert,
@@ -140,7 +142,7 @@ fn leaf(args: &Leaf, kind: Kind, terminal: &Terminal) -> Done {
     let signed = signed.map_err(unmade("the certificate cannot be made"))?;
     write(&key, &pair.serialize_pem(), 0o600)?;
     write(&cert, &signed.pem(), 0o644)?;
-    let (place, cert_name, key_name) = (dir.display(), cert.display(), key.display());
+    let (place, cert_name, key_name) = (given::shown(dir), given::shown(&cert), given::shown(&key));
     let next = match kind {
         Kind::Server => vec![
             format!(
@@ -175,8 +177,8 @@ fn authority() -> CertificateParams {
 fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, Failure> {
     let key = dir.join("ca.key");
     let unusable = || {
-        let what = format!("{} is no authority", dir.display());
-        Failure::new(Exit::NotFound, what).next(format!("delta-ci ca init {}", dir.display()))
+        let what = format!("{} is no authority", given::shown(dir));
+        Failure::new(Exit::NotFound, what).next(format!("delta-ci ca init {}", given::shown(dir)))
     };
     let pem = std::fs::read_to_string(&key).map_err(|error| unusable().caused_by(&error))?;
     let pair = KeyPair::from_pem(&pem).map_err(|error| unusable().caused_by(&error))?;
@@ -255,7 +257,7 @@ fn refuse_to_overwrite(files: &[&Path], renew: Option<bool>) -> Result<(), Failu
     let (Some(file), false) = (there, renew == Some(true)) else {
         return Ok(());
     };
-    let failure = Failure::new(Exit::Refused, format!("{} is there", file.display()));
+    let failure = Failure::new(Exit::Refused, format!("{} is there", given::shown(file)));
     Err(match renew {
         Some(_) => failure.next("add --renew to replace it"),
         None => failure
@@ -267,7 +269,7 @@ fn refuse_to_overwrite(files: &[&Path], renew: Option<bool>) -> Result<(), Failu
 /// Whole or not at all, so that whoever reads it meanwhile sees one or the other.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     let unwritten = |error: std::io::Error| {
-        let what = format!("{} cannot be written", path.display());
+        let what = format!("{} cannot be written", given::shown(path));
         Failure::new(Exit::Internal, what).caused_by(&error)
     };
     let mut name = path.as_os_str().to_owned();
@@ -288,8 +290,8 @@ fn made(terminal: &Terminal, cert: &Path, key: &Path, next: &[String]) {
         let files = serde_json::json!({ "certificate": cert, "key": key });
         return terminal.value(&files);
     }
-    terminal.data(&cert.display().to_string());
-    terminal.data(&key.display().to_string());
+    terminal.data(&given::shown(cert));
+    terminal.data(&given::shown(key));
     terminal.say("next:");
     for line in next {
         terminal.say(&format!("  {line}"));

@@ -1,4 +1,5 @@
-//! `delta-ci doctor`: folds the history of every run and compares it with the tables.
+//! `delta-ci doctor`: folds the history of every run and compares it with the tables, asks the
+//! database about its own files, and names logs, artifacts and caches that are gone.
 //!
 //! A data folder is examined by its server, or by one that is started for it; a PostgreSQL database
 //! is read directly.
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use delta_store::StoreError;
 use delta_store::doctor::examine;
+use delta_store::read::Reader as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +26,9 @@ Examples:
   delta-ci doctor --data ./data        beside a running server, too
   delta-ci doctor --store postgres://ci@db/ci --json
 
-It reads, and changes nothing. Exit code 1 when events and tables disagree, 70 when the database
-itself is damaged.";
+It reads, and changes nothing; a large database takes a while, and may be served meanwhile. Exit
+code 1 when events and tables disagree or something that was stored is gone, 70 when the database
+itself is damaged. Of PostgreSQL, indexes are looked at where the extension amcheck is installed.";
 
 /// How often the number of runs on the status line changes.
 const EVERY: u64 = 100;
@@ -51,6 +54,18 @@ struct Report {
     different: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     first_difference: Option<Difference>,
+    /// What the database was asked about its own files.
+    #[serde(default)]
+    integrity: String,
+    #[serde(default)]
+    damage: Vec<String>,
+    #[serde(default)]
+    more_damage: bool,
+    /// Not known where only the database was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    missing_objects: Option<u64>,
+    #[serde(default)]
+    first_missing: Vec<String>,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -88,30 +103,41 @@ async fn in_database(url: String, bar: ProgressBar) -> Result<Report, Failure> {
     embed::check_store(&url)?;
     let examined = tokio::task::spawn_blocking(move || {
         let reader = delta_store::postgres::open_reader(&url)?;
+        let mut integrity =
+            reader.integrity(&mut |what| bar.set_message(format!("looking at {what}")))?;
         let mut progress = |runs: u64| {
             if runs.is_multiple_of(EVERY) {
                 bar.set_message(format!("{runs} runs examined"));
             }
         };
-        let report = examine(&reader, &mut progress);
+        let report = match examine(&reader, &mut progress) {
+            Err(StoreError::Corrupt(why)) => {
+                integrity.fault(why);
+                Ok(delta_store::doctor::Report::default())
+            }
+            report => report,
+        };
         bar.finish_and_clear();
-        report
+        Ok((report?, integrity))
     });
     let examined = examined.await.map_err(|error| {
         Failure::new(Exit::Internal, "the doctor did not come to an end").caused_by(&error)
     })?;
-    let report = examined.map_err(|error| {
+    let (report, integrity) = examined.map_err(|error: StoreError| {
         let exit = match error {
             StoreError::Corrupt(_) => Exit::Internal,
             StoreError::TooNew { .. } => Exit::Refused,
-            StoreError::Unavailable(_) | StoreError::Conflict => Exit::Unreachable,
+            StoreError::Unavailable(_)
+            | StoreError::Full(_)
+            | StoreError::Failing(_)
+            | StoreError::Conflict => Exit::Unreachable,
         };
         Failure::new(exit, "the store cannot be read")
             .caused_by(&error)
             .next("check --store (or DELTA_STORE), and that the database runs")
     })?;
     Ok(Report {
-        healthy: report.different == 0,
+        healthy: report.different == 0 && integrity.faults.is_empty(),
         runs: report.runs,
         events: report.events,
         busy: report.busy,
@@ -123,14 +149,19 @@ async fn in_database(url: String, bar: ProgressBar) -> Result<Report, Failure> {
             expected: first.expected,
             found: first.found,
         }),
+        integrity: integrity.checked,
+        damage: integrity.faults,
+        more_damage: integrity.more,
+        missing_objects: None,
+        first_missing: Vec::new(),
     })
 }
 
 fn show(report: &Report, terminal: &Terminal) -> Exit {
-    let exit = if report.healthy {
-        Exit::Ok
-    } else {
-        Exit::Failed
+    let exit = match report.healthy {
+        true => Exit::Ok,
+        false if report.damage.is_empty() => Exit::Failed,
+        false => Exit::Internal,
     };
     if terminal.json {
         terminal.value(report);
@@ -143,6 +174,11 @@ fn show(report: &Report, terminal: &Terminal) -> Exit {
     };
     let (runs, events) = (count(report.runs, "run"), count(report.events, "event"));
     terminal.data(&format!("{runs}, {events}: {verdict}"));
+    if !report.integrity.is_empty() {
+        terminal.say(&clean::text(&report.integrity));
+    }
+    damage(report, terminal);
+    gone(report, terminal);
     if report.busy > 0 {
         let busy = count(report.busy, "run");
         terminal.say(&format!(
@@ -165,6 +201,44 @@ fn show(report: &Report, terminal: &Terminal) -> Exit {
     exit
 }
 
+fn damage(report: &Report, terminal: &Terminal) {
+    if report.damage.is_empty() {
+        return;
+    }
+    terminal.data(&terminal.paint_out(Tone::Bad, "the database is damaged"));
+    for fault in &report.damage {
+        terminal.data(&format!("  {}", clean::text(fault)));
+    }
+    if report.more_damage {
+        terminal.data("  and more");
+    }
+    terminal.say("next: stop the server, keep its folder as it is, and go on with a copy");
+}
+
+/// What was stored and is not there any more.
+fn gone(report: &Report, terminal: &Terminal) {
+    let Some(missing) = report.missing_objects else {
+        return terminal.say(
+            "logs, artifacts and caches were not looked at: ask the server with --data or --server",
+        );
+    };
+    if missing == 0 {
+        return;
+    }
+    let what = format!(
+        "{} of logs, artifacts and caches are gone",
+        count(missing, "object")
+    );
+    terminal.data(&terminal.paint_out(Tone::Bad, &what));
+    for object in &report.first_missing {
+        terminal.data(&format!("  {}", clean::text(object)));
+    }
+    let left = missing.saturating_sub(report.first_missing.len() as u64);
+    if left > 0 {
+        terminal.data(&format!("  and {left} more"));
+    }
+}
+
 fn status_line(terminal: &Terminal) -> ProgressBar {
     if !terminal.live() {
         return ProgressBar::hidden();
@@ -173,7 +247,7 @@ fn status_line(terminal: &Terminal) -> ProgressBar {
     if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
         bar.set_style(style);
     }
-    bar.set_message("folding the history of every run");
+    bar.set_message("looking at the database, and folding the history of every run");
     bar.enable_steady_tick(TICK);
     bar
 }

@@ -8,6 +8,7 @@ use delta_planner::{FILE_NAME, Folder};
 
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
+use crate::given;
 use crate::planning;
 use crate::terminal::Terminal;
 
@@ -36,7 +37,7 @@ pub struct Args {
 
 pub fn run(args: Args, terminal: &Terminal) -> Done {
     let tree = Folder::tree(&args.path).map_err(|error| {
-        let what = format!("cannot look at {}", args.path.display());
+        let what = format!("cannot look at {}", given::shown(&args.path));
         Failure::new(Exit::NotFound, what).caused_by(&error)
     })?;
     let found = delta_planner::discover(&tree);
@@ -51,7 +52,7 @@ pub fn run(args: Args, terminal: &Terminal) -> Done {
         return Ok(Exit::Ok);
     }
     let path = args.path.join(FILE_NAME);
-    let shown = path.display().to_string();
+    let shown = given::shown(&path);
     let mut options = OpenOptions::new();
     options.write(true);
     match args.force {

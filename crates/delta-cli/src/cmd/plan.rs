@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::clean;
 use crate::exit::Exit;
 use crate::failure::Done;
+use crate::given;
 use crate::planning::{self, Asked, Planned};
 use crate::terminal::{Terminal, Tone};
 
@@ -66,7 +67,7 @@ fn as_json(planned: &Planned) -> serde_json::Value {
     let left_out = planned.remarks.iter();
     json!({
         "from": match &planned.file {
-            Some(file) => json!(file.display().to_string()),
+            Some(file) => json!(given::shown(file)),
             None => json!("discovery"),
         },
         "changed": planned.changed,
@@ -83,7 +84,7 @@ fn as_json(planned: &Planned) -> serde_json::Value {
 
 fn show(planned: &Planned, terminal: &Terminal) {
     let from = match &planned.file {
-        Some(file) => format!("planned by {}", clean::text(&file.display().to_string())),
+        Some(file) => format!("planned by {}", clean::text(&given::shown(file))),
         None => format!(
             "found by looking; {} would decide",
             delta_planner::FILE_NAME

@@ -294,6 +294,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         public_url: None,
         local_name: left::NAME,
         duties: Duties::On,
+        accept_empty: false,
     };
     embed::start(wanted)
         .await

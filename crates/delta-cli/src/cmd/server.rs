@@ -80,6 +80,12 @@ pub struct Args {
     /// The address people reach it by, for links in the statuses of commits
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
+    /// Go on with an empty database where there was another one
+    ///
+    /// Without it a server that finds its database gone, or another and empty one in its place,
+    /// does not start: a copy of it may have to be put back first.
+    #[arg(long)]
+    accept_empty: bool,
     #[command(flatten)]
     timings: Timings,
     #[command(flatten)]
@@ -135,6 +141,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         public_url: args.public_url,
         local_name: delta_server::LOCAL_ADMIN,
         duties: Duties::On,
+        accept_empty: args.accept_empty,
     };
     let scheme = if wanted.tls.is_some() {
         "https"

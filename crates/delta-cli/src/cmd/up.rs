@@ -26,6 +26,7 @@ use crate::client::connect;
 use crate::embed::{self, Duties};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::given;
 use crate::live::screen::Brief;
 use crate::signals::Stop;
 use crate::terminal::{Terminal, Tone};
@@ -82,6 +83,12 @@ pub struct Args {
     /// The address people reach it by, for links in the statuses of commits
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
+    /// Go on with an empty database where there was another one
+    ///
+    /// Without it a server that finds its database gone, or another and empty one in its place,
+    /// does not start: a copy of it may have to be put back first.
+    #[arg(long)]
+    accept_empty: bool,
     #[command(flatten)]
     timings: Timings,
     #[command(flatten)]
@@ -125,6 +132,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         public_url: args.public_url,
         local_name: delta_server::LOCAL_ADMIN,
         duties: Duties::On,
+        accept_empty: args.accept_empty,
     };
     let server = embed::start(wanted)
         .await
@@ -232,9 +240,9 @@ fn announce(url: &str, data: &Path, slots: u32, terminal: &Terminal) {
         }));
     }
     terminal.data(&format!("listening on {url}"));
-    let data = match data == Path::new(connect::DEFAULT_DATA) {
+    let data = match data == given::whole_path(connect::DEFAULT_DATA.into()) {
         true => String::new(),
-        false => format!(" --data {}", data.display()),
+        false => format!(" --data {}", given::shown(data)),
     };
     let slots = words::count(slots, "slot");
     terminal.say(&format!(

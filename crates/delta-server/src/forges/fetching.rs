@@ -61,7 +61,9 @@ impl Fetching {
         if matches!(answered, Ok(FetchAnswer::Fetched { .. })) {
             mirrors::used(mirror);
         }
-        answered.unwrap_or_else(|broken| FetchAnswer::Failed(broken.to_string()))
+        answered.unwrap_or_else(|broken| {
+            FetchAnswer::Failed(broken.reported(FETCH_WORKER, order.credential.as_deref()))
+        })
     }
 
     /// Which commit a ref is now.
@@ -90,7 +92,10 @@ impl Fetching {
         match self.workers.call(FETCH_WORKER, &order, LOOKING).await {
             Ok(answer) => answer,
             Err(Broken::Time(_)) => FetchAnswer::Failed("the git server does not answer".into()),
-            Err(broken) => FetchAnswer::Failed(broken.to_string()),
+            Err(broken) => {
+                let lent = order.credential.as_deref();
+                FetchAnswer::Failed(broken.reported(FETCH_WORKER, lent))
+            }
         }
     }
 }

@@ -339,7 +339,8 @@ impl Planning {
                 return Planned::Failed(Cause::PlanTimeout, why);
             }
             Err(broken) => {
-                let why = format!("the planner did not answer: {broken}");
+                let why = broken.reported(PLAN_WORKER, None);
+                let why = format!("the planner did not answer: {why}");
                 return Planned::Failed(Cause::PlanError, why);
             }
         };

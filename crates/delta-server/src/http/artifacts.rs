@@ -299,6 +299,15 @@ fn named(
     views.filter_map(Result::transpose).collect()
 }
 
+/// Artifacts of its own that an attempt named and that are not stored here any more.
+pub fn lost(objects: &Objects, attempt: &Attempt) -> Vec<UploadId> {
+    let winner = winner(attempt);
+    let own = references(attempt).into_iter().filter_map(|it| it.upload());
+    own.filter(|id| Some(id.lease) == winner && id.artifact.is_some())
+        .filter(|id| matches!(objects.artifact(*id), Ok(None)))
+        .collect()
+}
+
 /// One of what an attempt left, if it is named and stored here; the others are not looked at.
 pub(super) fn left_one(
     objects: &Objects,

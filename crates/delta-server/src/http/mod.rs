@@ -56,6 +56,7 @@ use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use uuid::timestamp::context::ContextV7;
 
+pub use artifacts::lost as lost_artifacts;
 pub use error::ApiError;
 pub use extract::{anybody, runner};
 pub use system::ready;

@@ -54,13 +54,14 @@ pub async fn ready(app: &App) -> Result<(), ApiError> {
     if let Some(why) = app.writer.shared().unready() {
         return unready(why);
     }
-    match app.read(|reader| reader.ping()).await {
-        Ok(()) => Ok(()),
+    if let Err(error) = app.read(|reader| reader.ping()).await {
         // Anybody may ask: what the database said is for the log.
-        Err(error) => {
-            tracing::warn!(why = error.body.message, "the store does not answer");
-            unready("the store does not answer".into())
-        }
+        tracing::warn!(why = error.body.message, "the store does not answer");
+        return unready("the store does not answer".into());
+    }
+    match app.writer.can_write().await {
+        Ok(()) => Ok(()),
+        Err(why) => unready(why.to_owned()),
     }
 }
 
@@ -93,7 +94,7 @@ async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
 /// What the doctor found.
 #[derive(Serialize, ToSchema)]
 struct Examined {
-    /// Events and tables agree everywhere.
+    /// Events and tables agree everywhere, the database is whole, and nothing is missing.
     healthy: bool,
     runs: u64,
     events: u64,
@@ -103,6 +104,16 @@ struct Examined {
     different: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_difference: Option<DifferenceView>,
+    /// What the database was asked about its own files.
+    integrity: String,
+    /// What is damaged in them, the first of it.
+    damage: Vec<String>,
+    /// There is more.
+    more_damage: bool,
+    /// Logs, artifacts and caches that are named and not stored any more.
+    missing_objects: u64,
+    /// The first of them.
+    first_missing: Vec<String>,
 }
 
 /// Where events and tables disagree.
@@ -117,15 +128,19 @@ struct DifferenceView {
     found: String,
 }
 
-/// Fold the events of every run and compare with the tables.
+/// Fold the events of every run and compare with the tables; ask the database about its files, and
+/// look for logs, artifacts and caches that are named and gone.
 #[utoipa::path(get, path = "/api/v1/doctor", tag = "system",
     responses((status = 200, body = Examined), (status = 503, body = ErrorBody)))]
 async fn doctor(State(app): State<App>, _who: Admin) -> Result<axum::Json<Examined>, ApiError> {
-    let report = app
-        .read(|reader| delta_store::doctor::examine(reader, &mut |_| {}))
+    let objects = app.objects.clone();
+    let findings = app
+        .read(move |reader| crate::doctor::examine(reader, &objects))
         .await?;
+    let (report, integrity) = (findings.report, findings.integrity);
+    let missing = findings.missing;
     Ok(axum::Json(Examined {
-        healthy: report.different == 0,
+        healthy: report.different == 0 && integrity.faults.is_empty() && missing.count == 0,
         runs: report.runs,
         events: report.events,
         busy: report.busy,
@@ -137,6 +152,11 @@ async fn doctor(State(app): State<App>, _who: Admin) -> Result<axum::Json<Examin
             expected: it.expected,
             found: it.found,
         }),
+        integrity: integrity.checked,
+        damage: integrity.faults,
+        more_damage: integrity.more,
+        missing_objects: missing.count,
+        first_missing: missing.told,
     }))
 }
 

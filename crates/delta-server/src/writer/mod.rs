@@ -15,6 +15,7 @@ mod held;
 pub mod lanes;
 mod outbox;
 mod parking;
+mod proof;
 mod receipts;
 mod stamped;
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub use delivery::{Delivery, GrantedLease};
 pub use lanes::Lane;
 pub use outbox::{Delivered, News, Outbox, Ticket, TicketKind};
 pub use parking::Offer;
+pub(crate) use proof::store_error;
 pub use receipts::Receipt;
 pub use thread::Thread;
 
@@ -51,6 +53,7 @@ use crate::metrics::Metrics;
 use crate::watch::Watchers;
 use lanes::{Lanes, Refused};
 use outbox::{AnswerTo, LeaseTo};
+use proof::Proof;
 use receipts::Receipts;
 
 /// A command that waited this long is answered "try again", never judged (A38): its sender has
@@ -199,6 +202,8 @@ pub struct Shared {
     closing: AtomicBool,
     /// The thread is gone for good.
     ended: CancellationToken,
+    /// Whether the store takes what is written.
+    proof: Proof,
 }
 
 /// The handlers' side of the writer. Cheap to clone.
@@ -563,19 +568,6 @@ impl Shared {
 
 fn stopping() -> NotDone {
     NotDone::Unavailable("the server is stopping".into())
-}
-
-/// What a store's failure means to whoever asked.
-pub(crate) fn store_error(error: &StoreError) -> NotDone {
-    match error {
-        StoreError::Unavailable(_) | StoreError::Conflict => {
-            NotDone::Unavailable(error.to_string().into())
-        }
-        StoreError::Corrupt(_) | StoreError::TooNew { .. } => {
-            tracing::error!(%error, "the store failed");
-            NotDone::Internal
-        }
-    }
 }
 
 /// 64 fresh random bits for jitter.

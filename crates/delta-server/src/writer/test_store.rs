@@ -120,6 +120,18 @@ impl Store for TestStore {
         self.inner.raise_incarnation()
     }
 
+    fn identity(&mut self) -> Result<i64, StoreError> {
+        self.inner.identity()
+    }
+
+    fn is_unused(&mut self) -> Result<bool, StoreError> {
+        self.inner.is_unused()
+    }
+
+    fn probe(&mut self) -> Result<(), StoreError> {
+        self.inner.probe()
+    }
+
     fn newest_moment(&mut self) -> Result<Millis, StoreError> {
         let ahead = self.levers.others_ahead.load(Ordering::Relaxed);
         Ok(Millis(self.inner.newest_moment()?.0 + ahead))
@@ -218,6 +230,13 @@ impl Reader for TestReader {
         fresh: &Credential,
     ) -> Result<bool, StoreError> {
         self.there()?.exchange_enrolment(id, at, fresh)
+    }
+
+    fn integrity(
+        &self,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<delta_store::doctor::Integrity, StoreError> {
+        self.there()?.integrity(progress)
     }
 
     fn ping(&self) -> Result<(), StoreError> {

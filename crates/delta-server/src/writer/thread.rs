@@ -22,6 +22,7 @@ use super::held::{Held, HeldHeartbeats};
 use super::lanes::{Drained, Lanes};
 use super::outbox::{AnswerTo, Bells, Listeners};
 use super::parking::{Parking, SlotId};
+use super::proof::Proof;
 use super::receipts::Receipts;
 use super::stamped::{Stamped, units};
 use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, entropy, store_error};
@@ -83,6 +84,7 @@ impl Thread {
             turns: Notify::new(),
             closing: AtomicBool::new(false),
             ended: CancellationToken::new(),
+            proof: Proof::new(),
         });
         let mut turns = Turns {
             shared: shared.clone(),
@@ -317,6 +319,7 @@ impl Turns {
         }
         tracing::warn!(%error, commands, "a batch could not be committed");
         self.shared.metrics.failed_batches.inc();
+        self.shared.proof.failed(error);
         Some(store_error(error))
     }
 
@@ -376,6 +379,9 @@ impl Turns {
     fn finish(&mut self, orders: Vec<Stamped>, done: Done) -> bool {
         let size = orders.len() + done.matches.given.len();
         self.shared.metrics.batch(size, self.store.flushes());
+        if !done.writes.is_empty() {
+            self.shared.proof.wrote();
+        }
         let mut bells = Bells::default();
         // Before new grants are heard of: what ended did not end them.
         self.listeners.tell(&done.writes.records, &mut bells);

@@ -199,6 +199,20 @@ impl Store for MemoryStore {
         Ok(tables.incarnation)
     }
 
+    fn identity(&mut self) -> Result<i64, StoreError> {
+        // Nothing else can be in the place of what ends with its process.
+        Ok(0)
+    }
+
+    fn is_unused(&mut self) -> Result<bool, StoreError> {
+        let tables = self.tables();
+        Ok(tables.runs.is_empty() && tables.tombstones.is_empty())
+    }
+
+    fn probe(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     fn newest_moment(&mut self) -> Result<Millis, StoreError> {
         Ok(self.tables().newest)
     }

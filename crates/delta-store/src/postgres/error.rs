@@ -16,6 +16,10 @@ pub(super) enum Trouble {
     Silent,
     /// Refused at this moment; the transaction is over and nothing of it stays.
     Refused(String),
+    /// The same, since its disk has no room.
+    Full(String),
+    /// The same, since its disk fails.
+    Failing(String),
     /// A statement or a row that does not fit: ours or somebody's mistake.
     Wrong(String),
 }
@@ -44,7 +48,9 @@ impl Trouble {
             "57" if *code != SqlState::QUERY_CANCELED => Trouble::Lost(text),
             "25" if matches!(code.code(), "25P03" | "25P04") => Trouble::Lost(text),
             "08" => Trouble::Lost(text),
-            // Too slow, out of disk, memory or connections, an error of the machine below.
+            "53" if *code == SqlState::DISK_FULL => Trouble::Full(text),
+            "58" if *code == SqlState::IO_ERROR => Trouble::Failing(text),
+            // Too slow, out of memory or connections, an error of the machine below.
             "57" | "53" | "58" => Trouble::Refused(text),
             _ => Trouble::Wrong(text),
         }
@@ -63,6 +69,8 @@ impl From<Trouble> for StoreError {
         match trouble {
             Trouble::Conflict => StoreError::Conflict,
             Trouble::Lost(why) | Trouble::Refused(why) => StoreError::Unavailable(why),
+            Trouble::Full(why) => StoreError::Full(why),
+            Trouble::Failing(why) => StoreError::Failing(why),
             Trouble::Silent => StoreError::Unavailable("the database does not answer".into()),
             Trouble::Wrong(why) => StoreError::Corrupt(why),
         }

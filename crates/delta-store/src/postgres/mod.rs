@@ -20,6 +20,7 @@ mod connect;
 mod credentials;
 mod error;
 mod forges;
+mod integrity;
 mod join;
 mod listen;
 mod load;

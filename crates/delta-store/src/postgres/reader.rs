@@ -14,6 +14,7 @@ use tokio_postgres::{Error, Row};
 
 use super::connect::{ANSWER_DEADLINE, Call, Planning, Session, Target, bounded};
 use super::error::Trouble;
+use super::integrity;
 use super::rows;
 use super::schema;
 use super::sql::Sql;
@@ -21,6 +22,7 @@ use super::sweep::read_spec;
 use super::value::{Fields, escape, uuid};
 use crate::StoreError;
 use crate::codec::corrupt;
+use crate::doctor::Integrity;
 use crate::events::{EventRow, Unfolding};
 use crate::read::{
     Credential, JobRows, QueueDepth, Reader, RunFilter, RunKind, RunRows, StoreStats, StoredEvent,
@@ -98,6 +100,19 @@ impl PgReader {
             Ok(answer) => Ok(answer?),
             Err(_) => Err(Trouble::Silent.into()),
         }
+    }
+
+    /// Runs `work` on a connection of its own, however long it takes.
+    pub(super) fn alone<T>(
+        &self,
+        planning: Planning,
+        work: impl AsyncFnOnce(&Session) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let runtime = self.runtime.as_ref().expect("taken only by drop");
+        runtime.block_on(async {
+            let session = self.target.open(planning).await?;
+            work(&session).await
+        })
     }
 
     async fn on_a_session<T>(
@@ -335,6 +350,10 @@ impl Reader for PgReader {
         fresh: &Credential,
     ) -> Result<bool, StoreError> {
         self.exchange(id, at, fresh)
+    }
+
+    fn integrity(&self, progress: &mut dyn FnMut(&str)) -> Result<Integrity, StoreError> {
+        integrity::look(self, progress)
     }
 
     fn ping(&self) -> Result<(), StoreError> {

@@ -62,6 +62,10 @@ const STEPS: &[Migration] = &[
         version: 13,
         sql: include_str!("../../migrations/postgres/0013_stages_of_reports.sql"),
     },
+    Migration {
+        version: 14,
+        sql: include_str!("../../migrations/postgres/0014_identity.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

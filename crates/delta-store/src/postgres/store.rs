@@ -272,6 +272,21 @@ impl Store for PgStore {
         self.read_incarnation(raise)
     }
 
+    fn identity(&mut self) -> Result<i64, StoreError> {
+        self.read_number("SELECT identity FROM store")
+    }
+
+    fn is_unused(&mut self) -> Result<bool, StoreError> {
+        let unused = "SELECT (NOT EXISTS (SELECT FROM runs) \
+                      AND NOT EXISTS (SELECT FROM tombstones))::int::bigint";
+        Ok(self.read_number(unused)? == 1)
+    }
+
+    fn probe(&mut self) -> Result<(), StoreError> {
+        self.read_number("UPDATE store SET probes = probes + 1 RETURNING probes")
+            .map(drop)
+    }
+
     fn newest_moment(&mut self) -> Result<Millis, StoreError> {
         self.find_newest_moment()
     }

@@ -122,9 +122,14 @@ impl PgStore {
     }
 
     pub(super) fn read_incarnation(&mut self, text: &str) -> Result<u32, StoreError> {
+        column::small(self.read_number(text)?)
+    }
+
+    /// One number, from a statement that is not asked often enough to be prepared.
+    pub(super) fn read_number(&mut self, text: &str) -> Result<i64, StoreError> {
         let rows =
             self.anywhere(async |session: &Session| session.client.query(text, &[]).await)?;
-        column::small(first(&rows)?.int()?)
+        first(&rows)?.int()
     }
 
     /// A transaction of its own. When its answer is lost the server is asked what became of it, so

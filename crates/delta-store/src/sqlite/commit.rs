@@ -64,9 +64,12 @@ impl SqliteStore {
             if !self.connection.is_autocommit() {
                 return Err(error.into());
             }
-            // The transaction is over, and nobody said how.
+            // The transaction is over, and nobody said how: the file knows.
             tracing::warn!(%error, "a commit was not answered");
-            return Err(CommitError::Unknown);
+            return Err(match self.is_there() {
+                Ok(false) => error.into(),
+                Ok(true) | Err(_) => CommitError::Unknown,
+            });
         }
         self.publish(writes, plan);
         self.keep_wal_bounded();

@@ -112,6 +112,10 @@ pub fn store_error(error: rusqlite::Error) -> StoreError {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
             StoreError::Corrupt(error.to_string())
         }
+        Some(ErrorCode::DiskFull) => StoreError::Full(error.to_string()),
+        Some(ErrorCode::ReadOnly | ErrorCode::SystemIoFailure) => {
+            StoreError::Failing(error.to_string())
+        }
         // Another writer has used a key we were about to use: this store is not alone.
         Some(ErrorCode::ConstraintViolation) => StoreError::Conflict,
         _ => match error {

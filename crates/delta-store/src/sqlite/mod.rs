@@ -181,6 +181,17 @@ impl SqliteStore {
         Ok(())
     }
 
+    /// Whether the events of the last batch are in the file. A batch of renewals has none: to run
+    /// it again does no harm.
+    fn is_there(&self) -> Result<bool, StoreError> {
+        let Some((run, first, hash)) = self.unknown else {
+            return Ok(false);
+        };
+        let sql = "SELECT 1 FROM events WHERE run_id = ?1 AND first = ?2 AND hash = ?3";
+        let key = params![column::run_bytes(run), column::signed(first), hash];
+        Ok(rows::one(&self.connection, sql, key, |_| Ok(()))?.is_some())
+    }
+
     fn live_jobs(&mut self, run: RunId, world: &mut World) -> Result<(), StoreError> {
         let sql = concat!(
             "SELECT ",
@@ -240,13 +251,9 @@ impl Store for SqliteStore {
     }
 
     fn resolve_unknown(&mut self, _writes: &Writes) -> Result<bool, StoreError> {
-        // A batch of renewals has no event: to run it again does no harm.
-        let Some((run, first, hash)) = self.unknown.take() else {
-            return Ok(false);
-        };
-        let sql = "SELECT 1 FROM events WHERE run_id = ?1 AND first = ?2 AND hash = ?3";
-        let key = params![column::run_bytes(run), column::signed(first), hash];
-        Ok(rows::one(&self.connection, sql, key, |_| Ok(()))?.is_some())
+        let there = self.is_there()?;
+        self.unknown = None;
+        Ok(there)
     }
 
     fn rollback(&mut self) {
@@ -288,6 +295,25 @@ impl Store for SqliteStore {
         write::Write::to(&self.connection).set_meta("incarnation", next.into())?;
         self.flushes += 1;
         Ok(next)
+    }
+
+    fn identity(&mut self) -> Result<i64, StoreError> {
+        self.meta("identity")
+    }
+
+    fn is_unused(&mut self) -> Result<bool, StoreError> {
+        let sql = "SELECT NOT EXISTS (SELECT 1 FROM runs) \
+                   AND NOT EXISTS (SELECT 1 FROM tombstones)";
+        let found = rows::one(&self.connection, sql, [], rows::read_number)?;
+        Ok(found == Some(1))
+    }
+
+    fn probe(&mut self) -> Result<(), StoreError> {
+        // Another number each time: SQLite writes no page that stays the same.
+        let next = self.meta("probes")?.wrapping_add(1);
+        write::Write::to(&self.connection).set_meta("probes", next)?;
+        self.flushes += 1;
+        Ok(())
     }
 
     fn newest_moment(&mut self) -> Result<Millis, StoreError> {

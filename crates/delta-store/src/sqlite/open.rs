@@ -71,6 +71,10 @@ const MIGRATIONS: &[Migration] = &[
         version: 13,
         sql: include_str!("../../migrations/sqlite/0013_events_in_their_order.sql"),
     },
+    Migration {
+        version: 14,
+        sql: include_str!("../../migrations/sqlite/0014_identity.sql"),
+    },
 ];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller

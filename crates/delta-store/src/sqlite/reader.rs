@@ -16,6 +16,7 @@ use super::rows::columns;
 use super::{Gauges, credentials, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt};
+use crate::doctor::{Integrity, TOLD_FAULTS};
 use crate::events::Unfolding;
 use crate::index::Index;
 use crate::read::{
@@ -224,6 +225,32 @@ impl Reader for SqliteReader {
         fresh: &Credential,
     ) -> Result<bool, StoreError> {
         credentials::exchange(&mut self.writer(), id, at, fresh)
+    }
+
+    fn integrity(&self, progress: &mut dyn FnMut(&str)) -> Result<Integrity, StoreError> {
+        progress("every page and index of the file");
+        // Another connection: what the others have read stays in their memory, whatever the disk
+        // says, and this one is at it for long.
+        let connection = open_reader(&self.path)?;
+        let mut found = Integrity {
+            checked: "SQLite looked at every page and index of its file".to_owned(),
+            ..Integrity::default()
+        };
+        let most = TOLD_FAULTS + 1;
+        let asked = connection.prepare(&format!("PRAGMA integrity_check({most})"));
+        let said = asked.and_then(|mut asked| {
+            let lines = asked.query_map([], |row| row.get::<_, String>(0))?;
+            lines.collect::<Result<Vec<_>, _>>()
+        });
+        match said.map_err(store_error) {
+            Ok(lines) => {
+                let faults = lines.into_iter().filter(|line| line != "ok");
+                faults.for_each(|line| found.fault(line));
+            }
+            Err(StoreError::Corrupt(why) | StoreError::Failing(why)) => found.fault(why),
+            Err(other) => return Err(other),
+        }
+        Ok(found)
     }
 
     fn ping(&self) -> Result<(), StoreError> {

@@ -138,3 +138,72 @@ fn an_event_of_another_run_does_not_fit() {
     });
     assert_eq!(found.expect("a difference").what, "event hash");
 }
+
+/// Numbers that look random and are the same each time.
+fn scattered(count: usize, below: u64) -> Vec<u64> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut drawn = std::collections::BTreeSet::new();
+    while drawn.len() < count {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        drawn.insert(state % below);
+    }
+    drawn.into_iter().collect()
+}
+
+/// A whole page of noise.
+fn noise(seed: u64) -> Vec<u8> {
+    scattered(512, u64::MAX ^ seed)
+        .into_iter()
+        .flat_map(|number| (number ^ seed).to_le_bytes())
+        .collect()
+}
+
+#[test]
+fn a_page_that_somebody_wrote_over_is_found_wherever_it_is() {
+    let dir = std::rc::Rc::new(tempfile::tempdir().unwrap());
+    let mut bench = Bench::new(&|| crate::sqlite::fixture_in(dir.clone()));
+    for n in 1..=150 {
+        bench.create(n, &["linux", "linux"]);
+        bench.work_off("r1", &["linux"]).expect("work");
+    }
+    drop(bench);
+    let file = dir.path().join("delta-ci.db");
+    let closed = Connection::open(&file).unwrap();
+    let checkpoint = "PRAGMA wal_checkpoint(TRUNCATE)";
+    closed.query_row(checkpoint, [], |_| Ok(())).unwrap();
+    let size: u64 = closed
+        .pragma_query_value(None, "page_size", |row| row.get(0))
+        .unwrap();
+    let free: u64 = closed
+        .pragma_query_value(None, "freelist_count", |row| row.get(0))
+        .unwrap();
+    assert_eq!((size, free), (4096, 0), "no page is unused");
+    drop(closed);
+    let whole = std::fs::read(&file).unwrap();
+    let pages = whole.len() as u64 / size;
+    assert!(pages > 60, "{pages}");
+    let mut only_the_engine = 0;
+    for page in scattered(40, pages) {
+        let mut damaged = whole.clone();
+        let at = (page * size) as usize;
+        damaged[at..at + 4096].copy_from_slice(&noise(page));
+        let place = tempfile::tempdir().unwrap();
+        std::fs::write(place.path().join("delta-ci.db"), damaged).unwrap();
+        // One that is found at the start is found.
+        let Ok((_store, reader)) = delta_store::sqlite::open(place.path()) else {
+            continue;
+        };
+        use delta_store::read::Reader as _;
+        let engine = reader.integrity(&mut |_| {}).unwrap();
+        assert!(!engine.faults.is_empty(), "page {page} of {pages}");
+        let ours = examine(&reader, &mut |_| {});
+        only_the_engine += usize::from(ours.is_ok_and(|report| report.different == 0));
+    }
+    // An index that nobody reads says nothing to whoever reads tables.
+    assert!(only_the_engine > 0, "the engine is asked for nothing");
+    let (_store, reader) = delta_store::sqlite::open(dir.path()).unwrap();
+    use delta_store::read::Reader as _;
+    assert_eq!(reader.integrity(&mut |_| {}).unwrap().faults, [""; 0]);
+}

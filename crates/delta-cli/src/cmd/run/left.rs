@@ -12,6 +12,7 @@ use delta_wire::api::{EventList, RunList, RunSummary};
 use crate::client::{Client, connect};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::given;
 use crate::terminal::Terminal;
 
 /// What this program is called in the records of the runs that it makes. A server's own people have
@@ -31,7 +32,7 @@ pub async fn end(data: &Path, terminal: &Terminal) -> Result<(), Failure> {
         if is_ours(&client, run).await? {
             continue;
         }
-        let (id, place) = (&run.run_id, data.display());
+        let (id, place) = (&run.run_id, given::shown(data));
         let what = format!("{id} of a server in {place} did not end");
         return Err(Failure::new(Exit::Refused, what)
             .because("it would be executed here, on this tree")

@@ -231,6 +231,16 @@ impl Objects {
         })
     }
 
+    /// Whether a log of which somebody declared bytes was stored here and is not any more: all of
+    /// it is gone, or there is less than what was on disk once. One that never came is not lost.
+    pub fn log_is_lost(&self, lease: LeaseKey) -> bool {
+        let folder = self.log_folder(lease);
+        match segments::list(&folder) {
+            Ok(chain) => chain.segments.is_empty() || writing::mark_of(&folder) > chain.bytes(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
+
     /// Whether the first `length` bytes of a log have this hash. Read once per length; a log that
     /// is not as it was declared is looked at again after a while: its holder may mend it.
     pub fn log_has_hash(&self, lease: LeaseKey, length: u64, hash: &Digest) -> bool {

@@ -119,6 +119,25 @@ pub fn the_incarnation_only_rises(make: &dyn Fn() -> Fixture) {
     assert_eq!(bench.store.incarnation().unwrap(), first + 1);
 }
 
+pub fn a_store_knows_itself_again_and_whether_it_was_used(make: &dyn Fn() -> Fixture) {
+    let mut bench = Bench::new(make);
+    let name = bench.store.identity().unwrap();
+    assert!(bench.store.is_unused().unwrap());
+    bench.store.probe().unwrap();
+    let mut bench = bench.reopen();
+    assert_eq!(bench.store.identity().unwrap(), name);
+    assert!(bench.store.is_unused().unwrap(), "a probe is no use");
+    bench.create(1, &["linux"]);
+    bench.work_off("r1", &["linux"]).expect("work");
+    assert!(!bench.store.is_unused().unwrap());
+    // What retention took was there.
+    let later = bench.now + Span::hours(1);
+    assert_eq!(bench.store.prune(later, 9).unwrap().len(), 1);
+    let mut bench = bench.reopen();
+    assert!(!bench.store.is_unused().unwrap());
+    bench.store.probe().unwrap();
+}
+
 pub fn the_newest_moment_is_remembered(make: &dyn Fn() -> Fixture) {
     let mut bench = Bench::new(make);
     assert_eq!(bench.store.newest_moment().unwrap(), Millis::ZERO);

@@ -94,6 +94,18 @@ impl Store for Faulty {
         self.inner.raise_incarnation()
     }
 
+    fn identity(&mut self) -> Result<i64, StoreError> {
+        self.inner.identity()
+    }
+
+    fn is_unused(&mut self) -> Result<bool, StoreError> {
+        self.inner.is_unused()
+    }
+
+    fn probe(&mut self) -> Result<(), StoreError> {
+        self.inner.probe()
+    }
+
     fn newest_moment(&mut self) -> Result<Millis, StoreError> {
         self.inner.newest_moment()
     }

@@ -59,6 +59,7 @@ macro_rules! conformance {
                 a_conflict_writes_nothing_and_runs_again
                 renewals_are_stored_without_an_event
                 the_incarnation_only_rises
+                a_store_knows_itself_again_and_whether_it_was_used
                 the_newest_moment_is_remembered
                 flushes_are_counted
                 specs_are_kept_byte_by_byte

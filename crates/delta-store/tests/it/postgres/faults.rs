@@ -291,3 +291,62 @@ fn a_row_that_is_gone_fails_the_batch_before_it_is_committed() {
     assert_eq!(reader.events(run_id(1), 0, 10).unwrap().len(), 1);
     assert!(store.begin().is_ok(), "it goes on");
 }
+
+#[test]
+fn a_database_without_room_is_called_that() {
+    let database = fresh_database().unwrap();
+    let (mut store, _reader) = open(&database.url);
+    apply(&mut store, create(1, "linux"));
+    let admin = |sql: &str| database.execute(sql).unwrap();
+    let fail = |code: &str| {
+        format!(
+            "SET search_path = delta_ci; \
+             CREATE OR REPLACE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '{code}'; END $$; \
+             DROP TRIGGER IF EXISTS no_room ON runs; \
+             CREATE TRIGGER no_room BEFORE INSERT ON runs EXECUTE FUNCTION no_room()"
+        )
+    };
+    for (code, full) in [("53100", true), ("58030", false)] {
+        admin(&fail(code));
+        let settings = Settings::recommended();
+        let now = context(START, &settings, 1);
+        let answer = delta_store::drive::apply(&mut store, &[create(2, "linux")], &now);
+        match answer {
+            Err(StoreError::Full(_)) if full => {}
+            Err(StoreError::Failing(_)) if !full => {}
+            other => panic!("{code}: {other:?}"),
+        }
+    }
+    admin("DROP TRIGGER no_room ON delta_ci.runs");
+    store.probe().unwrap();
+    apply(&mut store, create(2, "linux"));
+}
+
+#[test]
+fn a_database_says_what_was_looked_at_and_what_was_not() {
+    let database = fresh_database().unwrap();
+    let (mut store, reader) = open(&database.url);
+    apply(&mut store, create(1, "linux"));
+    let mut looked = Vec::new();
+    let without = reader
+        .integrity(&mut |what| looked.push(what.to_owned()))
+        .unwrap();
+    assert_eq!(without.faults, [""; 0]);
+    assert!(
+        without.checked.contains("indexes were not looked at"),
+        "{without:?}"
+    );
+    assert!(looked.iter().any(|it| it == "table runs"), "{looked:?}");
+    let admin = |sql: &str| database.execute(sql).unwrap();
+    // An index that was being made when its maker died.
+    admin(
+        "UPDATE pg_index SET indisvalid = false \
+         WHERE indexrelid = 'delta_ci.events_pkey'::regclass",
+    );
+    let broken = reader.integrity(&mut |_| {}).unwrap();
+    assert!(
+        broken.faults[0].contains("events_pkey is not valid"),
+        "{broken:?}"
+    );
+}
