@@ -30,6 +30,16 @@ impl<T: Into<String>> From<T> for Cell {
 
 /// Lines of a table with a header.
 pub fn render(terminal: &Terminal, header: &[&str], rows: &[Vec<Cell>]) -> Vec<String> {
+    render_within(terminal, header, rows, None)
+}
+
+/// The same, the last column cut so that no line is wider, where that leaves anything of it.
+pub fn render_within(
+    terminal: &Terminal,
+    header: &[&str],
+    rows: &[Vec<Cell>],
+    width: Option<usize>,
+) -> Vec<String> {
     let mut widths: Vec<usize> = header.iter().map(|name| name.chars().count()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -40,10 +50,28 @@ pub fn render(terminal: &Terminal, header: &[&str], rows: &[Vec<Cell>]) -> Vec<S
         .iter()
         .map(|name| Cell::toned(name.to_string(), Tone::Quiet))
         .collect();
+    let before: usize = widths.iter().rev().skip(1).map(|width| width + 2).sum();
+    let room = width.map(|width| width.saturating_sub(before));
     std::iter::once(&header)
         .chain(rows)
-        .map(|row| line(terminal, row, &widths))
+        .map(|row| match room {
+            Some(room) => line(terminal, &fitted(row, room), &widths),
+            None => line(terminal, row, &widths),
+        })
         .collect()
+}
+
+/// A row whose last cell has at most so many characters, but a few in any case.
+fn fitted(row: &[Cell], room: usize) -> Vec<Cell> {
+    const FEW: usize = 8;
+    let mut row = row.to_vec();
+    if let Some(last) = row.last_mut()
+        && last.text.chars().count() > room.max(FEW)
+    {
+        last.text = last.text.chars().take(room.max(FEW) - 1).collect();
+        last.text.push('…');
+    }
+    row
 }
 
 fn line(terminal: &Terminal, row: &[Cell], widths: &[usize]) -> String {
@@ -75,5 +103,8 @@ mod tests {
         ];
         let lines = render(&terminal, &["ID", "WHAT"], &rows);
         assert_eq!(lines, ["ID    WHAT", "a     one", "long"]);
+        let rows = [vec![Cell::from("a"), Cell::from("many a word")]];
+        let lines = render_within(&terminal, &["ID", "WHAT"], &rows, Some(13));
+        assert_eq!(lines, ["ID  WHAT", "a   many a w…"]);
     }
 }

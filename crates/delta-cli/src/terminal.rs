@@ -130,6 +130,13 @@ pub fn size() -> (u16, u16) {
     }
 }
 
+/// Columns of the terminal behind stdout; the usual ones where nobody knows.
+pub fn width() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    let columns = size.map_or(0, |it| it.ws_col);
+    if columns == 0 { 80 } else { columns.into() }
+}
+
 /// The one place where status lines are drawn, so that talk can be put above them.
 pub fn bars() -> &'static MultiProgress {
     static BARS: OnceLock<MultiProgress> = OnceLock::new();

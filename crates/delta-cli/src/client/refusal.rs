@@ -28,8 +28,11 @@ pub fn explain(status: u16, path: &str, body: &[u8], with_token: bool) -> Failur
             "give a token with --token-file or DELTA_TOKEN; on the server's machine: \
              delta-ci token create --role user --data DIR",
         ),
-        403 => failure
-            .next("use a token whose role reaches this far: user, or admin for tokens and agents"),
+        // What is needed is said; where such a token comes from is not.
+        403 => failure.next(
+            "on the server's machine: delta-ci token create --role ROLE --data DIR, or leave out \
+             --server there and name its folder",
+        ),
         404 if ours => failure.next(where_to_look(path)),
         404 => failure.next("is that the address of a Delta CI server?"),
         429 | 503 => failure.next("try again in a moment"),
@@ -45,6 +48,10 @@ pub fn explain(status: u16, path: &str, body: &[u8], with_token: bool) -> Failur
 fn where_to_look(path: &str) -> &'static str {
     if path.contains("/api/v1/tokens") {
         "delta-ci token list shows what there is"
+    } else if path.contains("/api/v1/repositories") {
+        "delta-ci repo list shows what there is"
+    } else if path.contains("/api/v1/secrets") {
+        "delta-ci secret list shows what there is"
     } else if path.contains("/api/v1/agents") {
         "delta-ci agents list shows what there is"
     } else if path.contains("/api/v1/jobs") {
@@ -122,6 +129,7 @@ mod tests {
         let body = br#"{"code":"NOT_FOUND","message":"there is no such token","retryable":false}"#;
         let next = |path, body| explain(404, path, body, true).next.unwrap();
         assert!(next("/api/v1/tokens/tok_1", body).contains("token list"));
+        assert!(next("/api/v1/repositories/app/runs", body).contains("repo list"));
         assert!(next("/api/v1/jobs/job_1", body).contains("show RUN"));
         let (call, again) = ("/api/v1/functions/run_1", "/api/v1/dead-letters/requeue");
         assert!(next(call, body).contains("dead-letters"));

@@ -11,7 +11,7 @@ use crate::clean;
 use crate::client::connect::{self, NoStore};
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
-use crate::failure::Done;
+use crate::failure::{Done, Failure};
 use crate::given;
 use crate::table::{self, Cell};
 use crate::terminal::Terminal;
@@ -193,7 +193,8 @@ async fn add(args: Add, terminal: &Terminal) -> Done {
     };
     // The first repository may be registered before the first start.
     connect::reach(&args.target, NoStore::Make, async |client: &Client| {
-        let text = client.post_text("/api/v1/repositories", &request).await?;
+        let added = client.post_text("/api/v1/repositories", &request).await;
+        let text = added.map_err(flagged)?;
         let view: RepositoryView = client::read(&text)?;
         match terminal.json {
             true => terminal.value(&view),
@@ -215,6 +216,30 @@ async fn add(args: Add, terminal: &Terminal) -> Done {
         Ok(Exit::Ok)
     })
     .await
+}
+
+/// The flag behind the field that a server speaks of.
+fn flagged(failure: Failure) -> Failure {
+    const FLAGS: [(&str, &str); 10] = [
+        ("project", "--project OWNER/NAME"),
+        ("clone_url", "--url URL"),
+        ("api", "--api URL"),
+        ("token", "--token SECRET"),
+        ("credential", "--credential SECRET"),
+        ("webhook_secret", "--webhook-secret-file FILE"),
+        ("forks", "--forks POLICY"),
+        ("notify_url", "--notify-url URL"),
+        ("notify_secret", "--notify-secret SECRET"),
+        ("forge", "--forge FORGE"),
+    ];
+    let said = |field: &str| {
+        let named = failure.why.as_deref() == Some(&format!("field {field}"));
+        named || failure.what.starts_with(&format!("{field}:"))
+    };
+    match FLAGS.iter().find(|(field, _)| said(field)) {
+        Some((_, flag)) if failure.next.is_none() => failure.next(*flag),
+        _ => failure,
+    }
 }
 
 async fn list(client: &Client, terminal: &Terminal) -> Done {
@@ -254,4 +279,18 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
         terminal.data(&line);
     }
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_of_a_field_names_the_flag() {
+        let said = Failure::new(Exit::Usage, "project: cannot be told");
+        assert_eq!(flagged(said).next.as_deref(), Some("--project OWNER/NAME"));
+        let said = Failure::new(Exit::Usage, "is no address").because("field clone_url");
+        assert_eq!(flagged(said).next.as_deref(), Some("--url URL"));
+        assert_eq!(flagged(Failure::new(Exit::Usage, "else")).next, None);
+    }
 }

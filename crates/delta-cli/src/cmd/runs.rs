@@ -8,7 +8,7 @@ use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::table::{self, Cell};
-use crate::terminal::Terminal;
+use crate::terminal::{self, Terminal};
 use crate::{moment, words};
 
 const EXAMPLES: &str = "\
@@ -17,6 +17,9 @@ Examples:
   delta-ci runs --outcome FAILED --limit 5
   delta-ci runs --server https://ci.example --token-file token
   delta-ci runs --json | jq -r '.runs[].run_id'";
+
+/// Digits of a commit: enough for every repository there is.
+const SHORT_COMMIT: usize = 10;
 
 /// Runs of one page of the server.
 const PAGE: u32 = 200;
@@ -122,8 +125,10 @@ fn show(list: &RunList, terminal: &Terminal) {
     }
     let now = moment::now();
     let rows: Vec<Vec<Cell>> = list.runs.iter().map(|run| row(run, now)).collect();
+    // A program reads all of it, somebody at a terminal what fits on a line.
+    let width = terminal.out_is_terminal().then(terminal::width);
     let header = ["RUN", "STATE", "CREATED", "TOOK", "SOURCE"];
-    for line in table::render(terminal, &header, &rows) {
+    for line in table::render_within(terminal, &header, &rows, width) {
         terminal.data(&line);
     }
     if list.next_cursor.is_some() {
@@ -132,19 +137,42 @@ fn show(list: &RunList, terminal: &Terminal) {
 }
 
 fn row(run: &RunSummary, now: delta_wire::Millis) -> Vec<Cell> {
-    let source = [&run.repository, &run.git_ref, &run.commit];
-    let source: Vec<String> = source
-        .into_iter()
-        .flatten()
-        .map(|text| clean::text(text))
-        .collect();
     vec![
         Cell::from(clean::text(&run.run_id)),
         words::run(run.state, run.outcome),
         Cell::from(moment::relative(run.created_at, now)),
         Cell::from(moment::taken(run.started_at, run.ended_at, now)),
-        Cell::from(source.join(" ")),
+        Cell::from(source(run)),
     ]
+}
+
+/// What ran, as short as somebody who knows the project needs it: `--json` and `show` have all.
+fn source(run: &RunSummary) -> String {
+    let repository = run.repository.as_deref().map(|url| {
+        let url = url.trim_end_matches('/').trim_end_matches(".git");
+        let mut parts = url.rsplit(['/', ':']);
+        let name = parts.next().unwrap_or(url);
+        match parts
+            .next()
+            .filter(|owner| !owner.is_empty() && url.contains("//"))
+        {
+            // `https://host/name` has no owner.
+            Some(owner) if !url.ends_with(&format!("//{owner}/{name}")) => {
+                format!("{owner}/{name}")
+            }
+            _ => name.to_owned(),
+        }
+    });
+    let git_ref = run.git_ref.as_deref().map(|name| {
+        let known = ["refs/heads/", "refs/tags/", "refs/"];
+        let short = known.iter().find_map(|prefix| name.strip_prefix(prefix));
+        short.unwrap_or(name).to_owned()
+    });
+    let commit = run.commit.as_deref();
+    let commit = commit.map(|id| id.chars().take(SHORT_COMMIT).collect::<String>());
+    let parts = [repository, git_ref, commit].into_iter().flatten();
+    let parts: Vec<String> = parts.map(|text| clean::text(&text)).collect();
+    parts.join(" ")
 }
 
 #[cfg(test)]
@@ -154,5 +182,33 @@ mod tests {
     #[test]
     fn a_filter_cannot_break_out_of_its_place() {
         assert_eq!(encode("a&b=c d/é"), "a%26b%3Dc%20d%2F%C3%A9");
+    }
+
+    #[test]
+    fn a_source_is_as_short_as_people_need_it() {
+        let said = |repository: &str, git_ref: &str| {
+            let text = serde_json::json!({
+                "run_id": "run_1", "project": "default", "state": "QUEUED", "trust": "trusted",
+                "repository": repository, "ref": git_ref,
+                "commit": "0123456789abcdef0123456789abcdef01234567",
+                "run_attempt": 1, "created_at": "2026-01-01T00:00:00Z", "created_by": "ann",
+            });
+            source(&serde_json::from_value(text).unwrap())
+        };
+        let (main, tag) = ("refs/heads/main", "refs/tags/v1");
+        let url = "https://git.example/team/app.git";
+        assert_eq!(said(url, main), "team/app main 0123456789");
+        assert_eq!(
+            said("https://git.example/app.git", tag),
+            "app v1 0123456789"
+        );
+        assert_eq!(
+            said("git@git.example:team/app.git", tag),
+            "app v1 0123456789"
+        );
+        assert_eq!(
+            said("app", "refs/pull/7/head"),
+            "app pull/7/head 0123456789"
+        );
     }
 }

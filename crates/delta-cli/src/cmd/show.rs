@@ -267,8 +267,11 @@ fn show_attempt(attempt: &AttemptView, told: bool, terminal: &Terminal) {
     facts.extend(attempt.confirmed.map(|it| ("end", words::confirmed(it))));
     if let Some(evidence) = &attempt.evidence {
         facts.extend(words::evidence(evidence).map(|it| ("seen", it)));
-        let lines = evidence.last_lines.iter().filter(|_| !told);
-        facts.extend(lines.map(|line| ("last lines", clean::text(line))));
+        let lines = evidence.last_lines.iter().filter(|_| !told).enumerate();
+        facts.extend(lines.map(|(at, line)| match at {
+            0 => ("last lines", clean::text(line)),
+            _ => ("", clean::text(line)),
+        }));
     }
     if let Some(log) = &attempt.log {
         let cut = if log.cut { ", cut at the quota" } else { "" };

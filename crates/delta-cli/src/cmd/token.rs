@@ -1,5 +1,10 @@
 //! `delta-ci token`: make, list and revoke tokens, and what certificates grant. The secret is
-//! printed once, alone, on stdout.
+//! printed once, alone, on stdout, or written into a file of this user's own.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueEnum};
 use delta_core::Span;
@@ -10,14 +15,15 @@ use crate::clean;
 use crate::client::connect::{self, NoStore, Place};
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
-use crate::failure::Done;
+use crate::failure::{Done, Failure, internal};
+use crate::given;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
 use crate::{moment, timings};
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
-  delta-ci token create --role runner --data ./data > runner.token
+  delta-ci token create --role runner --data ./data --out runner.token
   delta-ci token create --role user --name ann --expires-in 30d --data ./data
   delta-ci token create --role enrolment --pool gpu --zone eu --label a100 --data ./data
   delta-ci token create --role runner --certificate build-1 --pool gpu --data ./data
@@ -66,6 +72,9 @@ struct Create {
     /// How long it is good for, such as 30d [default: for good; an enrolment: 1h, 24h at most]
     #[arg(long, visible_alias = "expires", value_name = "TIME", value_parser = timings::span)]
     expires_in: Option<Span>,
+    /// A new file for it, which only this user can read, instead of stdout
+    #[arg(long, value_name = "FILE", conflicts_with = "certificate")]
+    out: Option<PathBuf>,
     #[command(flatten)]
     scope: Scope,
     #[command(flatten)]
@@ -164,6 +173,8 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
         agent_id: args.scope.agent,
         certificate: args.scope.certificate,
     };
+    // Before there is a secret that would have nowhere to go.
+    let mut out = args.out.as_deref().map(NewFile::make).transpose()?;
     // The first token may be made before the first start: the folder comes into being here.
     let fresh = match args.target.place()? {
         Place::Folder { path, .. } if args.target.store.is_none() => {
@@ -173,9 +184,14 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
     };
     let act = async |client: &Client| {
         let text = client.post_text("/api/v1/tokens", &request).await?;
-        let created: TokenCreated = client::read(&text)?;
+        let mut created: TokenCreated = client::read(&text)?;
+        if let (Some(out), Some(token)) = (&mut out, created.token.take_if(|_| args.out.is_some()))
+        {
+            out.keep(&token)?;
+            terminal.say(&format!("{} holds the token", given::shown(&out.path)));
+        }
         if let Some(folder) = &fresh {
-            let folder = folder.display();
+            let folder = given::shown(folder);
             terminal.say(&format!(
                 "a new store was made in {folder}: delta-ci server --data {folder} serves it"
             ));
@@ -183,11 +199,59 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
         match &created.token {
             _ if terminal.json => terminal.value(&created),
             Some(token) => terminal.data(token),
+            None if args.out.is_some() => {}
             None => terminal.data(&clean::text(&created.view.token_id)),
         }
         Ok(Exit::Ok)
     };
     connect::reach(&args.target, NoStore::Make, act).await
+}
+
+/// A file for a secret: made before there is one, and gone again where none came.
+struct NewFile {
+    path: PathBuf,
+    file: File,
+    kept: bool,
+}
+
+impl NewFile {
+    fn make(path: &Path) -> Result<NewFile, Failure> {
+        let mut options = OpenOptions::new();
+        let made = options.write(true).create_new(true).mode(0o600).open(path);
+        let file = made.map_err(|error| {
+            let what = format!("cannot make {}", given::shown(path));
+            let failure = Failure::new(Exit::Refused, what).caused_by(&error);
+            match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    failure.next("name another file: what is in this one may be in use")
+                }
+                _ => failure,
+            }
+        })?;
+        Ok(NewFile {
+            path: path.to_owned(),
+            file,
+            kept: false,
+        })
+    }
+
+    fn keep(&mut self, secret: &str) -> Result<(), Failure> {
+        let written = self.file.write_all(format!("{secret}\n").as_bytes());
+        written
+            .and_then(|()| self.file.sync_all())
+            .map_err(internal("the token was made and could not be written"))?;
+        self.kept = true;
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.kept {
+            // It is empty, and ours.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
 }
 
 async fn list(client: &Client, terminal: &Terminal) -> Done {

@@ -1,13 +1,14 @@
 //! `delta-ci trigger`: has a server plan what a branch of a registered repository is now, and run
 //! it.
 
-use delta_wire::api::{RunView, TriggerRun};
+use delta_wire::api::{RepositoryView, RunView, TriggerRun};
+use delta_wire::nearest::nearest;
 
 use super::token::path_part;
 use crate::clean;
-use crate::client::{self, Target};
+use crate::client::{self, Client, Target};
 use crate::exit::Exit;
-use crate::failure::Done;
+use crate::failure::{Done, Failure};
 use crate::planning::input;
 use crate::terminal::Terminal;
 
@@ -44,7 +45,12 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         };
         let name = path_part(&args.repository);
         let path = format!("/api/v1/repositories/{name}/runs");
-        let text = client.post_text(&path, &request).await?;
+        let text = match client.post_text(&path, &request).await {
+            Err(failure) if failure.exit == Exit::NotFound => {
+                return Err(unknown(client, &args.repository, failure).await);
+            }
+            answered => answered?,
+        };
         if terminal.json {
             terminal.value(&client::read::<serde_json::Value>(&text)?);
             return Ok(Exit::Ok);
@@ -61,4 +67,30 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         Ok(Exit::Ok)
     })
     .await
+}
+
+/// Names of other repositories that are listed: whoever has more looks at the list itself.
+const LISTED: usize = 5;
+
+/// Which repository is not there, and which are.
+async fn unknown(client: &Client, name: &str, failure: Failure) -> Failure {
+    // Whoever may trigger may not be allowed to list: then what was said must do.
+    let listed = client
+        .get::<Vec<RepositoryView>>("/api/v1/repositories")
+        .await;
+    let Ok(repositories) = listed else {
+        return failure;
+    };
+    let names: Vec<&str> = repositories.iter().map(|it| it.name.as_str()).collect();
+    if names.contains(&name) {
+        return failure;
+    }
+    let what = format!("there is no repository `{}`", clean::text(name));
+    let next = match (nearest(name, names.iter().copied()), names.as_slice()) {
+        (Some(near), _) => format!("did you mean {near}? delta-ci repo list shows all"),
+        (None, []) => "delta-ci repo add registers one".to_owned(),
+        (None, few) if few.len() <= LISTED => format!("known are {}", few.join(", ")),
+        (None, _) => "delta-ci repo list shows what there is".to_owned(),
+    };
+    Failure::new(failure.exit, what).next(next)
 }

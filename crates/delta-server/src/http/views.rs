@@ -131,11 +131,12 @@ pub fn turn(line: &Line) -> Why {
     }
 }
 
-/// A12: a lost required job is said at once, while the others go on.
+/// A12: that a required job failed for good is said at once, while the others go on.
 fn will_fail(run: &Run) -> Option<Why> {
     (run.will_fail() && !run.state.has_ended()).then(|| Why {
         code: "will_fail".into(),
-        message: "A required job is lost; the run ends as FAILED when the others are done.".into(),
+        message: "A required job did not succeed; the run ends as FAILED when the others are done."
+            .into(),
     })
 }
 
