@@ -12,6 +12,9 @@ use crate::harness::person::SOON;
 use crate::harness::server::{Done, finish};
 use crate::harness::{Options, Person, Server, delta_ci, jobs, until};
 
+/// Names in a data folder, and what is in them.
+type Files<'a> = &'a [(&'a str, &'a [u8])];
+
 const DATABASE: &str = "delta-ci.db";
 
 /// A server on a data folder of the test's own.
@@ -145,7 +148,7 @@ fn a_first_start_that_was_killed_goes_on_wherever_that_was() {
     let key = fs::read(whole.join("secret.key")).unwrap();
     let database = fs::read(whole.join(DATABASE)).unwrap();
     // In the order in which they are made.
-    let states: [(&str, &[(&str, &[u8])]); 6] = [
+    let states: [(&str, Files<'_>); 6] = [
         ("the folder", &[]),
         ("its lock", &[("lock", b"7\n")]),
         (

@@ -1,5 +1,5 @@
-//! Folders with keys, tokens and logs in them, which may lie inside somebody's checkout: git is told
-//! to pass over them, so that no `git add` takes a secret along.
+//! Folders with keys, tokens and logs in them, which may lie inside somebody's checkout: git is
+//! told to pass over them, so that no `git add` takes a secret along.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};

@@ -209,12 +209,9 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let pools = args.runners.read(args.slots, 1)?;
     let slots = words::count(pools.slots, "slot");
     let name = args.name.unwrap_or_else(worker::machine_name);
-    let state = args
-        .state_dir
-        .unwrap_or_else(|| args.work_dir.join("state"));
-    for folder in [&args.work_dir, &state] {
-        unlisted::whole(folder);
-    }
+    let usual = args.work_dir.join("state");
+    let state = args.state_dir.unwrap_or(usual);
+    [&args.work_dir, &state].map(|folder| unlisted::whole(folder));
     let client = args.cert.zip(args.key);
     let client = client.map(|(cert, key)| ClientFiles { cert, key });
     let given = Given {
