@@ -5,26 +5,16 @@
 //! programs in Rust are examples that cargo has built beside the tests. The guide has their text
 //! word for word, and its manifest makes the same programs of them.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::path::Path;
-use std::time::Duration;
 
-use delta_testkit::process::{Process, Spawn, binary};
+use delta_testkit::process::Process;
 
 use super::{repository, rust_runner};
-use crate::harness::{delta_ci, until};
-
-const SOON: Duration = Duration::from_secs(60);
+use crate::typist::{Block, Typist, Unprinted};
 
 /// Commands for which `prepare` stands.
 const PREPARED: [&str; 2] = ["pip install", "cargo build"];
-
-/// A block of the guide: the file it is, or its language, and its text.
-struct Block {
-    name: String,
-    language: String,
-    text: String,
-}
 
 /// The blocks of a chapter, each with the file that the sentence before it names last.
 fn blocks(chapter: &str) -> Vec<Block> {
@@ -34,129 +24,7 @@ fn blocks(chapter: &str) -> Vec<Block> {
         .split_once(&format!("\n### {chapter}\n"))
         .expect("the chapter");
     let end = ["\n## ", "\n### "].iter().filter_map(|it| rest.find(it));
-    let rest = &rest[..end.min().unwrap_or(rest.len())];
-    let (mut blocks, mut before) = (Vec::new(), "");
-    let mut lines = rest.lines();
-    while let Some(line) = lines.next() {
-        let Some(language) = line.strip_prefix("```") else {
-            before = if line.is_empty() { before } else { line };
-            continue;
-        };
-        let text = lines.by_ref().take_while(|line| *line != "```");
-        let text: String = text.map(|line| format!("{line}\n")).collect();
-        let name = before.strip_suffix("`:").unwrap_or_default();
-        blocks.push(Block {
-            name: name.rsplit('`').next().unwrap_or_default().to_owned(),
-            language: language.to_owned(),
-            text,
-        });
-        before = "";
-    }
-    blocks
-}
-
-/// What stands for itself in every run of the guide.
-fn plain(text: &str) -> String {
-    let word = |word: &str| match word.strip_prefix("run_") {
-        Some(id) if id.chars().all(|c| c.is_ascii_hexdigit()) => "run_ID".to_owned(),
-        _ => word.to_owned(),
-    };
-    let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ");
-    text.lines().map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// Somebody at a terminal, in a folder of their own.
-struct Typist {
-    folder: tempfile::TempDir,
-    /// What the guide says for each address, and what it is here.
-    addresses: Vec<(&'static str, String)>,
-    variables: Vec<(String, String)>,
-    running: Vec<Process>,
-}
-
-impl Typist {
-    fn here(&self, text: &str) -> String {
-        let each = self.addresses.iter();
-        each.fold(text.to_owned(), |text, (printed, real)| {
-            text.replace(printed, real)
-        })
-    }
-
-    fn shell(&self, script: &str) -> Spawn {
-        let program = binary("delta-ci").expect("the binary");
-        let folder = program.parent().expect("its folder").display().to_string();
-        let path = std::env::var("PATH").unwrap_or_default();
-        let mut spawn = Spawn::new("/bin/sh")
-            .args(["-c", script])
-            .clean_env()
-            .env("PATH", format!("{folder}:{path}"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .current_dir(self.folder.path());
-        for (name, value) in &self.variables {
-            spawn = spawn.env(name, value);
-        }
-        spawn
-    }
-
-    /// The server of the guide, which says where it listens.
-    fn start_server(&mut self, command: &str) {
-        let command = command.replace("127.0.0.1:7878", "127.0.0.1:0");
-        let words = command.strip_prefix("delta-ci ").expect("our program");
-        let spawn = delta_ci()
-            .args(words.split(' '))
-            .current_dir(self.folder.path());
-        let process = spawn.spawn().expect("a server");
-        let line = process
-            .wait_for_line("listening on", SOON)
-            .expect("it listens");
-        let address = line.split("://").nth(1).expect("an address").to_owned();
-        self.addresses.push(("127.0.0.1:7878", address));
-        self.running.push(process);
-    }
-
-    /// Types the commands of a block, and compares what is said with what is printed.
-    fn type_all(&mut self, block: &str) {
-        let mut script = String::new();
-        let mut printed: Vec<(String, String)> = Vec::new();
-        for line in block.lines() {
-            let Some(command) = line.strip_prefix("$ ") else {
-                let (_, said) = printed.last_mut().expect("a command comes first");
-                said.push_str(&format!("{line}\n"));
-                continue;
-            };
-            let command = self.here(command);
-            if let Some(exported) = command.strip_prefix("export ") {
-                self.settle(&mut script, &mut printed);
-                let pairs = exported.split(' ').filter_map(|it| it.split_once('='));
-                let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
-                self.variables.extend(pairs);
-            } else if let Some(command) = command.strip_suffix(" &") {
-                self.settle(&mut script, &mut printed);
-                let process = self.shell(&format!("exec {command}")).spawn();
-                self.running.push(process.expect("a program"));
-                let address = command.rsplit(' ').next().expect("an address").to_owned();
-                let there = || TcpStream::connect(&address).is_ok();
-                until("it listens", there, |there| *there);
-            } else {
-                script.push_str(&format!("echo @@@\n{command}\n"));
-                printed.push((command, String::new()));
-            }
-        }
-        self.settle(&mut script, &mut printed);
-    }
-
-    fn settle(&self, script: &mut String, printed: &mut Vec<(String, String)>) {
-        let script = std::mem::take(script);
-        let process = self.shell(&format!("exec 2>&1\n{script}")).spawn();
-        let process = process.expect("a shell");
-        process.wait(SOON * 2).expect("its end");
-        let all = process.stdout();
-        let said: Vec<&str> = all.split("@@@\n").skip(1).collect();
-        assert_eq!(said.len(), printed.len(), "{all}");
-        for ((command, printed), said) in printed.drain(..).zip(said) {
-            assert_eq!(plain(said), plain(&printed), "$ {command}");
-        }
-    }
+    crate::typist::blocks(&rest[..end.min().unwrap_or(rest.len())])
 }
 
 /// Follows a chapter, and says who got mail; `prepare` stands for what installs or builds.
@@ -166,19 +34,18 @@ fn follow(chapter: &str, prepare: impl FnOnce(&Path)) -> Vec<String> {
         let free = TcpListener::bind("127.0.0.1:0").expect("a port");
         free.local_addr().expect("an address").to_string()
     };
-    let mut typist = Typist {
-        folder: tempfile::tempdir().expect("a folder"),
-        addresses: vec![("127.0.0.1:1025", free()), ("127.0.0.1:8000", free())],
-        variables: Vec::new(),
-        running: Vec::new(),
-    };
+    let mut typist = Typist::new(Unprinted::Silent);
+    for printed in ["127.0.0.1:1025", "127.0.0.1:8000"] {
+        typist.instead(printed, free());
+    }
     prepare(typist.folder.path());
     let mut prepared = 0;
     for block in blocks {
         let text = typist.here(&block.text);
         match (block.language.as_str(), block.name.as_str()) {
             ("console", _) if block.text.starts_with("$ delta-ci up ") => {
-                typist.start_server(block.text.trim_start_matches("$ ").trim_end());
+                let command = block.text.trim_start_matches("$ ").trim_end();
+                typist.start_server(&command.replace("127.0.0.1:7878", "127.0.0.1:0"));
             }
             ("console", _) if PREPARED.iter().any(|it| block.text.contains(it)) => prepared += 1,
             ("console", _) => typist.type_all(&block.text),
@@ -236,6 +103,50 @@ fn the_guide_in_rust_works_as_printed() {
         }
     });
     assert_eq!(mail, ["ann@example.org", "bob@example.org"]);
+}
+
+/// The pool and the handlers of RRQ, with the package as `pip` would install it.
+#[test]
+fn the_pool_of_rrq_starts_as_printed() {
+    use std::os::unix::fs::PermissionsExt;
+    let rrq = delta_testkit::rrq::Rrq::version(delta_testkit::rrq::NEW).expect("the package rrq");
+    let guide = std::fs::read_to_string(repository().join("docs/guide/functions.md"));
+    let guide = guide.expect("the guide");
+    let (_, part) = guide.split_once("**Runners of RRQ**").expect("a part");
+    let part = part.split("\n**").next().expect("its end");
+    let mut typist = Typist::new(Unprinted::Silent);
+    let programs = typist.folder.path().join("installed");
+    std::fs::create_dir(&programs).expect("a folder");
+    let script = format!(
+        "#!/bin/sh\nPYTHONPATH={}:$PYTHONPATH exec {} {} \"$@\"\n",
+        rrq.python_path().display(),
+        delta_testkit::python::PYTHON,
+        rrq.runner().display()
+    );
+    let program = programs.join("rrq-runner");
+    std::fs::write(&program, script).expect("a program");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("a program");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", programs.display());
+    typist.variables.push(("PATH".to_owned(), path));
+    let mut typed = 0;
+    for block in crate::typist::blocks(part) {
+        match (block.language.as_str(), block.name.as_str()) {
+            ("console", _) if block.text.starts_with("$ delta-ci up ") => {
+                let command = block.text.trim_start_matches("$ ").trim_end();
+                typist.start_server(&command.replace("127.0.0.1:7878", "127.0.0.1:0"));
+                typist.variables.clear();
+            }
+            ("console", _) => {
+                typist.type_all(&block.text);
+                typed += 1;
+            }
+            (_, name) => {
+                std::fs::write(typist.folder.path().join(name), &block.text).expect("a file");
+            }
+        }
+    }
+    assert_eq!(typed, 1, "a call and its result");
 }
 
 #[test]

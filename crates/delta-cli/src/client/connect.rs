@@ -275,7 +275,7 @@ pub fn read_token(file: &Path) -> Result<String, Failure> {
     if token.is_empty() || token.contains(char::is_whitespace) {
         return Err(Failure::new(Exit::Usage, what)
             .because("it must hold one token on one line")
-            .next("delta-ci token create --role ROLE --data DIR > FILE"));
+            .next("delta-ci token create --role ROLE --data DIR --out FILE"));
     }
     Ok(token.to_owned())
 }

@@ -236,10 +236,28 @@ fn tell(view: &FunctionView, told: &mut (JobState, u32), terminal: &Terminal) {
         return;
     }
     *told = (view.state, view.attempts);
-    let error = view.trouble().map(clean::text);
-    let error = error.map_or_else(String::new, |it| format!(": {it}"));
-    let (state, attempt, of) = (view.state.as_str(), view.attempts, view.max_attempts);
-    terminal.say(&format!("{state} attempt {attempt} of {of}{error}"));
+    if let Some(does) = does(view.state) {
+        let error = view.trouble().map(clean::text);
+        let error = error.map_or_else(String::new, |it| format!(": {it}"));
+        let (attempt, of) = (view.attempts, view.max_attempts);
+        terminal.say(&format!("attempt {attempt} of {of} {does}{error}"));
+    }
+}
+
+/// What an attempt does, for people; nothing where the next state is a moment away.
+fn does(state: JobState) -> Option<&'static str> {
+    match state {
+        JobState::Created => Some("waits for its moment"),
+        JobState::Queued => Some("waits for a runner"),
+        JobState::Running => Some("runs"),
+        JobState::CancelRequested => Some("is being canceled"),
+        JobState::Leased
+        | JobState::Starting
+        | JobState::Uploading
+        | JobState::Succeeded
+        | JobState::Failed
+        | JobState::Canceled => None,
+    }
 }
 
 fn ended(view: &FunctionView, text: &str, began: Instant, terminal: &Terminal) -> Exit {

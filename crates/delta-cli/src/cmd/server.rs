@@ -25,7 +25,7 @@ Examples:
   delta-ci server --data ./data --otlp-endpoint http://127.0.0.1:4317   docs/tracing.md
 
 Then, on the same machine:
-  delta-ci token create --role runner --data ./data > runner.token
+  delta-ci token create --role runner --data ./data --out runner.token
   delta-ci agent --server http://127.0.0.1:7878 --token-file runner.token";
 
 #[derive(Debug, clap::Args)]

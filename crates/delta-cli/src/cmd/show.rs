@@ -113,7 +113,10 @@ pub fn show_run(run: &RunView, terminal: &Terminal) {
     facts.extend(run.summary.must_end_by.map(|at| {
         (
             "must end by",
-            format!("{at} ({})", moment::relative(at, now)),
+            format!(
+                "{at} ({}), all waiting and tries counted",
+                moment::relative(at, now)
+            ),
         )
     }));
     facts.extend(
@@ -222,7 +225,10 @@ fn show_job(job: &JobView, terminal: &Terminal) {
     facts.extend(job.must_end_by.map(|at| {
         (
             "must end by",
-            format!("{at} ({})", moment::relative(at, now)),
+            format!(
+                "{at} ({}), all waiting and tries counted",
+                moment::relative(at, now)
+            ),
         )
     }));
     show_facts(&facts, terminal);

@@ -188,7 +188,6 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
         if let (Some(out), Some(token)) = (&mut out, created.token.take_if(|_| args.out.is_some()))
         {
             out.keep(&token)?;
-            terminal.say(&format!("{} holds the token", given::shown(&out.path)));
         }
         if let Some(folder) = &fresh {
             let folder = given::shown(folder);

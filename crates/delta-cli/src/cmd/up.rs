@@ -43,7 +43,7 @@ Examples:
 
 In another terminal, in the same folder:
   delta-ci runs
-  delta-ci token create --role user > user.token";
+  delta-ci token create --role user --out user.token";
 
 /// The name of the agent's token. There is one per data folder: the agent's id and the leases of
 /// its jobs are bound to it, and both must outlive this process.
