@@ -98,12 +98,10 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
     if let Some(url) = &wanted.store {
         check_store(url).map_err(Refused::Flag)?;
     }
-    for folder in [Some(&wanted.data), wanted.objects.as_ref()]
-        .into_iter()
-        .flatten()
-    {
-        unlisted::whole(folder);
-    }
+    unlisted::whole(&[
+        &wanted.data,
+        wanted.objects.as_ref().unwrap_or(&wanted.data),
+    ]);
     let tls = wanted.tls.clone();
     let mut limits = Limits::recommended();
     limits.waiting_requests = wanted.waiting_requests.unwrap_or(limits.waiting_requests);

@@ -15,10 +15,10 @@ const EVERYTHING: &str = "*\n";
 /// Private keys: certificates beside them may be handed round.
 const KEYS: &str = "*.key\n";
 
-/// Keeps all of a folder out of git. The folder is made, for this user alone, where it is missing;
-/// what somebody wrote into the file stays.
-pub fn whole(folder: &Path) {
-    told(folder, EVERYTHING);
+/// Keeps all that is in these folders out of git. They are made, for this user alone, where they are
+/// missing; what somebody wrote into the file stays.
+pub fn whole(folders: &[&Path]) {
+    folders.iter().for_each(|folder| told(folder, EVERYTHING));
 }
 
 /// The same for the private keys in a folder.
@@ -50,15 +50,15 @@ mod tests {
     fn what_somebody_wrote_stays() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("new/data");
-        whole(&folder);
+        whole(&[&folder]);
         assert_eq!(std::fs::read_to_string(folder.join(FILE)).unwrap(), "*\n");
         std::fs::write(folder.join(FILE), "mine\n").unwrap();
-        whole(&folder);
+        whole(&[&folder]);
         assert_eq!(
             std::fs::read_to_string(folder.join(FILE)).unwrap(),
             "mine\n"
         );
         // Neither a file nor a folder that may not be written stops anybody.
-        whole(&folder.join(FILE));
+        whole(&[&folder.join(FILE)]);
     }
 }

@@ -315,7 +315,7 @@ mod tests {
         assert!(is_empty(folder.path()));
         assert!(is_empty(&folder.path().join("new")));
         std::fs::write(folder.path().join(embed::LOCK_FILE), "7").unwrap();
-        unlisted::whole(folder.path());
+        unlisted::whole(&[folder.path()]);
         assert!(is_empty(folder.path()));
         std::fs::write(folder.path().join("notes"), "mine").unwrap();
         assert!(!is_empty(folder.path()));

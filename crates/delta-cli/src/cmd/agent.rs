@@ -211,7 +211,7 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let name = args.name.unwrap_or_else(worker::machine_name);
     let usual = args.work_dir.join("state");
     let state = args.state_dir.unwrap_or(usual);
-    [&args.work_dir, &state].map(|folder| unlisted::whole(folder));
+    unlisted::whole(&[&args.work_dir, &state]);
     let client = args.cert.zip(args.key);
     let client = client.map(|(cert, key)| ClientFiles { cert, key });
     let given = Given {
