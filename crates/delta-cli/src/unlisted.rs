@@ -15,8 +15,8 @@ const EVERYTHING: &str = "*\n";
 /// Private keys: certificates beside them may be handed round.
 const KEYS: &str = "*.key\n";
 
-/// Keeps all that is in these folders out of git. They are made, for this user alone, where they are
-/// missing; what somebody wrote into the file stays.
+/// Keeps all that is in these folders out of git. They are made, for this user alone, where they
+/// are missing; what somebody wrote into the file stays.
 pub fn whole(folders: &[&Path]) {
     folders.iter().for_each(|folder| told(folder, EVERYTHING));
 }
