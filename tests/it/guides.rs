@@ -239,9 +239,8 @@ fn a_server_and_an_agent_are_started_and_used_as_the_readme_says() {
     let over = until("the run is over", show, |it| !it["outcome"].is_null());
     assert_eq!(over["outcome"], "SUCCESS", "{over}");
     // What the page calls a run and a job; and a run that is over has nothing to cancel.
-    typist.instead("show RUN", "show latest");
-    typist.instead("why JOB", "why latest/hello");
-    typist.instead("rerun RUN", "rerun latest");
+    typist.instead(" RUN", " latest");
+    typist.instead(" JOB", " latest/hello");
     let look: String = look
         .lines()
         .filter(|line| !line.starts_with("$ delta-ci cancel RUN"))
