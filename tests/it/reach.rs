@@ -121,28 +121,35 @@ fn git_is_handed_nothing_of_whoever_typed_the_command() {
     planned.wait(std::time::Duration::from_secs(60)).unwrap();
 }
 
-/// Keeps connections open, silently, to the sockets of all shims of this agent, as many as it gets.
+/// Keeps connections open, silently, to the sockets of all shims of this agent, as many as it gets;
+/// those that are closed it opens anew.
 const CROWDS: &str = r#"
 import os, socket, sys, time
-held, reached = [], set()
 attempts = os.path.join(sys.argv[1], "attempts")
-os.environ.clear()
+held = {number: [] for number in range(1, 12)}
+
+def is_open(one):
+    try:
+        return one.recv(1, socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
 print("up", flush=True)
-while not os.path.exists(sys.argv[2]):
-    for number in range(1, 12):
-        path = os.path.join(attempts, str(number), "control")
-        for _ in range(40):
+while True:
+    for number in held:
+        held[number] = [one for one in held[number] if is_open(one)]
+        for _ in range(20):
             one = socket.socket(socket.AF_UNIX)
             one.settimeout(0.2)
             try:
-                one.connect(path)
-                held.append(one)
-                reached.add(number)
+                one.connect(os.path.join(attempts, str(number), "control"))
+                held[number].append(one)
             except OSError:
                 break
-    held = held[-600:]
-    time.sleep(0.05)
-print("reached", len(reached), flush=True)
+        del held[number][80:]
+    time.sleep(0.01)
 "#;
 
 // D7, T28: of two jobs of an agent that is not root, one crowds at the other's shim while the agent
@@ -171,7 +178,7 @@ fn a_job_cannot_spoil_the_adoption_of_its_neighbour() {
         // An untrusted one reads nothing there: it is told through its own variables.
         let script = std::fs::read_to_string(folder.join("crowds.py")).unwrap();
         let mut body =
-            run_of("printf %s \"$CROWDS\" > crowds.py; /usr/bin/python3 crowds.py $STATE over");
+            run_of("printf %s \"$CROWDS\" > crowds.py; /usr/bin/python3 crowds.py $STATE");
         body["trust"] = json!(trust);
         body["jobs"][0]["job_spec"]["env"] = json!({
             "CROWDS": script,
@@ -236,8 +243,8 @@ fn nothing_of_a_job_outlives_its_lost_shim() {
         let folder = place.shared("shared");
         let stray = folder.join("stray");
         let mut body = run_of(&format!(
-            "env -i /usr/bin/setsid /bin/sh -c 'echo $$ > {stray}; exec sleep 600' \
-             > /dev/null 2>&1 & sleep 600",
+            "(env -i /usr/bin/setsid /bin/sh -c 'echo $$ > {stray}; exec sleep 600' \
+             > /dev/null 2>&1 &); sleep 600",
             stray = stray.display()
         ));
         body["jobs"][0]["max_attempts"] = json!(1);

@@ -36,21 +36,25 @@ async fn silent_strangers_keep_no_agent_out() {
     let first = bench.start();
     bench.seen.wait_for("out up").await;
     let path = socket(&bench);
-    let crowd: Vec<UnixStream> = (0..CROWD)
-        .map(|_| UnixStream::connect(&path).expect("a connection"))
-        .collect();
+    let crowd = || -> Vec<UnixStream> {
+        let come = |_| UnixStream::connect(&path).expect("a connection");
+        (0..CROWD).map(come).collect()
+    };
+    let before = crowd();
     drop(first);
+    // Whoever comes now takes the place that the agent had, too.
+    let meanwhile = crowd();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let behind = crowd();
     let adopted = adopt_all(&bench.state).await.remove(0);
     assert_eq!(adopted.standing.step, Some(0), "it goes on");
     let mut second = adopted.resume(&bench.state, bench.watcher());
     // Those who come now push out none that has shown the key.
-    let more: Vec<UnixStream> = (0..CROWD)
-        .map(|_| UnixStream::connect(&path).expect("a connection"))
-        .collect();
+    let more = crowd();
     std::fs::write(bench.work.workspace.join("go"), "").expect("told");
     let ended = bench.ended(&mut second).await;
     assert_eq!(ended.outcome, Outcome::Succeeded, "{}", ended.summary);
-    drop((crowd, more));
+    drop((before, meanwhile, behind, more));
 }
 
 #[tokio::test]
@@ -134,11 +138,11 @@ async fn a_flood_of_strangers_stops_neither_the_clock_nor_the_agent() {
     assert!(began.elapsed() < Duration::from_secs(30), "late");
 }
 
-/// A step that leaves a process which has nothing of the job's: no variable, no parent, no session,
-/// and one below it that was started later. What they are is in these files.
-const STRAY: &str = "env -i /usr/bin/setsid /bin/sh -c \
+/// A step that leaves a process which has nothing of the job's: no variable, no parent that lives,
+/// no session; and one below it that was started later. What they are is in these files.
+const STRAY: &str = "(env -i /usr/bin/setsid /bin/sh -c \
     'echo $$ > stray.new; mv stray.new stray; /bin/sh -c \"echo \\$\\$ > child; exec sleep 600\"; \
-     sleep 600' > /dev/null 2>&1 &\n\
+     sleep 600' > /dev/null 2>&1 &)\n\
     until [ -s stray ] && [ -s child ]; do sleep 0.01; done; echo up; sleep 600";
 
 fn strays(bench: &Bench) -> [String; 2] {
