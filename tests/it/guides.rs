@@ -11,7 +11,22 @@ use crate::harness::until;
 use crate::typist::{Block, SOON, Typist, Unprinted, blocks};
 
 /// Blocks that are not typed here, by their page and how they begin, and why.
-const UNTYPED: [(&str, &str, &str); 10] = [
+const UNTYPED: [(&str, &str, &str); 13] = [
+    (
+        "docs/api.md",
+        "$ curl -s http",
+        "a server at its usual port; api::validators asks for the same",
+    ),
+    (
+        "docs/api.md",
+        "$ openapi-python-client generate",
+        "done by api::clients",
+    ),
+    (
+        "docs/api.md",
+        "$ npx openapi-typescript",
+        "done by api::clients",
+    ),
     (
         "README.md",
         "$ cargo run -- run examples/first",

@@ -1,6 +1,7 @@
 //! End to end: the real binary on real sockets, with faults.
 
 mod agent_py;
+mod api;
 mod canaries;
 mod causes;
 mod causes_around;

@@ -1,5 +1,6 @@
-//! For tests only: real PostgreSQL, real dockerd, real Redis and RRQ, packages of Python, git over
-//! HTTP and SSH, a recording forge, a small disk, little memory, a fault proxy, process helpers.
+//! For tests only: real PostgreSQL, real dockerd, real Redis and RRQ, packages of Python and npm,
+//! git over HTTP and SSH, a recording forge, a small disk, little memory, a fault proxy, process
+//! helpers.
 //!
 //! What a test starts here ends with the test: on drop, when the test process exits, and when it
 //! is killed. Nothing here knows another crate of the workspace, and nothing is skipped: a part
@@ -10,6 +11,7 @@ pub mod docker;
 pub mod forge;
 pub mod git;
 pub mod memory;
+pub mod node;
 mod nursery;
 pub mod port;
 pub mod postgres;

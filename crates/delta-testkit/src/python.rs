@@ -22,18 +22,38 @@ pub const OPENTELEMETRY: (&str, &[&str]) = (
     ],
 );
 
+/// Validates documents of OpenAPI, and makes clients of them.
+pub const OPENAPI: (&str, &[&str]) = (
+    "openapi-python-client-0.29.1",
+    &[
+        "openapi-spec-validator==0.9.0",
+        "openapi-python-client==0.29.1",
+    ],
+);
+
 /// What `PYTHONPATH` must name for these packages and what they need; installed if they are not
 /// there yet. The name must change with them.
 pub fn packages((name, wanted): (&str, &[&str])) -> Result<PathBuf> {
+    installed(name, |folder| install(wanted, folder))
+}
+
+/// The folder of this name, filled by whoever came first.
+pub(crate) fn installed(name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let parts = parts_folder()?;
     fs::create_dir_all(&parts).with_context(|| format!("creating {}", parts.display()))?;
     let folder = parts.join(name);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let lock = File::create(parts.join("lock")).context("locking the folder of parts")?;
+    lock.lock().context("locking the folder of parts")?;
     if !folder.is_dir() {
-        let lock = File::create(parts.join("lock")).context("locking the folder of parts")?;
-        lock.lock().context("locking the folder of parts")?;
-        if !folder.is_dir() {
-            install(&parts, wanted, &folder)?;
-        }
+        // Beside it first: what is there under its own name is whole.
+        let unfinished = tempfile::tempdir_in(&parts)?;
+        fill(unfinished.path())?;
+        fs::rename(unfinished.path(), &folder).context("putting it into its place")?;
+        // It has moved: nothing is left to remove.
+        let _ = unfinished.keep();
     }
     Ok(folder)
 }
@@ -48,13 +68,11 @@ pub(crate) fn parts_folder() -> Result<PathBuf> {
         .join("test-parts"))
 }
 
-/// Into a folder beside it first: what is there under its own name is whole.
-fn install(parts: &Path, wanted: &[&str], to: &Path) -> Result<()> {
-    let unfinished = tempfile::tempdir_in(parts)?;
+fn install(wanted: &[&str], to: &Path) -> Result<()> {
     let output = Command::new(PYTHON)
         .args(["-m", "pip", "install", "--quiet", "--no-input"])
         .args(["--only-binary", ":all:", "--target"])
-        .arg(unfinished.path())
+        .arg(to)
         .args(wanted)
         .stdin(Stdio::null())
         .output();
@@ -69,8 +87,5 @@ fn install(parts: &Path, wanted: &[&str], to: &Path) -> Result<()> {
         "{wanted:?} cannot be installed; they come from the package registry that pip is set up \
          with, once:\n{said}"
     );
-    fs::rename(unfinished.path(), to).context("putting it into its place")?;
-    // It has moved: nothing is left to remove.
-    let _ = unfinished.keep();
     Ok(())
 }

@@ -63,7 +63,7 @@ impl<'de> Deserialize<'de> for JsonText {
 pub struct FunctionAnswer {
     /// What the handler returned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = serde_json::Value, required = false)]
     pub result: Option<JsonText>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<FunctionError>,
@@ -81,7 +81,7 @@ pub struct FunctionError {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = serde_json::Value, required = false)]
     pub details: Option<JsonText>,
 }
 

@@ -9,6 +9,7 @@ pub mod agent;
 pub mod answer;
 pub mod api;
 mod convert;
+pub mod described;
 pub mod duration;
 pub mod error;
 pub mod evidence;

@@ -5,11 +5,11 @@
 
 /// An enum whose variants travel as fixed words.
 macro_rules! spelled {
-    ($(#[$meta:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
-        $(#[$meta])*
+    ($(#[doc = $about:literal])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[doc = $about])*
         #[derive(
             Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize,
-            serde::Deserialize, utoipa::ToSchema,
+            serde::Deserialize,
         )]
         pub enum $name {
             $(#[serde(rename = $text)] $variant),+
@@ -26,6 +26,17 @@ macro_rules! spelled {
                 match text { $($text => Some($name::$variant),)+ _ => None }
             }
         }
+
+        // Of the words themselves: a derived schema does not see through this macro, and would
+        // list the names of the variants.
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
+                let about = concat!($($about, "\n"),*);
+                crate::described::words(about, $name::ALL.iter().map(|it| it.as_str()))
+            }
+        }
+
+        impl utoipa::ToSchema for $name {}
 
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

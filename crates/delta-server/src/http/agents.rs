@@ -3,7 +3,7 @@
 //! An order is on disk before it is answered. A session of this server hears of it at once, one of
 //! another server when it next looks at its row.
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use delta_core::{Millis, Text};
 use delta_store::agents::AgentRow;
@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Admin, User};
+use super::extract::{Admin, Path, User};
 use super::views::at;
 use crate::agents::{Found, Noted, OFFLINE_AFTER, Order, RunnerPool, held};
 use crate::audit;

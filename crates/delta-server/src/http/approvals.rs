@@ -1,6 +1,6 @@
 //! Letting a stranger's run go on, and what the planner said about a run.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use delta_store::forges::{Approval, ReportRow, STAGE_NONE, STAGE_QUEUED};
 use delta_wire::api::{RunView, Trigger};
 use delta_wire::{ErrorBody, ErrorCode};
@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::User;
+use super::extract::{Path, User};
 use super::runs::{find, run_id};
 use super::{App, views};
 use crate::audit;

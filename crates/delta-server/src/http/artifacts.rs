@@ -6,7 +6,7 @@
 use std::io;
 
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Attempt, Job, LeaseKey};
@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::User;
+use super::extract::{Path, User};
 use super::log::range;
 use super::{App, internal};
 use crate::objects::{ArtifactMeta, Objects, UploadId};

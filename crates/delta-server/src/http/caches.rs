@@ -5,7 +5,7 @@
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::run::RunHeader;
@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Admin, Heard, Runner, User, drain, next_piece};
+use super::extract::{Admin, Heard, Path, Runner, User, drain, next_piece};
 use super::uploads::held_for;
 use super::{App, internal, not_stored};
 use crate::audit;
@@ -48,7 +48,8 @@ pub fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(post, path = "/api/v1/runner/jobs/{id}/caches/find", tag = "runner",
     params(("id" = String, Path), ("Delta-Lease" = String, Header)), request_body = FindCache,
     responses((status = 200, body = CacheFound),
-        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld"))))]
 async fn find_cache(
     State(app): State<App>,
     Path(id): Path<String>,
@@ -87,7 +88,8 @@ async fn find_cache(
     responses(
         (status = 200, content_type = "application/octet-stream", body = Vec<u8>),
         (status = 404, body = ErrorBody),
-        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld"))))]
 async fn fetch_cache(
     State(app): State<App>,
     Runner(who): Runner,
@@ -128,7 +130,8 @@ async fn fetch_cache(
     responses(
         (status = 200, body = CacheChecked),
         (status = 404, body = ErrorBody),
-        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld"))))]
 async fn check_cache(
     State(app): State<App>,
     Runner(who): Runner,
@@ -157,11 +160,12 @@ async fn check_cache(
 #[utoipa::path(put, path = "/api/v1/runner/jobs/{id}/caches", tag = "runner",
     params(("id" = String, Path), ("key" = String, Query), ("sha256" = String, Query),
         ("work_millis" = Option<u64>, Query, description = "How long the steps took"),
-        ("Delta-Lease" = String, Header), ("Content-Length" = u64, Header)),
+        ("Delta-Lease" = String, Header)),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
         (status = 200, body = CacheSaved),
-        (status = 409, description = "StaleLease", body = serde_json::Value),
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld")),
         (status = 413, body = ErrorBody), (status = 507, body = ErrorBody)))]
 async fn save_cache(
     State(app): State<App>,

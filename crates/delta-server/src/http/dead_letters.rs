@@ -30,9 +30,9 @@ const PAGE: usize = 500;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(requeue))
-        .routes(routes!(purge))
+        .routes(routes!(list_dead_letters))
+        .routes(routes!(requeue_dead_letters))
+        .routes(routes!(purge_dead_letters))
 }
 
 /// Dead letters, newest first.
@@ -41,7 +41,7 @@ pub fn routes() -> OpenApiRouter<App> {
         ("cause" = Option<String>, Query), ("limit" = Option<u32>, Query),
         ("cursor" = Option<String>, Query)),
     responses((status = 200, body = FunctionList), (status = 422, body = ErrorBody)))]
-async fn list(
+async fn list_dead_letters(
     State(app): State<App>,
     _who: User,
     RawQuery(query): RawQuery,
@@ -63,7 +63,7 @@ async fn list(
     request_body = ChooseDeadLetters,
     responses((status = 200, body = DeadLettersDone), (status = 404, body = ErrorBody),
         (status = 422, body = ErrorBody)))]
-async fn requeue(
+async fn requeue_dead_letters(
     State(app): State<App>,
     Heard(User(who), body): Heard<User>,
 ) -> Result<axum::Json<DeadLettersDone>, ApiError> {
@@ -83,7 +83,7 @@ async fn requeue(
     request_body = ChooseDeadLetters,
     responses((status = 200, body = DeadLettersDone), (status = 404, body = ErrorBody),
         (status = 422, body = ErrorBody)))]
-async fn purge(
+async fn purge_dead_letters(
     State(app): State<App>,
     Heard(User(who), body): Heard<User>,
 ) -> Result<axum::Json<DeadLettersDone>, ApiError> {

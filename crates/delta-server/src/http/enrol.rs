@@ -20,14 +20,14 @@ use crate::audit;
 use crate::identity::{NewToken, new_agent_id, new_token};
 
 pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(enrol))
+    OpenApiRouter::new().routes(routes!(enrol_agent))
 }
 
 /// Exchange an enrolment token, once, for the agent's own credential.
 #[utoipa::path(post, path = "/api/v1/agents/enroll", tag = "agents", request_body = EnrolAgent,
     responses((status = 201, description = "the only time the secret is shown",
         body = AgentEnrolled), (status = 422, body = ErrorBody)))]
-async fn enrol(
+async fn enrol_agent(
     State(app): State<App>,
     Heard(Enrolling(who), body): Heard<Enrolling>,
 ) -> Result<(StatusCode, axum::Json<AgentEnrolled>), ApiError> {

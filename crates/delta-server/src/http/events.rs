@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::RunId;
@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::User;
+use super::extract::{Path, User};
 use super::vigil::Vigil;
 use super::{App, runs, views};
 use crate::holder::hex;
@@ -35,16 +35,17 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const BUFFER_BYTES: usize = 64 * 1024;
 
 pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(events))
+    OpenApiRouter::new().routes(routes!(list_events))
 }
 
 /// What happened to a run, from `after` on. With `Accept: text/event-stream`, live.
 #[utoipa::path(get, path = "/api/v1/runs/{id}/events", tag = "runs",
     params(("id" = String, Path), ("after" = Option<u64>, Query),
         ("Last-Event-ID" = Option<u64>, Header)),
-    responses((status = 200, description = "a page, or a stream of EventView", body = EventList),
+    responses((status = 200, description = "a page, or a stream whose data are EventViews", content(
+            (EventList = "application/json"), (String = "text/event-stream"))),
         (status = 404, body = ErrorBody)))]
-async fn events(
+async fn list_events(
     State(app): State<App>,
     User(who): User,
     Path(id): Path<String>,

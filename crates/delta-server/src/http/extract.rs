@@ -131,6 +131,23 @@ pub fn unauthenticated(app: &App) -> ApiError {
     ApiError::new(ErrorCode::Unauthenticated, "a valid bearer token is needed")
 }
 
+/// The parts of the address that a path names, decoded. What is no text names nothing; said in the
+/// shape of every other refusal, which the one that is replaced here has not.
+pub struct Path<T>(pub T);
+
+impl<T, S> FromRequestParts<S> for Path<T>
+where
+    T: serde::de::DeserializeOwned + Send,
+    S: Send + Sync,
+{
+    type Rejection = ApiError;
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Path<T>, ApiError> {
+        let read = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+        read.map(|axum::extract::Path(it)| Path(it))
+            .map_err(|_| ApiError::not_found("path"))
+    }
+}
+
 /// A whole body, and the moment its last byte was read (A23).
 pub struct Message {
     pub bytes: Bytes,

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Attempt, Cause, Class, Command, Digest, Job, Reply, Run, RunId};
@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Heard, User};
+use super::extract::{Heard, Path, User};
 use super::runs::{idempotency, run_id};
 use super::vigil::Vigil;
 use super::{App, function_tail, views};
@@ -31,30 +31,30 @@ use crate::writer::{Answer, NotDone, sha256};
 /// A request of a thousand calls at sixteen kilobytes each.
 pub const CALLS_BYTES: usize = 16 * 1024 * 1024;
 /// The longest that a caller may wait in one request: below the idle limit of common proxies.
-const LONGEST_WAIT: Duration = Duration::from_secs(50);
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(50);
 const MAX_LIMIT: usize = 200;
 /// Rows that one request looks at for a filter.
 const MAX_LOOKED_AT: usize = 10_000;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(enqueue, list))
-        .routes(routes!(show))
+        .routes(routes!(enqueue_functions, list_functions))
+        .routes(routes!(show_function))
 }
 
 /// Enqueue one call, or up to a thousand in one commit.
 #[utoipa::path(post, path = "/api/v1/functions", tag = "functions",
-    request_body = CreateFunction,
+    request_body(content = ref("#/components/schemas/Calls")),
     params(("Idempotency-Key" = Option<String>, Header,
         description = "The same key with the same body gives the same calls"),
         ("traceparent" = Option<String>, Header,
         description = "The producer's trace, for calls that name none in trace_context")),
     responses(
         (status = 201, description = "the call; for `functions`, a FunctionList in their order",
-            body = FunctionView),
+            body = ref("#/components/schemas/CallsMade")),
         (status = 409, description = "the key came with another body", body = ErrorBody),
         (status = 422, description = "everything that is wrong", body = ErrorBody)))]
-async fn enqueue(
+async fn enqueue_functions(
     State(app): State<App>,
     headers: HeaderMap,
     Heard(User(who), body): Heard<User, CALLS_BYTES>,
@@ -263,9 +263,10 @@ fn answer(attempt: &Attempt) -> Option<FunctionAnswer> {
 #[utoipa::path(get, path = "/api/v1/functions/{id}", tag = "functions",
     params(("id" = String, Path),
         ("wait" = Option<f64>, Query, description = "seconds to wait for its end, at most 50")),
-    responses((status = 200, description = "the call, or a stream of it", body = FunctionDetail),
+    responses((status = 200, description = "the call, or a stream whose data are FunctionDetails",
+            content((FunctionDetail = "application/json"), (String = "text/event-stream"))),
         (status = 404, body = ErrorBody)))]
-async fn show(
+async fn show_function(
     State(app): State<App>,
     User(who): User,
     Path(id): Path<String>,
@@ -360,7 +361,7 @@ pub(super) async fn detail(app: &App, rows: JobRows) -> Result<FunctionDetail, A
     params(("queue" = Option<String>, Query), ("limit" = Option<u32>, Query),
         ("cursor" = Option<String>, Query)),
     responses((status = 200, body = FunctionList), (status = 422, body = ErrorBody)))]
-async fn list(
+async fn list_functions(
     State(app): State<App>,
     _who: User,
     RawQuery(query): RawQuery,

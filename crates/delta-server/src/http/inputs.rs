@@ -3,7 +3,7 @@
 //! A job sees what its needs of the same run left, so it is of the same trust (T8). Of a rerun
 //! the artifacts of jobs that were kept are those of the run they were kept from.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use delta_core::{Attempt, Job, JobId, Resolution};
@@ -17,7 +17,7 @@ use utoipa_axum::routes;
 use super::App;
 use super::artifacts::{self, left, left_one, serve};
 use super::error::ApiError;
-use super::extract::Runner;
+use super::extract::{Path, Runner};
 use super::uploads::held_for;
 use crate::fence::Right;
 use crate::objects::UploadId;
@@ -32,7 +32,8 @@ pub fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(get, path = "/api/v1/runner/jobs/{id}/inputs", tag = "runner",
     params(("id" = String, Path), ("Delta-Lease" = String, Header)),
     responses((status = 200, body = InputList),
-        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld"))))]
 async fn list_inputs(
     State(app): State<App>,
     Runner(who): Runner,
@@ -72,7 +73,8 @@ fn names(needed: &[(Job, Attempt)], is_meant: impl Fn(&Job) -> bool) -> Vec<Stri
     responses(
         (status = 200, content_type = "application/octet-stream", body = Vec<u8>),
         (status = 404, body = ErrorBody),
-        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld"))))]
 async fn show_input(
     State(app): State<App>,
     Runner(who): Runner,

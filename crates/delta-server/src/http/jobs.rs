@@ -1,6 +1,6 @@
 //! Jobs: show and cancel.
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use delta_core::{Cause, Command, JobId};
 use delta_store::StoreError;
 use delta_store::read::{JobRows, Reader, RunFilter, RunKind, RunRows};
@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Heard, User};
+use super::extract::{Heard, Path, User};
 use super::runs::by;
 use super::waiting::{self, Groups, InLine, Sight};
 use super::{App, failures, log_view, views};

@@ -31,17 +31,17 @@ use crate::writer::{Delivery, GrantedLease, NotDone, Offer, sha256};
 use crate::{audit, identity, trace};
 
 pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(lease))
+    OpenApiRouter::new().routes(routes!(ask_for_lease))
 }
 
 /// Ask for work; long-poll up to `wait_seconds`.
 #[utoipa::path(post, path = "/api/v1/runner/lease", tag = "runner",
-    request_body(content = serde_json::Value, description = "Lease"),
+    request_body(content = ref("#/components/schemas/Lease")),
     responses(
-        (status = 200, description = "LeaseGranted", body = serde_json::Value),
+        (status = 200, description = "work", body = ref("#/components/schemas/LeaseGranted")),
         (status = 204, description = "nothing to do"),
-        (status = 409, description = "RUNNER_BUSY", body = ErrorBody)))]
-async fn lease(
+        (status = 409, description = "this runner holds a lease already", body = ErrorBody)))]
+async fn ask_for_lease(
     State(app): State<App>,
     Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {

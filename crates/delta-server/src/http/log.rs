@@ -2,7 +2,7 @@
 //! `Accept: text/event-stream` a live tail, which is another file's.
 
 use axum::body::Body;
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::User;
+use super::extract::{Path, User};
 use super::{App, log_tail, log_view, pieces};
 use crate::objects::LogReader;
 

@@ -156,7 +156,7 @@ impl App {
             webhooks: webhooks::Places::default(),
             stop,
             ids: Mutex::new(ContextV7::new()),
-            openapi: described::complete(openapi).to_json().unwrap_or_default(),
+            openapi: described::complete(&openapi).to_string(),
         }))
     }
 
@@ -202,7 +202,11 @@ impl App {
         description = "Runs, jobs and the Runner Protocol.",
         license(name = "Apache-2.0")
     ),
-    components(schemas(delta_wire::api::LogBegin, delta_wire::api::LogEnd))
+    components(schemas(
+        delta_wire::api::CreateFunction,
+        delta_wire::api::LogBegin,
+        delta_wire::api::LogEnd
+    ))
 )]
 struct Described;
 

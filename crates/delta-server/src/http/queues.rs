@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use delta_core::requirement::queue_of;
 use delta_core::{Millis, Text};
 use delta_store::StoreError;
@@ -15,24 +15,27 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Heard, User};
+use super::extract::{Heard, Path, User};
 use super::runs::by;
 use super::views;
 use crate::audit;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(list))
-        .routes(routes!(show, route))
-        .routes(routes!(pause))
-        .routes(routes!(resume))
+        .routes(routes!(list_queues))
+        .routes(routes!(show_queue, route_queue))
+        .routes(routes!(pause_queue))
+        .routes(routes!(resume_queue))
 }
 
 /// Every queue that something waits in, that was used in the last minute, or that something is set
 /// about.
 #[utoipa::path(get, path = "/api/v1/queues", tag = "queues",
     responses((status = 200, body = QueueList)))]
-async fn list(State(app): State<App>, _who: User) -> Result<axum::Json<QueueList>, ApiError> {
+async fn list_queues(
+    State(app): State<App>,
+    _who: User,
+) -> Result<axum::Json<QueueList>, ApiError> {
     let queues = all(&app).await?.into_values().collect();
     Ok(axum::Json(QueueList { queues }))
 }
@@ -41,7 +44,7 @@ async fn list(State(app): State<App>, _who: User) -> Result<axum::Json<QueueList
 #[utoipa::path(get, path = "/api/v1/queues/{name}", tag = "queues",
     params(("name" = String, Path)),
     responses((status = 200, body = QueueView), (status = 422, body = ErrorBody)))]
-async fn show(
+async fn show_queue(
     State(app): State<App>,
     _who: User,
     Path(name): Path<String>,
@@ -53,7 +56,7 @@ async fn show(
 #[utoipa::path(post, path = "/api/v1/queues/{name}/pause", tag = "queues",
     params(("name" = String, Path)), request_body = CancelRequest,
     responses((status = 200, body = QueueView), (status = 422, body = ErrorBody)))]
-async fn pause(
+async fn pause_queue(
     State(app): State<App>,
     Path(name): Path<String>,
     Heard(User(who), body): Heard<User>,
@@ -74,7 +77,7 @@ async fn pause(
 #[utoipa::path(post, path = "/api/v1/queues/{name}/resume", tag = "queues",
     params(("name" = String, Path)),
     responses((status = 200, body = QueueView), (status = 422, body = ErrorBody)))]
-async fn resume(
+async fn resume_queue(
     State(app): State<App>,
     Path(name): Path<String>,
     Heard(User(who), _): Heard<User>,
@@ -89,7 +92,7 @@ async fn resume(
 #[utoipa::path(put, path = "/api/v1/queues/{name}", tag = "queues",
     params(("name" = String, Path)), request_body = RouteQueue,
     responses((status = 200, body = QueueView), (status = 422, body = ErrorBody)))]
-async fn route(
+async fn route_queue(
     State(app): State<App>,
     Path(name): Path<String>,
     Heard(User(who), body): Heard<User>,

@@ -1,7 +1,7 @@
 //! Repositories: registered, listed and removed by administrators, run by hand by users. No list,
 //! no error and no line of the log has a webhook's secret in it.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use delta_core::Command;
@@ -14,7 +14,7 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Admin, Heard, User};
+use super::extract::{Admin, Heard, Path, User};
 use super::runs::{created, idempotency};
 use super::secrets::{not_opened, on_keys};
 use super::views::at;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use delta_core::command::{Kept, NewJob, NewRun};
@@ -18,7 +18,7 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Heard, User};
+use super::extract::{Heard, Path, User};
 use super::functions::Judged;
 use super::runs::{created, find, idempotency, run_id};
 use crate::audit;
@@ -27,7 +27,7 @@ use crate::audit;
 const MAX_NAMES: usize = 20;
 
 pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(rerun))
+    OpenApiRouter::new().routes(routes!(rerun_run))
 }
 
 /// Run it again: all of it, what did not succeed, or one job.
@@ -36,7 +36,7 @@ pub fn routes() -> OpenApiRouter<App> {
     responses((status = 201, description = "the new run", body = RunView),
         (status = 404, body = ErrorBody),
         (status = 409, description = "it has not ended", body = ErrorBody)))]
-async fn rerun(
+async fn rerun_run(
     State(app): State<App>,
     Path(id): Path<String>,
     headers: HeaderMap,

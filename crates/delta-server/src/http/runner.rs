@@ -29,19 +29,20 @@ use crate::writer::{Answer, NotDone};
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(ack_lease))
-        .routes(routes!(heartbeat))
-        .routes(routes!(complete))
-        .routes(routes!(cancel_ack))
+        .routes(routes!(acknowledge_lease))
+        .routes(routes!(renew_lease))
+        .routes(routes!(complete_lease))
+        .routes(routes!(acknowledge_cancel))
 }
 
 /// Take up a lease.
 #[utoipa::path(post, path = "/api/v1/runner/ack-lease", tag = "runner",
-    request_body(content = serde_json::Value, description = "AckLease"),
+    request_body(content = ref("#/components/schemas/AckLease")),
     responses(
-        (status = 200, description = "AckLeaseAck", body = serde_json::Value),
-        (status = 409, description = "StaleLease", body = serde_json::Value)))]
-async fn ack_lease(
+        (status = 200, description = "done", body = ref("#/components/schemas/AckLeaseAck")),
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld"))))]
+async fn acknowledge_lease(
     State(app): State<App>,
     Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
@@ -68,10 +69,10 @@ async fn ack_lease(
 
 /// Keep a lease alive.
 #[utoipa::path(post, path = "/api/v1/runner/heartbeat", tag = "runner",
-    request_body(content = serde_json::Value, description = "Heartbeat"),
-    responses((status = 200, description = "HeartbeatAck, also when stale",
-        body = serde_json::Value)))]
-async fn heartbeat(
+    request_body(content = ref("#/components/schemas/Heartbeat")),
+    responses((status = 200, description = "also when the lease is over",
+        body = ref("#/components/schemas/HeartbeatAck"))))]
+async fn renew_lease(
     State(app): State<App>,
     Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
@@ -127,12 +128,12 @@ fn progress(beat: &Heartbeat) -> Progress {
 
 /// End a lease with a result.
 #[utoipa::path(post, path = "/api/v1/runner/complete", tag = "runner",
-    request_body(content = serde_json::Value, description = "Complete"),
+    request_body(content = ref("#/components/schemas/Complete")),
     responses(
-        (status = 200, description = "CompleteAck", body = serde_json::Value),
-        (status = 409, description = "CompleteAck not accepted, or StaleLease",
-            body = serde_json::Value)))]
-async fn complete(
+        (status = 200, description = "done", body = ref("#/components/schemas/CompleteAck")),
+        (status = 409, description = "not accepted, or the lease is over",
+            body = ref("#/components/schemas/NotCompleted"))))]
+async fn complete_lease(
     State(app): State<App>,
     Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
@@ -172,12 +173,12 @@ async fn complete(
 
 /// End a lease after a cancel was asked for.
 #[utoipa::path(post, path = "/api/v1/runner/cancel-ack", tag = "runner",
-    request_body(content = serde_json::Value, description = "CancelAck"),
+    request_body(content = ref("#/components/schemas/CancelAck")),
     responses(
-        (status = 200, description = "CancelAckAck", body = serde_json::Value),
-        (status = 409, description = "CancelAckAck not accepted, or StaleLease",
-            body = serde_json::Value)))]
-async fn cancel_ack(
+        (status = 200, description = "done", body = ref("#/components/schemas/CancelAckAck")),
+        (status = 409, description = "not accepted, or the lease is over",
+            body = ref("#/components/schemas/NotCanceled"))))]
+async fn acknowledge_cancel(
     State(app): State<App>,
     Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use delta_core::why::Line;
@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Heard, RUN_BYTES, User};
+use super::extract::{Heard, Path, RUN_BYTES, User};
 use super::waiting::{self, Sight};
 use super::{App, failures, views};
 use crate::audit;
@@ -23,7 +23,7 @@ use crate::create;
 use crate::writer::{Answer, Lane, sha256};
 
 /// Bytes of an idempotency key: room for two UUIDs and a prefix.
-const MAX_KEY_BYTES: usize = 255;
+pub(super) const MAX_KEY_BYTES: usize = 255;
 /// Reruns that are shown with a run: the newest, and more than anybody reads.
 const MAX_RERUNS: usize = 20;
 

@@ -1,7 +1,7 @@
 //! Secrets: set, listed and removed by administrators, and handed to the holder of a lease. No
 //! list, no error and no line of the log has a value in it.
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Millis, Text};
@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::{Admin, Heard, Runner};
+use super::extract::{Admin, Heard, Path, Runner};
 use super::uploads::{held, lease_header};
 use super::views::at;
 use super::{internal, query_pairs};
@@ -127,7 +127,8 @@ async fn rotate_secrets(
     responses((status = 200, body = SecretValues),
         (status = 403, description = "the job may not have it", body = ErrorBody),
         (status = 404, description = "no such secret for this job", body = ErrorBody),
-        (status = 409, description = "StaleLease", body = serde_json::Value)))]
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld"))))]
 async fn fetch_secrets(
     State(app): State<App>,
     headers: HeaderMap,

@@ -2,7 +2,7 @@
 //!
 //! Anybody may ask, so it says the same of every run, whether it is there or not.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use delta_core::RunId;
@@ -12,9 +12,10 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
+use super::extract::Path;
 
 pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(signpost))
+    OpenApiRouter::new().routes(routes!(show_signpost))
 }
 
 /// The address of a run, below the server's own.
@@ -27,7 +28,10 @@ pub fn address(public_url: &str, run: RunId) -> String {
     responses(
         (status = 200, description = "plain text, the same of every run", body = String),
         (status = 404, description = "no id of a run", body = ErrorBody)))]
-async fn signpost(State(app): State<App>, Path(id): Path<String>) -> Result<Response, ApiError> {
+async fn show_signpost(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
     // Nothing that was typed is said again, unless it could be a run.
     let run: RunId = id.parse().map_err(|_| ApiError::not_found("run"))?;
     let server = match &app.public_url {

@@ -15,17 +15,18 @@ use super::extract::Admin;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(healthz))
-        .routes(routes!(readyz))
-        .routes(routes!(metrics))
-        .routes(routes!(openapi))
-        .routes(routes!(doctor))
+        .routes(routes!(show_health))
+        .routes(routes!(show_readiness))
+        .routes(routes!(show_metrics))
+        .routes(routes!(show_openapi))
+        .routes(routes!(examine_store))
 }
 
 /// The process lives and can still write. Not ready is no reason to restart it; this is.
 #[utoipa::path(get, path = "/healthz", tag = "system",
-    responses((status = 200, description = "alive"), (status = 503, body = ErrorBody)))]
-async fn healthz(State(app): State<App>) -> Result<&'static str, ApiError> {
+    responses((status = 200, description = "alive", content_type = "text/plain", body = String),
+        (status = 503, body = ErrorBody)))]
+async fn show_health(State(app): State<App>) -> Result<&'static str, ApiError> {
     if app.writer.is_dead() {
         return Err(ApiError::new(
             ErrorCode::Unavailable,
@@ -37,8 +38,9 @@ async fn healthz(State(app): State<App>) -> Result<&'static str, ApiError> {
 
 /// Whether requests should be sent here now, and if not, why.
 #[utoipa::path(get, path = "/readyz", tag = "system",
-    responses((status = 200, description = "ready"), (status = 503, body = ErrorBody)))]
-async fn readyz(State(app): State<App>) -> Result<&'static str, ApiError> {
+    responses((status = 200, description = "ready", content_type = "text/plain", body = String),
+        (status = 503, body = ErrorBody)))]
+async fn show_readiness(State(app): State<App>) -> Result<&'static str, ApiError> {
     ready(&app).await.map(|()| "ready\n")
 }
 
@@ -67,8 +69,9 @@ pub async fn ready(app: &App) -> Result<(), ApiError> {
 
 /// Prometheus metrics.
 #[utoipa::path(get, path = "/metrics", tag = "system",
-    responses((status = 200, description = "OpenMetrics text", body = String)))]
-async fn metrics(State(app): State<App>) -> Result<Response, ApiError> {
+    responses((status = 200, description = "OpenMetrics text",
+        content_type = "application/openmetrics-text", body = String)))]
+async fn show_metrics(State(app): State<App>) -> Result<Response, ApiError> {
     let [hold, dispatch, people] = app.writer.depths().map(|n| i64::try_from(n).unwrap_or(0));
     let metrics = app.metrics();
     metrics.lane_hold.set(hold);
@@ -132,7 +135,10 @@ struct DifferenceView {
 /// look for logs, artifacts and caches that are named and gone.
 #[utoipa::path(get, path = "/api/v1/doctor", tag = "system",
     responses((status = 200, body = Examined), (status = 503, body = ErrorBody)))]
-async fn doctor(State(app): State<App>, _who: Admin) -> Result<axum::Json<Examined>, ApiError> {
+async fn examine_store(
+    State(app): State<App>,
+    _who: Admin,
+) -> Result<axum::Json<Examined>, ApiError> {
     let objects = app.objects.clone();
     let findings = app
         .read(move |reader| crate::doctor::examine(reader, &objects))
@@ -163,7 +169,7 @@ async fn doctor(State(app): State<App>, _who: Admin) -> Result<axum::Json<Examin
 /// This document.
 #[utoipa::path(get, path = "/api/v1/openapi.json", tag = "system",
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value)))]
-async fn openapi(State(app): State<App>) -> Response {
+async fn show_openapi(State(app): State<App>) -> Response {
     let json = [(header::CONTENT_TYPE, "application/json")];
     (StatusCode::OK, json, app.openapi.clone()).into_response()
 }

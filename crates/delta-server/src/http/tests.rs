@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use axum::extract::{Path, RawQuery, State};
+use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use delta_core::{Job, RunId};
 use delta_store::StoreError;
@@ -24,7 +24,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Heard, Runner, User};
+use super::extract::{Heard, Path, Runner, User};
 use super::uploads::held;
 use super::{App, jobs, runner, runs};
 use crate::fence::Right;
@@ -37,18 +37,19 @@ const JUDGED: usize = 50;
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(report_results))
-        .routes(routes!(run_tests))
-        .routes(routes!(job_tests))
+        .routes(routes!(list_run_tests))
+        .routes(routes!(list_job_tests))
         .routes(routes!(find_tests))
 }
 
 /// Hand in results of tests. Repeats do no harm.
 #[utoipa::path(post, path = "/api/v1/runner/results", tag = "runner",
-    request_body(content = serde_json::Value, description = "TestResults"),
+    request_body(content = ref("#/components/schemas/TestResults")),
     responses(
-        (status = 200, description = "TestResultsAck: they are on disk",
-            body = serde_json::Value),
-        (status = 409, description = "StaleLease", body = serde_json::Value),
+        (status = 200, description = "they are on disk",
+            body = ref("#/components/schemas/TestResultsAck")),
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld")),
         (status = 422, body = ErrorBody)))]
 async fn report_results(
     State(app): State<App>,
@@ -84,7 +85,7 @@ fn missing(Unusable::Missing(field): Unusable) -> ApiError {
     params(("id" = String, Path), ListTests),
     responses((status = 200, body = TestList), (status = 404, body = ErrorBody),
         (status = 422, body = ErrorBody)))]
-async fn run_tests(
+async fn list_run_tests(
     State(app): State<App>,
     _who: User,
     Path(id): Path<String>,
@@ -103,7 +104,7 @@ async fn run_tests(
     params(("id" = String, Path), ListTests),
     responses((status = 200, body = TestList), (status = 404, body = ErrorBody),
         (status = 422, body = ErrorBody)))]
-async fn job_tests(
+async fn list_job_tests(
     State(app): State<App>,
     _who: User,
     Path(id): Path<String>,

@@ -4,7 +4,7 @@
 
 use aws_lc_rs::digest::{Context, SHA256};
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::lease::Stale;
@@ -20,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Heard, Runner, drain, next_piece, read};
+use super::extract::{Heard, Path, Runner, drain, next_piece, read};
 use super::runner::{parse, stale};
 use super::{App, internal, not_stored};
 use crate::audit::Noticed;
@@ -41,16 +41,17 @@ pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(create_upload))
         .routes(routes!(put_upload))
-        .routes(routes!(job_spec))
+        .routes(routes!(show_job_spec))
 }
 
 /// Where to put a log or an artifact.
 #[utoipa::path(post, path = "/api/v1/runner/uploads", tag = "runner",
-    request_body(content = serde_json::Value, description = "CreateUpload"),
+    request_body(content = ref("#/components/schemas/CreateUpload")),
     responses(
-        (status = 201, description = "UploadCreated", body = serde_json::Value),
-        (status = 409, description = "StaleLease", body = serde_json::Value),
-        (status = 413, body = ErrorBody)))]
+        (status = 201, description = "where to", body = ref("#/components/schemas/UploadCreated")),
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld")),
+        (status = 413, body = ErrorBody), (status = 507, body = ErrorBody)))]
 async fn create_upload(
     State(app): State<App>,
     Heard(Runner(who), body): Heard<Runner>,
@@ -111,9 +112,10 @@ async fn create_upload(
         ("Upload-Offset" = Option<u64>, Header)),
     request_body(content = Vec<u8>, content_type = "application/octet-stream"),
     responses(
-        (status = 200, description = "received so far", body = serde_json::Value),
-        (status = 409, description = "OFFSET_MISMATCH with expected, or StaleLease",
-            body = serde_json::Value)))]
+        (status = 200, description = "received so far",
+            body = ref("#/components/schemas/UploadReceived")),
+        (status = 409, description = "the log goes on elsewhere, or the lease is over",
+            body = ref("#/components/schemas/NotStored")), (status = 507, body = ErrorBody)))]
 async fn put_upload(
     State(app): State<App>,
     Runner(who): Runner,
@@ -291,9 +293,11 @@ fn matches(meta: &ArtifactMeta, size: u64, hash: &str) -> Result<(), ApiError> {
 /// The work of a lease, where it was too large for the grant (RP-24).
 #[utoipa::path(get, path = "/api/v1/runner/jobs/{id}/spec", tag = "runner",
     params(("id" = String, Path), ("Delta-Lease" = String, Header)),
-    responses((status = 200, description = "the job spec", body = serde_json::Value),
-        (status = 409, description = "StaleLease", body = serde_json::Value)))]
-async fn job_spec(
+    responses((status = 200, description = "the job spec",
+            body = ref("#/components/schemas/LeaseGranted.job_spec")),
+        (status = 409, description = "the lease is over, or not acknowledged yet",
+            body = ref("#/components/schemas/NotHeld"))))]
+async fn show_job_spec(
     State(app): State<App>,
     Runner(who): Runner,
     Path(id): Path<String>,

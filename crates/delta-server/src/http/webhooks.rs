@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use delta_core::{Command, Reply};
 use delta_forge::{BadDelivery, Kind};
@@ -24,7 +24,7 @@ use utoipa_axum::routes;
 
 use super::App;
 use super::error::ApiError;
-use super::extract::read;
+use super::extract::{Path, read};
 use super::secrets::on_keys;
 use crate::forges::trigger::{Heard, Meaning, meaning};
 use crate::forges::{self, Registered};
@@ -122,7 +122,7 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 pub fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(deliver))
+    OpenApiRouter::new().routes(routes!(deliver_webhook))
 }
 
 /// What a forge delivers: signed with the repository's secret, taken once.
@@ -137,7 +137,7 @@ pub fn routes() -> OpenApiRouter<App> {
         (status = 409, description = "the number of the delivery was used with another body",
             body = ErrorBody),
         (status = 413, body = ErrorBody), (status = 422, body = ErrorBody)))]
-async fn deliver(
+async fn deliver_webhook(
     State(app): State<App>,
     Path(name): Path<String>,
     headers: HeaderMap,

@@ -12,6 +12,7 @@ mod calls;
 mod cancel;
 mod causes;
 mod certificates;
+mod described;
 mod endings;
 mod enrolment;
 mod events;

@@ -119,12 +119,15 @@ async fn every_path_describes_the_refusals_that_come_before_it() {
     };
     assert_eq!(
         statuses("post", "/api/v1/runs"),
-        "201 401 403 409 413 422 429 503"
+        "201 401 403 409 413 422 429 500 503"
     );
-    assert_eq!(statuses("get", "/api/v1/runs/{id}"), "200 401 403 404 503");
+    assert_eq!(
+        statuses("get", "/api/v1/runs/{id}"),
+        "200 401 403 404 500 503"
+    );
     assert_eq!(
         statuses("get", "/api/v1/runs/{id}/events"),
-        "200 401 403 404 429 503"
+        "200 401 403 404 422 429 500 503"
     );
     for path in ["lease", "ack-lease", "heartbeat", "complete", "cancel-ack"] {
         let statuses = statuses("post", &format!("/api/v1/runner/{path}"));
@@ -132,7 +135,7 @@ async fn every_path_describes_the_refusals_that_come_before_it() {
             assert!(statuses.contains(status), "{path}: {statuses}");
         }
     }
-    assert_eq!(statuses("get", "/healthz"), "200 503");
+    assert_eq!(statuses("get", "/healthz"), "200 500 503");
     let list = &described["components"]["schemas"]["RunSummary"]["properties"];
     assert!(
         list["run_id"].is_object() && list["jobs"].is_null(),

@@ -139,7 +139,8 @@ pub struct AgentList {
 #[derive(Clone, Debug, PartialEq, Eq, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct ListAgents {
-    /// 1 to 200, 50 when absent.
+    /// How many of them.
+    #[param(value_type = Option<u32>)]
     pub limit: u32,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,

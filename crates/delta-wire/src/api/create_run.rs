@@ -24,7 +24,7 @@ pub const MAX_JOBS: usize = 1000;
 pub const MAX_NAME: usize = 100;
 /// Marks allowed in a name beside letters and digits: enough for paths and matrix values, nothing
 /// that a shell, a URL or a terminal gives a meaning of its own.
-const NAME_MARKS: &str = "._ -/()=,:+@";
+pub(crate) const NAME_MARKS: &str = "._ -/()=,:+@";
 /// Needs of one job.
 pub const MAX_NEEDS: usize = 200;
 /// Requirements of one job; they are hashed into its match key.
@@ -40,7 +40,7 @@ pub const MAX_TIMEOUT: Seconds = Seconds::from_secs(7 * 24 * 60 * 60);
 /// One step of priority is worth a minute of waiting (A64): the ends are 16 hours apart from 0.
 pub const MAX_PRIORITY: i32 = 1000;
 /// Characters of one requirement or one cause.
-const MAX_WORD: usize = 128;
+pub(crate) const MAX_WORD: usize = 128;
 /// Characters of a repository, a ref or a commit.
 pub const MAX_SOURCE: usize = 512;
 /// Characters of a concurrency group's name: room for the longest ref and some words.
@@ -74,7 +74,7 @@ pub struct CreateRun {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_timeout_seconds: Option<Seconds>,
     /// Added to each job's own priority.
-    #[schema(required = false, default = 0, minimum = -1000, maximum = 1000)]
+    #[schema(required = false, default = 0)]
     pub priority: i32,
 }
 
@@ -108,14 +108,14 @@ pub struct CreateJob {
     /// Whether its failure fails the run.
     #[schema(required = false, default = true)]
     pub required: bool,
-    #[schema(required = false, default = 3, minimum = 1, maximum = 20)]
+    #[schema(required = false, default = 3)]
     pub max_attempts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<Seconds>,
     /// What the agent must be or have: `linux`, `zone=eu`, `python>=3.11`.
     #[schema(required = false)]
     pub requires: Vec<String>,
-    #[schema(required = false, default = 0, minimum = -1000, maximum = 1000)]
+    #[schema(required = false, default = 0)]
     pub priority: i32,
     /// Never silently repeated (A69).
     #[schema(required = false, default = false)]

@@ -12,7 +12,8 @@ use crate::answer::{FunctionAnswer, FunctionError, JsonText};
 use crate::fields::{Fields, Node, read_text};
 use crate::invalid::{Invalid, Problems};
 use crate::job_spec::{
-    FunctionSpec, carrier, default_queue, function_name, is_name, no_params, params, queue_name,
+    FunctionSpec, MAX_QUEUE, carrier, default_queue, function_name, is_name, no_params, params,
+    queue_name,
 };
 use crate::seconds::Seconds;
 use crate::states::JobState;
@@ -32,7 +33,9 @@ pub const DEFAULT_TIMEOUT: Seconds = Seconds::from_secs(300);
 /// to be found there after a long weekend.
 pub const DEFAULT_WAIT: Seconds = Seconds::from_secs(30 * 24 * 3600);
 /// Characters of a unique key.
-const MAX_UNIQUE_KEY: usize = 255;
+pub(crate) const MAX_UNIQUE_KEY: usize = 255;
+/// Characters of an id or a cause that dead letters are chosen by.
+pub(crate) const MAX_ID: usize = 64;
 /// Dead letters that are named in one request.
 pub const MAX_NAMED: usize = 1000;
 
@@ -47,7 +50,7 @@ pub struct CreateFunction {
     pub params: JsonText,
     #[schema(required = false, default = "default")]
     pub queue: String,
-    #[schema(required = false, default = 0, minimum = -1000, maximum = 1000)]
+    #[schema(required = false, default = 0)]
     pub priority: i32,
     /// Not before so many seconds have passed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,7 +65,7 @@ pub struct CreateFunction {
     /// For how long; an hour when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unique_seconds: Option<Seconds>,
-    #[schema(required = false, default = 3, minimum = 1, maximum = 20)]
+    #[schema(required = false, default = 3)]
     pub max_attempts: u32,
     /// First delay between attempts; doubled each time, with jitter.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -211,7 +214,7 @@ pub struct FunctionView {
     pub cause: Option<String>,
     /// What the handler returned, once it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = serde_json::Value, required = false)]
     pub result: Option<JsonText>,
     /// How the latest attempt that said something went wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -276,7 +279,7 @@ pub struct FunctionTry {
     #[serde(flatten)]
     pub attempt: AttemptView,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = serde_json::Value, required = false)]
     pub result: Option<JsonText>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<FunctionError>,
@@ -360,7 +363,7 @@ impl RouteQueue {
     pub fn parse(body: &[u8]) -> Result<RouteQueue, Problems> {
         strict(body, |f, p| {
             let runner = p.note(f.may("runner", |it| {
-                let name = it.text(100)?;
+                let name = it.text(MAX_QUEUE)?;
                 match is_name(&name) {
                     true => Ok(name),
                     false => Err(Invalid::here("must be letters, digits and . _ -")),
@@ -398,13 +401,13 @@ pub struct ChooseDeadLetters {
 impl ChooseDeadLetters {
     pub fn parse(body: &[u8]) -> Result<ChooseDeadLetters, Problems> {
         strict(body, |f, p| {
-            let ids = p.note(f.may("ids", |it| it.each(MAX_NAMED, |id| id.text(64))));
+            let ids = p.note(f.may("ids", |it| it.each(MAX_NAMED, |id| id.text(MAX_ID))));
             let queue = p.note(f.may("queue", queue_name));
             let function = p.note(f.may("function", function_name));
-            let cause = p.note(f.may("cause", |it| it.text(64)));
+            let cause = p.note(f.may("cause", |it| it.text(MAX_ID)));
             let all = p.note(f.may("all", Node::boolean));
             let dry_run = p.note(f.may("dry_run", Node::boolean));
-            let before = p.note(f.may("before", |it| it.text(64)));
+            let before = p.note(f.may("before", |it| it.text(MAX_ID)));
             let chosen = ChooseDeadLetters {
                 ids: ids?.unwrap_or_default(),
                 queue: queue?,

@@ -2,6 +2,7 @@
 
 use utoipa::IntoParams;
 
+use super::create_run::MAX_SOURCE as MAX_VALUE;
 use super::cursor::Cursor;
 use crate::invalid::{Invalid, Problems};
 use crate::nearest::nearest;
@@ -11,8 +12,6 @@ use crate::states::{RunOutcome, RunState};
 pub const DEFAULT_LIMIT: u32 = 50;
 /// Runs of one page at most: no read outlives a page of results.
 pub const MAX_LIMIT: u32 = 200;
-/// Characters of a filter's value.
-const MAX_VALUE: usize = 512;
 const KNOWN: [&str; 7] = [
     "state",
     "outcome",
@@ -33,7 +32,8 @@ pub struct ListRuns {
     #[param(rename = "ref")]
     pub git_ref: Option<String>,
     pub commit: Option<String>,
-    /// 1 to 200, 50 when absent.
+    /// How many of them.
+    #[param(value_type = Option<u32>)]
     pub limit: u32,
     /// `next_cursor` of the page before.
     #[param(value_type = Option<String>)]
@@ -109,10 +109,10 @@ impl ListRuns {
 }
 
 fn text(name: &str, value: &str) -> Result<String, Invalid> {
-    if value.is_empty() || value.len() > MAX_VALUE {
+    if value.is_empty() || value.chars().count() > MAX_VALUE {
         return Err(Invalid::field(
             name,
-            format!("must have 1 to {MAX_VALUE} bytes"),
+            format!("must have 1 to {MAX_VALUE} characters"),
         ));
     }
     Ok(value.to_owned())

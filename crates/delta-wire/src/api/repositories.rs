@@ -15,14 +15,14 @@ use crate::states::spelled;
 use crate::time::Millis;
 
 /// Characters of a repository's name: it is a part of an address.
-const MAX_REPOSITORY_NAME: usize = 64;
-/// Bytes a webhook's secret must have: one that can be guessed signs for anybody (T18).
-const MIN_WEBHOOK_SECRET: usize = 16;
-const MAX_WEBHOOK_SECRET: usize = 1024;
-/// Inputs of one run, and bytes of a name and of a value.
-const MAX_INPUTS: usize = 50;
-const MAX_INPUT_NAME: usize = 64;
-const MAX_INPUT_BYTES: usize = 4096;
+pub const MAX_REPOSITORY_NAME: usize = 64;
+/// Characters a webhook's secret must have: one that can be guessed signs for anybody (T18).
+pub(crate) const MIN_WEBHOOK_SECRET: usize = 16;
+pub(crate) const MAX_WEBHOOK_SECRET: usize = 1024;
+/// Inputs of one run, and characters of a name and of a value.
+pub(crate) const MAX_INPUTS: usize = 50;
+pub(crate) const MAX_INPUT_NAME: usize = 64;
+pub(crate) const MAX_INPUT: usize = 4096;
 
 spelled! {
     /// Which forge it is at.
@@ -170,10 +170,10 @@ fn forks(node: Node<'_>) -> Result<ForkPolicy, Invalid> {
 /// What no message repeats.
 fn webhook_secret(node: Node<'_>) -> Result<String, Invalid> {
     let value = node.string()?;
-    match (MIN_WEBHOOK_SECRET..=MAX_WEBHOOK_SECRET).contains(&value.len()) {
+    match (MIN_WEBHOOK_SECRET..=MAX_WEBHOOK_SECRET).contains(&value.chars().count()) {
         true => Ok(value),
         false => Err(Invalid::here(format!(
-            "must have {MIN_WEBHOOK_SECRET} to {MAX_WEBHOOK_SECRET} bytes"
+            "must have {MIN_WEBHOOK_SECRET} to {MAX_WEBHOOK_SECRET} characters"
         ))),
     }
 }
@@ -243,14 +243,14 @@ fn inputs(node: Node<'_>) -> Result<BTreeMap<String, String>, Invalid> {
     }
     let mut inputs = BTreeMap::new();
     for (name, value) in fields.entries() {
-        if name.is_empty() || name.len() > MAX_INPUT_NAME {
+        if name.is_empty() || name.chars().count() > MAX_INPUT_NAME {
             return Err(Invalid::here(format!(
-                "has a name of not 1 to {MAX_INPUT_NAME} bytes"
+                "has a name of not 1 to {MAX_INPUT_NAME} characters"
             )));
         }
         let value = value.string().map_err(|it| it.within(name))?;
-        if value.len() > MAX_INPUT_BYTES {
-            let why = format!("has more than {MAX_INPUT_BYTES} bytes");
+        if value.chars().count() > MAX_INPUT {
+            let why = format!("has more than {MAX_INPUT} characters");
             return Err(Invalid::here(why).within(name));
         }
         inputs.insert(name.to_owned(), value);

@@ -9,7 +9,7 @@ use crate::invalid::{Invalid, Problems};
 /// Bytes of a reason a person gives; what is beyond is cut off.
 const MAX_REASON_BYTES: usize = 512;
 /// Characters of a job's name or id.
-const MAX_JOB: usize = 128;
+pub(crate) const MAX_JOB: usize = 128;
 
 /// `POST …/cancel`. An empty body says the same as `{}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]

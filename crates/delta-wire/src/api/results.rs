@@ -13,8 +13,10 @@ use crate::time::Millis;
 /// a page stays below some ten megabytes.
 pub const DEFAULT_RESULTS: usize = 50;
 pub const MAX_RESULTS: usize = 200;
-/// Bytes of a filter's value: as long as a name may be.
-const MAX_VALUE: usize = 1024;
+/// Characters of a filter's value: as long as a name may be.
+pub const MAX_VALUE: usize = 1024;
+/// Words that results are chosen by: statuses, and one for those that are no success.
+pub const STATUSES: [&str; 5] = ["pass", "fail", "skip", "error", "failed"];
 
 spelled! {
     /// What a test came to; `error` is one that could not be carried out.
@@ -160,7 +162,8 @@ pub struct ListTests {
     pub status: Vec<TestStatus>,
     /// Of a job: which attempt; the latest when absent.
     pub attempt: Option<u32>,
-    /// 1 to 200, 50 when absent.
+    /// How many of them.
+    #[param(value_type = Option<usize>)]
     pub limit: usize,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
@@ -199,7 +202,8 @@ pub struct FindTest {
     pub name: String,
     pub suite: Option<String>,
     pub repository: Option<String>,
-    /// 1 to 200, 50 when absent.
+    /// How many of them.
+    #[param(value_type = Option<usize>)]
     pub limit: usize,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
@@ -240,7 +244,7 @@ fn statuses(value: &str) -> Result<Vec<TestStatus>, Invalid> {
             ("failed", _) => all.extend([TestStatus::Fail, TestStatus::Error]),
             (_, Some(status)) => all.push(status),
             _ => {
-                let words = "must be of pass, fail, skip, error, failed";
+                let words = format!("must be of {}", STATUSES.join(", "));
                 return Err(Invalid::field("status", words));
             }
         }
@@ -256,10 +260,10 @@ fn limit(value: &str) -> Result<usize, Invalid> {
 }
 
 fn text(name: &str, value: &str) -> Result<String, Invalid> {
-    match value.is_empty() || value.len() > MAX_VALUE {
+    match value.is_empty() || value.chars().count() > MAX_VALUE {
         true => Err(Invalid::field(
             name,
-            format!("must have 1 to {MAX_VALUE} bytes"),
+            format!("must have 1 to {MAX_VALUE} characters"),
         )),
         false => Ok(value.to_owned()),
     }

@@ -18,9 +18,9 @@ pub const MIN_SECRET_BYTES: usize = 6;
 /// Bytes of a value: one variable of a process.
 pub const MAX_SECRET_BYTES: usize = MAX_ENV_VALUE_BYTES;
 /// Bytes of the host keys that belong to an SSH key.
-const MAX_KNOWN_HOSTS_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_KNOWN_HOSTS_BYTES: usize = 64 * 1024;
 /// Characters of the name a token goes with.
-const MAX_USERNAME: usize = 255;
+pub(crate) const MAX_USERNAME: usize = 255;
 
 spelled! {
     /// What the value of a secret is.

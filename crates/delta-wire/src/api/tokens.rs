@@ -13,11 +13,14 @@ use crate::states::spelled;
 use crate::time::Millis;
 
 /// Characters of a token's or an agent's name.
-const MAX_NAME: usize = 100;
+pub(crate) const MAX_NAME: usize = 100;
 /// Characters of what a certificate names: as much as a host name can have.
-const MAX_IDENTITY: usize = 255;
+pub(crate) const MAX_IDENTITY: usize = 255;
 /// Zones or labels of one credential: a machine has a handful.
-const MAX_WORDS: usize = 64;
+pub(crate) const MAX_WORDS: usize = 64;
+/// How long an enrolment is good for at most: it travels over chats and shells, so it should be
+/// worthless soon (T4).
+pub const LONGEST_ENROLMENT: Seconds = Seconds::from_secs(24 * 3600);
 /// Any label, where one is named.
 pub const ANY_LABEL: &str = "*";
 
@@ -127,7 +130,12 @@ impl CreateToken {
             .into_iter()
             .filter(move |(_, given)| *given && !runner)
             .map(|(name, _)| Invalid::field(name, "is for the role runner"));
-        scoped.chain(runners)
+        let too_long = self.expires_in_seconds > Some(LONGEST_ENROLMENT);
+        let too_long = (too_long && self.role == Role::Enrolment).then(|| {
+            let words = "an enrolment is good for a day at most";
+            Invalid::field("expires_in_seconds", words)
+        });
+        scoped.chain(runners).chain(too_long)
     }
 }
 

@@ -18,13 +18,13 @@ pub const MAX_SECRETS: usize = 100;
 /// Inputs of one job: as many as it may need others.
 pub const MAX_INPUTS: usize = 200;
 /// Characters of an environment's name.
-const MAX_ENVIRONMENT: usize = 100;
+pub(crate) const MAX_ENVIRONMENT: usize = 100;
 /// Words of an entrypoint.
-const MAX_ARGUMENTS: usize = 100;
+pub(crate) const MAX_ARGUMENTS: usize = 100;
 /// Prefixes that a cache may be restored by.
-const MAX_RESTORE_KEYS: usize = 16;
+pub(crate) const MAX_RESTORE_KEYS: usize = 16;
 /// Commits of history that may be asked for; whoever wants more wants all of it, which is 0.
-const MAX_DEPTH: i64 = 1_000_000;
+pub(crate) const MAX_DEPTH: i64 = 1_000_000;
 
 /// Files to keep after the work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -443,7 +443,7 @@ pub fn environment_name(node: Node<'_>) -> Result<String, Invalid> {
 
 /// Variables that mean something to a shell, so that it refuses or loses them when they are set in
 /// a script.
-const SHELLS_OWN: [&str; 19] = [
+pub(crate) const SHELLS_OWN: [&str; 19] = [
     "DIRSTACK",
     "EUID",
     "FUNCNAME",

@@ -11,13 +11,13 @@ use crate::time::Millis;
 /// Characters of a function's name as its producer says it, its runner included.
 pub const MAX_FUNCTION: usize = 200;
 /// The same as it is stored: the route of its queue may have named the runner.
-const MAX_ROUTED: usize = MAX_QUEUE + 1 + MAX_FUNCTION;
+pub(crate) const MAX_ROUTED: usize = MAX_QUEUE + 1 + MAX_FUNCTION;
 /// Characters of a queue's name, and of a runner's: they become requirements.
 pub const MAX_QUEUE: usize = 100;
 /// Bytes of the parameters: a message, not a file.
 pub const MAX_PARAMS_BYTES: usize = 1 << 20;
 /// What producers of traces put beside a call: two entries by W3C, a few more by others.
-const MAX_CARRIED: usize = 16;
+pub(crate) const MAX_CARRIED: usize = 16;
 /// Those that the server may have added to them.
 const ADDED: usize = 2;
 /// Characters of an entry; a longer one is left out.

@@ -26,9 +26,14 @@ pub use around::{
     MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
     ServiceSpec, environment_name, is_shells_own, secret_name,
 };
+pub(crate) use around::{MAX_ARGUMENTS, MAX_DEPTH, MAX_ENVIRONMENT, MAX_RESTORE_KEYS, SHELLS_OWN};
 pub use braces::alternatives;
-pub use function::{DEFAULT_QUEUE, FunctionSpec, MAX_PARAMS_BYTES, is_name};
-pub(crate) use function::{carrier, default_queue, function_name, no_params, params, queue_name};
+pub use function::{DEFAULT_QUEUE, FunctionSpec, MAX_PARAMS_BYTES, MAX_QUEUE, is_name};
+pub(crate) use function::{
+    MAX_CARRIED, MAX_FUNCTION, MAX_ROUTED, carrier, default_queue, function_name, no_params,
+    params, queue_name,
+};
+pub(crate) use test_spec::MAX_TEST_ARGUMENTS;
 pub use test_spec::{ExecutionKind, ExecutionSpec, ResultConfig, TestSpec};
 
 /// Bytes of one spec: long scripts in every step still fit, a checked-in binary does not.
@@ -51,9 +56,9 @@ pub const MAX_TESTS: usize = 1000;
 /// What an agent must have for a job with an image: docker, or podman in its place.
 pub const IMAGE_REQUIREMENT: &str = "docker";
 /// Characters of a path, an image or a cache key: Linux's own limit of a path.
-const MAX_PATH: usize = 4096;
+pub(crate) const MAX_PATH: usize = 4096;
 /// Characters of a short word: a kind, a name of a variable.
-const MAX_WORD: usize = 256;
+pub const MAX_WORD: usize = 256;
 
 /// A job spec as text, exactly as it was submitted.
 #[derive(Clone, Serialize, Deserialize)]

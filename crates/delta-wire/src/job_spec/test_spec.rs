@@ -12,7 +12,7 @@ use crate::fields::Node;
 use crate::invalid::{Invalid, Problems};
 
 /// Arguments of one test: a list of files may be long.
-const MAX_ARGUMENTS: usize = 1000;
+pub(crate) const MAX_TEST_ARGUMENTS: usize = 1000;
 
 /// One test, or one program that runs many.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -206,7 +206,7 @@ fn program(node: Node<'_>) -> Result<String, Invalid> {
 }
 
 fn words(node: Node<'_>) -> Result<Vec<String>, Invalid> {
-    node.each(MAX_ARGUMENTS, |it| {
+    node.each(MAX_TEST_ARGUMENTS, |it| {
         let word = it.string()?;
         match word.len() > super::MAX_STEP_BYTES || word.contains('\0') {
             true => Err(Invalid::here("is too long, or has a NUL")),

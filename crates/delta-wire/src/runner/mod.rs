@@ -24,7 +24,7 @@ pub use lease::{AckLease, AckLeaseAck, GrantedSpec, JobSpecRef, Lease, LeaseGran
 pub use reason::{Reason, StaleLease};
 pub use results::{TestResults, TestResultsAck};
 pub use settle::{Artifact, CancelAckAck, CompleteAck, LogDigest};
-pub use token::{CancelToken, LeaseToken, Locator};
+pub use token::{CancelToken, LeaseToken, Locator, MAX_TOKEN};
 pub use upload::{
     CreateUpload, MAX_ARTIFACT_BYTES, UploadCreated, UploadKind, UploadMethod, upload_name,
 };

@@ -11,7 +11,7 @@ use crate::invalid::Invalid;
 /// Results of one message: as many as fit into a request of ordinary size.
 pub const MAX_RESULTS: usize = 1000;
 /// Entries of metadata that are read; the server keeps fewer.
-const MAX_METADATA: usize = 256;
+pub(crate) const MAX_METADATA: usize = 256;
 
 /// Tests have ended.
 #[derive(Clone, Debug, PartialEq)]

@@ -12,7 +12,7 @@ const PREFIX: &str = "lease_";
 /// Run, job, attempt, epoch, and 256 random bits.
 const TOKEN_BYTES: usize = 16 + 4 + 4 + 8 + 32;
 /// Characters of a token: ours have 92; another server's may be longer, a page of text is not one.
-const MAX_TOKEN: usize = 256;
+pub const MAX_TOKEN: usize = 256;
 
 /// A `lease_id`: the fencing token of one lease.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize)]

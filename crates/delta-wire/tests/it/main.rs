@@ -4,4 +4,5 @@
 mod agent_schema;
 mod agent_vectors;
 mod create_run;
+mod described;
 mod vectors;

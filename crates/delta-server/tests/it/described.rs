@@ -1,0 +1,371 @@
+//! The document of the API: it is whole, it spells every word as the wire does, and the server
+//! answers as it says, also to what no handler sees.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use delta_core::Cause;
+use delta_core::policy::RetryOn;
+use delta_wire::ErrorCode;
+use delta_wire::api::{
+    AgentStatus, ForgeName, ForkPolicy, LogState, Role, SecretKind, TestStatus, TestVerdict, Trust,
+};
+use delta_wire::job_spec::ResultsFormat;
+use delta_wire::runner::{CompleteStatus, Phase, UploadKind, UploadMethod};
+use delta_wire::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
+use delta_wire::step::StepWhen;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::bench::{Answer, Bench};
+
+async fn document(bench: &Bench) -> Value {
+    bench.get("/api/v1/openapi.json").await.expect(200)
+}
+
+/// Every operation with its method and path.
+fn operations(document: &Value) -> Vec<(&str, &str, &Value)> {
+    let paths = document["paths"].as_object().expect("paths");
+    let all = paths.iter().flat_map(|(path, item)| {
+        let methods = item.as_object().expect("operations").iter();
+        methods.map(move |(method, it)| (method.as_str(), path.as_str(), it))
+    });
+    all.collect()
+}
+
+fn walk<'a>(value: &'a Value, place: &str, see: &mut dyn FnMut(&str, &'a Value)) {
+    see(place, value);
+    match value {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                walk(value, &format!("{place}/{}", key.replace('/', "~1")), see);
+            }
+        }
+        Value::Array(items) => {
+            for (index, value) in items.iter().enumerate() {
+                walk(value, &format!("{place}/{index}"), see);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn the_document_is_whole() {
+    let bench = Bench::patient().await;
+    let document = document(&bench).await;
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut ids = BTreeSet::new();
+    for (method, path, operation) in operations(&document) {
+        let id = operation["operationId"].as_str().expect("an id");
+        assert!(ids.insert(id), "{id} stands twice");
+        let verb_and_noun = id.split('_').count() > 1;
+        assert!(verb_and_noun, "{id} says what is done to what");
+        let said = operation["summary"].as_str().unwrap_or_default();
+        assert!(!said.is_empty(), "{method} {path} says what it does");
+        let answers = operation["responses"].as_object().expect("answers");
+        assert!(
+            answers.keys().any(|it| it.starts_with('2')),
+            "{method} {path}"
+        );
+        for (status, answer) in answers {
+            let said = answer["description"].as_str().unwrap_or_default();
+            assert!(
+                !said.is_empty(),
+                "{method} {path} {status} has no description"
+            );
+            let body = &answer["content"]["application/json"]["schema"];
+            let bare = ["204", "304", "416"].contains(&status.as_str());
+            assert!(
+                bare || answer["content"].is_object(),
+                "{method} {path} {status}"
+            );
+            assert!(
+                bare || status.starts_with('2') || body["$ref"].is_string(),
+                "{method} {path} {status}: {body}"
+            );
+        }
+        let named = operation["parameters"].as_array();
+        let named = named.into_iter().flatten().filter(|it| it["in"] == "path");
+        assert_eq!(named.count(), path.matches('{').count(), "{method} {path}");
+    }
+    let mut wrong = Vec::new();
+    walk(&document, "", &mut |place, value| {
+        let Some(to) = value.get("$ref").and_then(Value::as_str) else {
+            return;
+        };
+        let found = to.strip_prefix('#').and_then(|it| document.pointer(it));
+        if found.is_none() {
+            wrong.push(format!("{place} refers to {to}, which is not there"));
+        }
+    });
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for (name, schema) in document["components"]["schemas"]
+        .as_object()
+        .expect("schemas")
+    {
+        let checked = jsonschema::draft202012::meta::validate(schema);
+        checked.unwrap_or_else(|why| panic!("{name} is no schema: {why}"));
+    }
+}
+
+/// Whether a word is one of the type's, and written back as it was read.
+fn wire<T: Serialize + DeserializeOwned>(word: &str) -> bool {
+    let text = json!(word);
+    let read = serde_json::from_value::<T>(text.clone());
+    read.is_ok_and(|it| serde_json::to_value(it).is_ok_and(|it| it == text))
+}
+
+type IsWord = fn(&str) -> bool;
+
+/// Where the document lists words, by the end of the place, and whose words they are.
+const SPELLED: &[(&str, IsWord)] = &[
+    ("schemas/AgentStatus", wire::<AgentStatus>),
+    ("schemas/AttemptState", wire::<AttemptState>),
+    ("schemas/ForgeName", wire::<ForgeName>),
+    ("schemas/ForkPolicy", wire::<ForkPolicy>),
+    ("schemas/JobState", wire::<JobState>),
+    ("schemas/LeaseState", wire::<LeaseState>),
+    ("schemas/LogState", wire::<LogState>),
+    ("schemas/ResultsFormat", wire::<ResultsFormat>),
+    ("schemas/Role", wire::<Role>),
+    ("schemas/RunOutcome", wire::<RunOutcome>),
+    ("schemas/RunState", wire::<RunState>),
+    ("schemas/SecretKind", wire::<SecretKind>),
+    ("schemas/StepWhen", wire::<StepWhen>),
+    ("schemas/TestStatus", wire::<TestStatus>),
+    ("schemas/TestVerdict", wire::<TestVerdict>),
+    ("schemas/Trust", wire::<Trust>),
+    ("CreateJob/properties/retry_on/items", |it| {
+        RetryOn::from_name(it).is_some()
+    }),
+    ("Complete/properties/status", wire::<CompleteStatus>),
+    ("Heartbeat/properties/phase", wire::<Phase>),
+    ("CreateUpload/properties/kind", wire::<UploadKind>),
+    ("UploadCreated/properties/method", wire::<UploadMethod>),
+    ("AckAck/properties/final_status", wire::<AttemptState>),
+    ("CompleteAck/properties/final_status", wire::<AttemptState>),
+    // Read in any case; as the Execution Protocol writes them.
+    (
+        "TestResults/properties/results/items/properties/status",
+        |it| TestStatus::from_text(&it.to_lowercase()).is_some(),
+    ),
+    ("result_config/properties/result_format", |it| {
+        ResultsFormat::from_text(&it.to_lowercase()).is_some()
+    }),
+    ("execution/properties/type", |it| {
+        ["SUBPROCESS", "CONTAINER"].contains(&it)
+    }),
+    ("properties/network", |it| {
+        ["none", "bridge", "host"].contains(&it)
+    }),
+    ("properties/network_mode", |it| {
+        ["none", "bridge", "host"].contains(&it)
+    }),
+];
+
+#[tokio::test]
+async fn every_word_of_the_document_is_spelled_as_on_the_wire() {
+    let bench = Bench::patient().await;
+    let document = document(&bench).await;
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    walk(&document, "", &mut |place, value| {
+        if let Some(words) = value.get("enum").and_then(Value::as_array)
+            && !place.ends_with("/properties")
+        {
+            let words = words.iter().filter_map(Value::as_str).map(str::to_owned);
+            found.insert(place.to_owned(), words.collect());
+        }
+    });
+    assert!(found.len() >= 16, "{found:#?}");
+    for (place, words) in &found {
+        let is_word = SPELLED.iter().find(|(end, _)| place.ends_with(end));
+        let (_, is_word) = is_word.unwrap_or_else(|| panic!("whose words are at {place}?"));
+        assert!(!words.is_empty(), "{place}");
+        for word in words {
+            assert!(is_word(word), "`{word}` at {place} is no word of the wire");
+        }
+    }
+    let all = |name: &str| &found[&format!("/components/schemas/{name}")];
+    assert_eq!(all("RunState").len(), RunState::ALL.len());
+    assert_eq!(all("Role")[..], ["runner", "user", "admin", "enrolment"]);
+    let causes = &found["/components/schemas/CreateJob/properties/retry_on/items"];
+    assert_eq!(causes.len(), Cause::ALL.len() + 2);
+}
+
+/// Fills every parameter of a path with the same word.
+fn filled(path: &str, word: &str) -> String {
+    let mut url = String::new();
+    for piece in path.split_inclusive('}') {
+        match piece.split_once('{') {
+            Some((before, _)) => url.push_str(&format!("{before}{word}")),
+            None => url.push_str(piece),
+        }
+    }
+    url
+}
+
+struct Asked<'a> {
+    bench: &'a Bench,
+    error: jsonschema::Validator,
+    wrong: std::cell::RefCell<Vec<String>>,
+}
+
+impl Asked<'_> {
+    async fn send(&self, method: &str, url: &str, token: &str, body: &'static [u8]) -> Answer {
+        let method = method.to_uppercase().parse().expect("a method");
+        let url = format!("{}{url}", self.bench.base);
+        let mut request = self.bench.client.request(method, url);
+        if !token.is_empty() {
+            request = request.bearer_auth(token);
+        }
+        Answer::of(request.body(body).send().await.expect("an answer")).await
+    }
+
+    /// Of a role that reaches this far.
+    fn token(&self, path: &str) -> &str {
+        match path.starts_with("/api/v1/runner/") {
+            true => &self.bench.runner,
+            false => &self.bench.admin,
+        }
+    }
+
+    /// A name that is no text, one that is nobody's, one that is nothing, and two in one.
+    async fn names(&self, method: &str, path: &str, operation: &Value) {
+        for word in ["%FF", "nobodys", "%00", "a%2Fb"] {
+            let url = filled(path, word);
+            let answer = self.send(method, &url, self.token(path), b"").await;
+            self.judge(&answer, operation, &format!("{method} {url}"));
+        }
+    }
+
+    /// Bodies that nobody can read, but for a forge's, which nobody reads who does not sign.
+    async fn bodies(&self, method: &str, path: &str, operation: &Value) {
+        if !operation["requestBody"].is_object() {
+            return;
+        }
+        let url = filled(path, "x");
+        for spoiled in [&b"{"[..], b"\xff", b"[]", b"{\"a\":1,\"a\":2}", b"null"] {
+            let answer = self.send(method, &url, self.token(path), spoiled).await;
+            let what = format!("{method} {url} with a spoiled body");
+            self.judge(&answer, operation, &what);
+            self.check(answer.status.is_client_error(), &what, &answer);
+        }
+    }
+
+    /// Nobody, and somebody of another role.
+    async fn strangers(&self, method: &str, path: &str, operation: &Value) {
+        if !operation["security"].is_array() {
+            return;
+        }
+        let url = filled(path, "x");
+        let answer = self.send(method, &url, "", b"").await;
+        let what = format!("{method} {url} as nobody");
+        self.judge(&answer, operation, &what);
+        let asked_for = answer.headers.contains_key("www-authenticate");
+        self.check(answer.status == 401 && asked_for, &what, &answer);
+        let stranger = match self.token(path) == self.bench.runner {
+            true => &self.bench.user,
+            false => &self.bench.runner,
+        };
+        let answer = self.send(method, &url, stranger, b"").await;
+        let what = format!("{method} {url} as another role");
+        self.judge(&answer, operation, &what);
+        self.check(answer.status == 403, &what, &answer);
+    }
+
+    /// Notes what is not as it should be; all of it is said at the end.
+    fn check(&self, good: bool, what: &str, answer: &Answer) {
+        if !good {
+            let said = format!("{what}: {} {}", answer.status.as_u16(), answer.text);
+            self.wrong.borrow_mut().push(said);
+        }
+    }
+
+    /// The answer has a status that the document knows, and is in the one shape if it is a refusal.
+    fn judge(&self, answer: &Answer, operation: &Value, what: &str) {
+        let status = answer.status.as_u16();
+        let known = operation["responses"][status.to_string()].is_object();
+        self.check(known, &format!("{what} is not described"), answer);
+        if status >= 400 {
+            self.check(
+                self.is_error(answer),
+                &format!("{what} is no error"),
+                answer,
+            );
+        }
+    }
+
+    /// In the one shape, with a code that belongs to the status.
+    fn is_error(&self, answer: &Answer) -> bool {
+        let kind = answer.headers.get("content-type");
+        let Ok(body) = serde_json::from_str::<Value>(&answer.text) else {
+            return false;
+        };
+        let code = body["code"].as_str().and_then(ErrorCode::from_text);
+        kind.is_some_and(|it| it == "application/json")
+            && self.error.is_valid(&body)
+            && code.is_some_and(|it| it.status() == answer.status.as_u16())
+    }
+}
+
+#[tokio::test]
+async fn what_no_handler_sees_is_answered_as_described() {
+    let bench = Bench::patient().await;
+    let document = document(&bench).await;
+    let error = json!({
+        "$ref": "#/components/schemas/ErrorBody", "components": document["components"],
+    });
+    let error = jsonschema::draft202012::new(&error).expect("a schema");
+    let asked = Asked {
+        bench: &bench,
+        error,
+        wrong: Default::default(),
+    };
+    for (method, path, operation) in operations(&document) {
+        asked.names(method, path, operation).await;
+        asked.bodies(method, path, operation).await;
+        asked.strangers(method, path, operation).await;
+        let url = filled(path, "x");
+        if operation["parameters"].to_string().contains("\"query\"") {
+            let url = format!("{url}?stranger=1");
+            let answer = asked.send(method, &url, asked.token(path), b"").await;
+            asked.judge(&answer, operation, &format!("{method} {url}"));
+        }
+        let answer = asked.send("patch", &url, asked.token(path), b"").await;
+        let good = answer.status == 405 && answer.headers.contains_key("allow");
+        asked.check(
+            good && asked.is_error(&answer),
+            &format!("patch {url}"),
+            &answer,
+        );
+    }
+    let answer = asked.send("get", "/api/v1/nowhere", &bench.user, b"").await;
+    asked.check(
+        answer.status == 404 && asked.is_error(&answer),
+        "no path",
+        &answer,
+    );
+    let large: &'static [u8] = vec![b' '; 5 * 1024 * 1024].leak();
+    let answer = asked.send("post", "/api/v1/runs", &bench.user, large).await;
+    let described = &document["paths"]["/api/v1/runs"]["post"];
+    asked.judge(&answer, described, "a body of 5 MiB");
+    assert_eq!(answer.status, 413);
+    let metrics = asked.send("get", "/metrics", "", b"").await;
+    let kind = metrics.headers["content-type"].to_str().expect("text");
+    let kinds = &document["paths"]["/metrics"]["get"]["responses"]["200"]["content"];
+    let kind = kind.split(';').next().unwrap_or_default();
+    assert!(kinds[kind].is_object(), "{kind}: {kinds}");
+    let wrong = asked.wrong.into_inner();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The page says of every code what it is.
+#[test]
+fn the_page_about_the_api_names_every_code() {
+    let page = include_str!("../../../../docs/api.md");
+    for code in ErrorCode::ALL {
+        let row = format!("| {} | `{}` |", code.status(), code.as_str());
+        assert!(page.contains(&row), "{row}");
+    }
+}
