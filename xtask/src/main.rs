@@ -7,6 +7,7 @@ mod check;
 mod coverage;
 mod deps;
 mod fuzz;
+mod fuzz_api;
 mod install;
 mod purity;
 mod scan;
@@ -28,6 +29,7 @@ Usage: cargo xtask <chore>
                       starting their services
   install             only what `test --install` would install
   fuzz                mutated reports, pipeline files and messages of runners, a minute each
+  fuzz-api [SECONDS]  a fuzzer of schemas against a live server as each role, 300 s when absent
   storm [--only NAME] the long versions; `storm --list` names them
 
 One check alone:
@@ -61,6 +63,8 @@ fn run() -> Result<()> {
         }
         ["storm", "--only", name] => storm::run(Some(name)),
         ["fuzz"] => fuzz::run(),
+        ["fuzz-api"] => fuzz_api::run("300"),
+        ["fuzz-api", seconds] => fuzz_api::run(seconds),
         ["tidy"] => tidy::run(),
         ["deps"] => deps::run(),
         ["purity"] => purity::run(),

@@ -31,6 +31,9 @@ pub const OPENAPI: (&str, &[&str]) = (
     ],
 );
 
+/// Asks a server for everything that its document allows, and for what it does not.
+pub const SCHEMATHESIS: (&str, &[&str]) = ("schemathesis-4.32.5", &["schemathesis==4.32.5"]);
+
 /// What `PYTHONPATH` must name for these packages and what they need; installed if they are not
 /// there yet. The name must change with them.
 pub fn packages((name, wanted): (&str, &[&str])) -> Result<PathBuf> {

@@ -145,12 +145,13 @@ impl<'a> Node<'a> {
         serde_json::from_str(self.raw.get()).map_err(|_| Invalid::here("is too large a number"))
     }
 
-    /// A whole number in a range; `5.0` is not one.
+    /// A whole number in a range; `5.0` is one, as it is to a schema.
     pub fn whole(self, least: i64, most: i64) -> Result<i64, Invalid> {
         if !self.is_number() {
             return Err(self.wrong("a whole number"));
         }
         let number: Option<i64> = serde_json::from_str(self.raw.get()).ok();
+        let number = number.or_else(|| whole_of(serde_json::from_str(self.raw.get()).ok()?));
         number
             .filter(|it| (least..=most).contains(it))
             .ok_or_else(|| Invalid::here(format!("must be a whole number from {least} to {most}")))
@@ -322,6 +323,14 @@ pub fn read_text<T>(
     Ok((value, unknown.get()))
 }
 
+/// The whole number that was written with a fraction of nothing, or with an exponent.
+fn whole_of(number: f64) -> Option<i64> {
+    // The first that is no i64; every one below is exact.
+    const BEYOND: f64 = 9_223_372_036_854_775_808.0;
+    let fits = number.fract() == 0.0 && (-BEYOND..BEYOND).contains(&number);
+    fits.then_some(number as i64)
+}
+
 /// A name from outside as a path may show it: no control characters, and not a page of it.
 fn shown(name: &str) -> String {
     name.chars()
@@ -410,6 +419,30 @@ mod tests {
         assert_eq!(refused("[]"), "body: must be an object, not a list");
         assert!(refused(r#"{"name":"a","name":"b"}"#).contains("`name` is given twice"));
         assert!(refused("{").starts_with("body: is not the JSON expected"));
+    }
+
+    #[test]
+    fn a_whole_number_is_one_however_it_is_written() {
+        let read = |text: &str| read_text(text.as_bytes(), |node| node.whole(-5, 5000));
+        for (text, number) in [
+            ("5", 5),
+            ("5.0", 5),
+            ("-5.0", -5),
+            ("4e3", 4000),
+            ("0.0", 0),
+        ] {
+            assert_eq!(read(text), Ok((number, 0)), "{text}");
+        }
+        for text in [
+            "5.5",
+            "5001.0",
+            "1e300",
+            "-1e300",
+            "9223372036854775808",
+            "\"5\"",
+        ] {
+            assert!(read(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! The API as its document describes it, seen by programs of other people: validators and generators
-//! of clients.
+//! The API as its document describes it, seen by programs of other people: validators, generators
+//! of clients, and a fuzzer.
 
 mod clients;
+mod fuzz;
 mod validators;
 
 use std::path::{Path, PathBuf};

@@ -363,6 +363,7 @@ fn probes() -> Vec<Value> {
         }
     }
     all.extend([
+        json!(5.0),
         json!(true),
         json!(false),
         json!([]),
