@@ -95,6 +95,12 @@ pub struct AgentSettings {
     pub tracer: Tracer,
 }
 
+/// What a server takes of a log beyond its quota: marks of ours, after the end of the job's bytes.
+const ROOM_FOR_MARKS: u64 = 1024 * 1024;
+
+/// The most that a log may have: servers take 256 MiB, our marks included.
+pub const MAX_LOG_QUOTA: u64 = 256 * 1024 * 1024 - ROOM_FOR_MARKS;
+
 impl AgentSettings {
     /// Settings for most machines: one slot, empty workspaces, a clean environment.
     pub fn recommended(name: String, work_folder: PathBuf) -> AgentSettings {
@@ -113,9 +119,8 @@ impl AgentSettings {
             source: Source::Empty,
             checkout: CheckoutSettings::recommended(),
             base_environment: BaseEnvironment::Clean { pass: Vec::new() },
-            // A chatty build prints a few megabytes; a gigabyte is a loop that went wrong. One
-            // less than a server takes, so that our marks fit too.
-            log_quota: 255 * 1024 * 1024,
+            // A chatty build prints a few megabytes; a gigabyte is a loop that went wrong.
+            log_quota: MAX_LOG_QUOTA,
             // Room for the log and the record of a job that does nothing.
             min_free: 64 * 1024 * 1024,
             containers: ContainerSettings::default(),
@@ -171,6 +176,14 @@ pub(crate) struct SlotContext {
 }
 
 impl SlotContext {
+    /// Bytes that a log may have: what the settings say, and what the server takes, our marks
+    /// included.
+    pub fn log_quota(&self) -> u64 {
+        let taken = self.link.max_log_bytes();
+        let taken = taken.map_or(u64::MAX, |most| most.saturating_sub(ROOM_FOR_MARKS));
+        self.settings.log_quota.min(taken)
+    }
+
     pub fn kinds(&self) -> Kinds {
         Kinds {
             functions: self.functions.is_some(),

@@ -46,6 +46,8 @@ mod unbegun;
 mod work;
 pub mod workspace;
 
-pub use agent::{AgentError, AgentSettings, ServerSettings, Shutdown, keep_private, run};
+pub use agent::{
+    AgentError, AgentSettings, MAX_LOG_QUOTA, ServerSettings, Shutdown, keep_private, run,
+};
 pub use link::{Address, AddressError, Machine};
 pub use secret::{Handed, Secret, TokenSource};

@@ -78,6 +78,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
         message: ended.summary.clone(),
         log_length,
         log_sha256: log_sha256.into(),
+        log_dropped: ended.log.dropped,
         started_at: timestamp(&end.started_at),
         steps: steps(&end.steps, failed),
         confirmed: Some(ended.confirmed),

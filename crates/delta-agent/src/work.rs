@@ -184,8 +184,8 @@ impl Assignment {
         steps.extend(spec.tests.iter().map(Step::from));
         let begun = match self.prepare(&spec, &folder, confinement, &log).await {
             Ok(prepared) => {
-                log.settle();
-                let begun = self.start(&draft, &spec, &steps, &folder, &prepared);
+                let dropped = log.settle();
+                let begun = self.start(&draft, &spec, &steps, &folder, &prepared, dropped);
                 let begun = begun.map_err(|problem| {
                     let summary = format!("no shim could be started: {problem}");
                     not_begun(Cause::StartUp, summary)
@@ -288,7 +288,7 @@ impl Assignment {
 
     fn log(&self, draft: &Draft) -> std::io::Result<Log> {
         let observer = Arc::clone(&self.context.observer);
-        let quota = self.context.settings.log_quota;
+        let quota = self.context.log_quota();
         let identity = self.identity.clone();
         Log::begin(&draft.spool(), quota, draft.sizes(), observer, identity)
     }
@@ -361,6 +361,7 @@ impl Assignment {
         steps: &[Step],
         folder: &AttemptFolder,
         prepared: &Prepared,
+        log_dropped: u64,
     ) -> std::io::Result<Attempt> {
         let settings = &self.context.settings;
         let confinement = self.confinement();
@@ -378,7 +379,8 @@ impl Assignment {
             confinement,
             control_group: true,
             container: prepared.container.clone(),
-            log_quota: settings.log_quota,
+            log_quota: self.context.log_quota(),
+            log_dropped,
             stop_grace: settings.stop_grace,
             leftover_grace: settings.leftover_grace,
             silence: spec.no_output_timeout.map(|it| it.as_duration()),
@@ -463,7 +465,7 @@ impl Assignment {
         };
         let log = Log::go_on(
             &attempt.spool(),
-            self.context.settings.log_quota,
+            self.context.log_quota(),
             ended.log.clone(),
             attempt.sizes(),
             Arc::clone(&self.context.observer),

@@ -162,6 +162,7 @@ mod tests {
             attempts: 1,
             cause: Some("user_exit".into()),
             failure: Some(Box::new(failure())),
+            log_dropped: None,
             why: None,
             kept_from: None,
             started_at: Some(Millis(0)),

@@ -19,6 +19,7 @@ mod moment;
 mod plan_worker;
 mod planning;
 mod signals;
+mod sizes;
 mod table;
 mod terminal;
 mod timings;

@@ -109,6 +109,9 @@ pub fn standing(job: &JobSummary) -> String {
     if job.state == JobState::Failed && !job.required {
         parts.push("allowed to fail".into());
     }
+    if let Some(dropped) = job.log_dropped {
+        parts.push(format!("log cut: {} dropped", bytes(dropped)));
+    }
     if job.state == JobState::Succeeded && job.attempts > 1 {
         parts.push(format!("needed {} attempts", job.attempts));
     }

@@ -47,6 +47,8 @@ pub struct Wanted {
     pub base_environment: BaseEnvironment,
     /// Bytes of the disk below which work is turned away.
     pub min_free: Option<u64>,
+    /// Bytes that a log may have.
+    pub log_limit: Option<u64>,
     pub containers: ContainerSettings,
     /// Between TERM and KILL of a job that the agent itself must end.
     pub stop_grace: Duration,
@@ -94,6 +96,7 @@ impl Worker {
         settings.mixed = wanted.mixed;
         settings.tracer = wanted.tracer;
         settings.min_free = wanted.min_free.unwrap_or(settings.min_free);
+        settings.log_quota = wanted.log_limit.unwrap_or(settings.log_quota);
         delta_agent::keep_private();
         let (stop, stopped) = watch::channel(None);
         let task = tokio::spawn(delta_agent::run(server, settings, observer, stopped));

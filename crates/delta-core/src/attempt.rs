@@ -226,6 +226,8 @@ pub struct Report {
     pub retry_after: Option<Span>,
     /// Length and hash of the log as the holder saw it.
     pub log: Option<(u64, Digest)>,
+    /// Bytes that were to be in the log and that the holder dropped (I25).
+    pub log_dropped: Option<u64>,
     pub started_at: Option<Millis>,
     pub finished_at: Option<Millis>,
 }

@@ -23,6 +23,7 @@ use crate::yaml::{Node, Place};
 pub(crate) const JOB_KEYS: Keys = Keys {
     known: &[
         "steps",
+        "shell",
         "extends",
         "if",
         "matrix",
@@ -57,6 +58,7 @@ pub(crate) const JOB_KEYS: Keys = Keys {
 pub(crate) const DEFAULTS_KEYS: Keys = Keys {
     known: &[
         "env",
+        "shell",
         "timeout",
         "retry",
         "requires",
@@ -120,6 +122,10 @@ pub(crate) fn read_job(
     };
     let misspelt = map.is_misspelt("steps");
     job.steps = steps::read(map.get("steps"), misspelt, of, out);
+    if let Some(node) = map.get("shell").filter(|node| !node.is_absent()) {
+        steps::give_shell(&mut job.steps, steps::shell(node, what, out));
+    }
+    steps::forget_usual(&mut job.steps);
     if let Some(node) = map.get("if") {
         job.condition = fields::condition(node, of.scope, out);
     }

@@ -13,6 +13,7 @@ use crate::matrix::MAX_CELLS;
 use crate::on::INPUT_TYPES;
 use delta_wire::api::create_run::{MAX_ATTEMPTS, MAX_NEEDS, MAX_PRIORITY, MAX_REQUIRES};
 use delta_wire::job_spec::{MAX_ENV, MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MAX_STEPS};
+use delta_wire::shell::MAX_SHELL_WORDS;
 
 /// Where the schema stands in this repository.
 pub const SCHEMA_PATH: &str = "protocol/pipeline/v1.schema.json";
@@ -154,9 +155,26 @@ fn concurrency(words: &str) -> Value {
     })
 }
 
+/// A name that is known, or a program and its arguments.
+fn shell(words: &str) -> Value {
+    json!({
+        "description": format!(
+            "{words} `sh` (the default) is `sh -e`, `bash` is `bash -eo pipefail`, `python` is \
+             `python3`; of any other, the program with its arguments, of which the script is the \
+             last.",
+        ),
+        "type": ["string", "array", "null"],
+        "items": { "$ref": "#/$defs/text" },
+        "minItems": 1,
+        "maxItems": MAX_SHELL_WORDS,
+        "examples": ["bash", "python", ["perl", "-e"]],
+    })
+}
+
 fn step_properties() -> Value {
     json!({
-        "run": about(reference("text"), "A script for a shell of its own (`sh -e`)."),
+        "run": about(reference("text"), "A script for a shell of its own."),
+        "shell": shell("What reads this step's script."),
         "name": about(reference("text"), "What people call it; its first line otherwise."),
         "if": about(
             reference("condition"),
@@ -288,6 +306,7 @@ fn job_properties() -> Map<String, Value> {
             "description": "A step of it is worth a minute of waiting.",
             "type": ["integer", "null"], "minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY,
         },
+        "shell": shell("What reads the scripts of its steps."),
         "workdir": about(reference("value"), "Where steps start, inside the workspace."),
         "no_output_timeout": about(duration(), "Longest silence of a step."),
     });

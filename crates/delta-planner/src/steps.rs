@@ -1,8 +1,9 @@
 //! The steps of a job: each a script, or a map with the script and what is said about it.
 
-use delta_wire::StepSpec;
 use delta_wire::job_spec::{MAX_STEP_BYTES, MAX_STEPS};
+use delta_wire::shell::MAX_SHELL_WORDS;
 use delta_wire::step::{MAX_STEP_ENV, MAX_STEP_NAME};
+use delta_wire::{Shell, StepSpec};
 
 use crate::condition::Scope;
 use crate::diagnostic::{Collector, shown};
@@ -13,7 +14,15 @@ use crate::pipeline::PlannedStep;
 use crate::yaml::{self, Node, Place};
 
 pub(crate) const STEP_KEYS: Keys = Keys {
-    known: &["run", "name", "if", "env", "timeout", "continue_on_error"],
+    known: &[
+        "run",
+        "name",
+        "if",
+        "env",
+        "timeout",
+        "continue_on_error",
+        "shell",
+    ],
     not_yet: &[],
     advice: &[
         ("script", "write `run`"),
@@ -105,6 +114,8 @@ fn step(node: &Node, of: Of<'_>, out: &mut Collector<'_>) -> Option<PlannedStep>
     spec.timeout = timeout.map(Into::into);
     spec.env = env.unwrap_or_default();
     spec.continue_on_error = go_on.unwrap_or(false);
+    let own = map.get("shell").filter(|node| !node.is_absent());
+    spec.shell = own.and_then(|node| shell(node, &of_step, out));
     Some(PlannedStep { spec, condition })
 }
 
@@ -119,6 +130,44 @@ fn script(node: &Node, field: &str, what: &str, out: &mut Collector<'_>) -> Opti
         out.push(node.place, reason, Some(rule.into()));
     }
     Some(script.to_owned())
+}
+
+/// What reads scripts: `bash`, or a program with its arguments.
+pub(crate) fn shell(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<Shell> {
+    let read = match &node.value {
+        yaml::Value::List(_) => {
+            let words = fields::texts(node, "`shell`", MAX_SHELL_WORDS, out);
+            Shell::of(words.into_iter().map(|(word, _)| word).collect())
+        }
+        _ => Shell::parse(fields::text(node, "`shell`", out)?),
+    };
+    match read {
+        Ok(shell) => Some(shell),
+        Err(why) => {
+            let rule = "`shell: bash` is `bash -eo pipefail`; `shell: python` or \
+                        `shell: [perl, -e]` take the script as their last argument";
+            out.push(
+                node.place,
+                format!("`shell` of {what} {why}"),
+                Some(rule.into()),
+            );
+            None
+        }
+    }
+}
+
+/// The shell of a job is that of its steps which have none of their own.
+pub(crate) fn give_shell(steps: &mut [PlannedStep], shell: Option<Shell>) {
+    for step in steps.iter_mut().filter(|step| step.spec.shell.is_none()) {
+        step.spec.shell.clone_from(&shell);
+    }
+}
+
+/// `sh` is what reads a script of which nothing is said.
+pub(crate) fn forget_usual(steps: &mut [PlannedStep]) {
+    for step in steps {
+        step.spec.shell = step.spec.shell.take().filter(|it| !it.is_usual());
+    }
 }
 
 fn name(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<String> {

@@ -11,7 +11,7 @@ use crate::merge::Budget;
 use crate::yaml::{Node, Place, Value};
 
 /// The keys of a job whose texts may hold a value of the matrix.
-pub const KEYS: [&str; 11] = [
+pub const KEYS: [&str; 12] = [
     "artifacts",
     "caches",
     "concurrency",
@@ -22,11 +22,12 @@ pub const KEYS: [&str; 11] = [
     "inputs",
     "requires",
     "results",
+    "shell",
     "workdir",
 ];
 
 /// The keys of a step of which the same is true.
-const STEP_KEYS: [&str; 2] = ["name", "env"];
+const STEP_KEYS: [&str; 3] = ["name", "env", "shell"];
 
 /// What begins a value of the matrix.
 const OPEN: &str = "{matrix.";

@@ -38,6 +38,7 @@ pub fn cancel_ack(proof: LeaseProof, ack: &CancelAck) -> Command {
             steps: kept(&ack.steps),
             confirmed: ack.confirmed,
             log: ack.log.as_ref().and_then(log),
+            log_dropped: dropped(ack.log.as_ref()),
             finished_at: moment(ack.ts.as_ref()),
             ..Report::default()
         }),
@@ -59,6 +60,7 @@ fn completion_report(done: &Complete) -> Report {
             .as_ref()
             .and_then(|it| i64::try_from(it.retry_after_ms?).ok().map(Span)),
         log: done.log.as_ref().and_then(log),
+        log_dropped: dropped(done.log.as_ref()),
         started_at: moment(timings.and_then(|it| it.started_at.as_ref())),
         finished_at: moment(timings.and_then(|it| it.finished_at.as_ref())),
     }
@@ -80,6 +82,10 @@ pub fn kept<T: serde::Serialize>(list: &[T]) -> Option<Text> {
 
 fn log(log: &wire::LogDigest) -> Option<(u64, delta_core::Digest)> {
     Some((log.length, unhex(&log.sha256)?))
+}
+
+fn dropped(log: Option<&wire::LogDigest>) -> Option<u64> {
+    log.and_then(|log| log.dropped).filter(|bytes| *bytes > 0)
 }
 
 /// What a CancelAck means: its sequence number and its clock play no part in it (A18).

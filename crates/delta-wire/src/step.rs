@@ -13,6 +13,7 @@ use crate::fields::{Fields, Node};
 use crate::invalid::{Invalid, Problems};
 use crate::job_spec::{MAX_STEP_BYTES, MAX_STEPS, Strangers, environment};
 use crate::seconds::Seconds;
+use crate::shell::Shell;
 use crate::states::spelled;
 use crate::time::Millis;
 
@@ -33,7 +34,7 @@ spelled! {
 /// One step of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepSpec {
-    /// A shell script.
+    /// A script.
     pub run: String,
     /// For people; the script's first line says it where this does not.
     pub name: Option<String>,
@@ -45,6 +46,8 @@ pub struct StepSpec {
     pub env: Vec<(String, String)>,
     /// Its failure is shown and does not count.
     pub continue_on_error: bool,
+    /// What reads the script; `sh -e` where nothing is said.
+    pub shell: Option<Shell>,
 }
 
 impl StepSpec {
@@ -57,6 +60,7 @@ impl StepSpec {
             when: StepWhen::Success,
             env: Vec::new(),
             continue_on_error: false,
+            shell: None,
         }
     }
 
@@ -72,6 +76,7 @@ impl StepSpec {
             when: f.may("if", when)?.unwrap_or(StepWhen::Success),
             env: f.may("env", variables)?.unwrap_or_default(),
             continue_on_error: f.may("continue_on_error", Node::boolean)?.unwrap_or(false),
+            shell: f.may("shell", Shell::read)?.filter(|it| !it.is_usual()),
         };
         let mut problems = Problems::new();
         match strangers {
@@ -102,7 +107,7 @@ impl Serialize for StepSpec {
         if *self == StepSpec::plain(self.run.as_str()) {
             return to.serialize_str(&self.run);
         }
-        let mut fields = to.serialize_struct("StepSpec", 6)?;
+        let mut fields = to.serialize_struct("StepSpec", 7)?;
         fields.serialize_field("run", &self.run)?;
         if let Some(name) = &self.name {
             fields.serialize_field("name", name)?;
@@ -118,6 +123,9 @@ impl Serialize for StepSpec {
         }
         if self.continue_on_error {
             fields.serialize_field("continue_on_error", &true)?;
+        }
+        if let Some(shell) = &self.shell {
+            fields.serialize_field("shell", shell)?;
         }
         fields.end()
     }
@@ -262,6 +270,8 @@ mod tests {
             r#"{"run":"make","name":"build","timeout_seconds":60}"#,
             r#"{"run":"make","if":"failure","env":{"B":"1","A":""},"continue_on_error":true}"#,
             r#"{"run":"make","if":"always"}"#,
+            r#"{"run":"make | tee log","shell":"bash"}"#,
+            r#"{"run":"print(1)","shell":["python3","-I","-c"]}"#,
         ] {
             let step = read(text, Strangers::Refused).unwrap();
             assert_eq!(serde_json::to_string(&step).unwrap(), text);
@@ -284,6 +294,10 @@ mod tests {
             refused(unknown)
         );
         assert!(refused(r#"{"run":"a","if":"sometimes"}"#).starts_with("if: must be `success`"));
+        let shell = refused(r#"{"run":"a","shell":"zsh"}"#);
+        assert!(shell.starts_with("shell: is none of sh, bash"), "{shell}");
+        let usual = read(r#"{"run":"a","shell":"sh"}"#, Strangers::Refused);
+        assert_eq!(usual, Ok(StepSpec::plain("a")));
         assert!(refused(r#"{"run":"a","env":{"A":1}}"#).starts_with("env.A: must be a string"));
         assert!(read(unknown, Strangers::Ignored).is_ok());
     }

@@ -9,6 +9,9 @@ use crate::executor::{Identity, LogSize, Spool};
 use crate::mask::{Masker, Patterns};
 use crate::progress::{Lines, Observer, Progress};
 
+/// The part of a log's quota that what comes before the job may have: a checkout prints a page.
+const PREPARED_SHARE: u64 = 4;
+
 /// A log that several parts may write to, in turns.
 pub(crate) struct Log {
     open: Mutex<Open>,
@@ -39,7 +42,7 @@ impl Open {
 }
 
 impl Log {
-    /// The log of an attempt that is being prepared.
+    /// The log of an attempt that is being prepared: a part of the quota, the rest is the job's.
     pub fn begin(
         path: &Path,
         quota: u64,
@@ -48,7 +51,7 @@ impl Log {
         identity: Identity,
     ) -> io::Result<Log> {
         Ok(Log {
-            open: Open::new(Some(Spool::open(path, quota)?)),
+            open: Open::new(Some(Spool::open(path, quota / PREPARED_SHARE)?)),
             closed: LogSize::default(),
             sizes,
             observer,
@@ -115,9 +118,11 @@ impl Log {
     }
 
     /// Everything is in the file: the shim may go on with it, and nothing is written here while it
-    /// does.
-    pub fn settle(&self) {
-        self.write(|spool, seen| spool.release(seen));
+    /// does. Returns how much was dropped.
+    pub fn settle(&self) -> u64 {
+        let mut dropped = 0;
+        self.write(|spool, seen| dropped = spool.settle(seen));
+        dropped
     }
 
     /// Ends the log.

@@ -233,6 +233,7 @@ fn order(begin: &Begin<'_>) -> Order {
         mark: work.container.is_none().then(Mark::fresh).flatten(),
         container: work.container.clone(),
         log_quota: work.log_quota,
+        log_dropped: work.log_dropped,
         stop_grace: work.stop_grace,
         leftover_grace: work.leftover_grace,
         silence: work.silence,

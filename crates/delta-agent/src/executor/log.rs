@@ -1,16 +1,22 @@
 //! The spool: the log of one attempt on disk, bytes in order of arrival, marks between steps, and a
 //! quota. Memory stays small whatever the job prints, because the disk is the buffer.
+//!
+//! What is in the file never changes: it may have been read. So the file grows up to a place short
+//! of the quota, and what comes then waits in a ring beside it (see [`super::tail`]) for the end:
+//! all of it follows where it fits, otherwise a line that says how much is missing, and the newest
+//! bytes.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use serde::{Deserialize, Serialize};
 
 use super::Step;
+use super::tail::Tail;
 use crate::mask::{Masker, Patterns};
 use crate::shim::complain;
 
@@ -20,12 +26,17 @@ const READ_BYTES: usize = 64 * 1024;
 /// Characters of a step shown in its mark.
 const MAX_MARK_CHARS: usize = 200;
 
+/// The part of the quota that is kept for the end of a log, and the most of it: tens of thousands
+/// of lines, in which a failure says what it is.
+const TAIL_SHARE: u64 = 4;
+const MAX_TAIL: u64 = 16 * 1024 * 1024;
+
 /// How much was written, and whether it is everything the job printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogSize {
     /// Bytes in the file.
     pub bytes: u64,
-    /// Bytes of the job beyond the quota: they are no part of the log.
+    /// Bytes beyond the quota, between the log's beginning and its end: they are no part of it.
     pub dropped: u64,
     /// Bytes of the log that the disk did not take.
     #[serde(default)]
@@ -41,7 +52,11 @@ pub(crate) struct Spool {
     quota: u64,
     size: LogSize,
     hash: digest::Context,
-    full: bool,
+    path: PathBuf,
+    /// What waits for the end, once there is something.
+    tail: Option<Tail>,
+    /// What is in the file ends with a line.
+    file_at_line_start: bool,
     /// The disk failed: what follows is counted and not written, or there would be a gap.
     broken: bool,
     at_line_start: bool,
@@ -50,8 +65,8 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
-    /// Makes a file, or goes on with what is in one. The job's bytes end at `quota`; marks may
-    /// still follow it.
+    /// Makes a file, or goes on with what is in one. It has no more than `quota` bytes, but for
+    /// marks of ours at its end.
     pub fn open(path: &Path, quota: u64) -> io::Result<Spool> {
         let mut options = OpenOptions::new();
         options.append(true).read(true).create(true).mode(0o600);
@@ -60,7 +75,9 @@ impl Spool {
             quota,
             size: LogSize::default(),
             hash: digest::Context::new(&digest::SHA256),
-            full: false,
+            path: path.to_owned(),
+            tail: None,
+            file_at_line_start: true,
             broken: false,
             at_line_start: true,
             masker: Masker::new(None),
@@ -74,7 +91,6 @@ impl Spool {
     pub fn reopen(path: &Path, quota: u64, ended: &LogSize) -> io::Result<Spool> {
         let mut spool = Spool::open(path, quota)?;
         spool.size.dropped = ended.dropped;
-        spool.full = ended.dropped > 0;
         Ok(spool)
     }
 
@@ -133,26 +149,79 @@ impl Spool {
         self.masker = masker;
     }
 
-    /// Masked bytes, as far as the quota goes.
+    /// Masked bytes: into the file up to the place where the end of the log begins to wait.
     fn keep(&mut self, bytes: &[u8]) {
-        let room = self.quota.saturating_sub(self.size.bytes + self.size.lost);
-        let kept = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
-        if kept > 0 && !self.full {
-            self.write(&bytes[..kept]);
+        if self.tail.is_some() {
+            return self.add(bytes);
         }
-        let lost = if self.full {
-            bytes.len()
-        } else {
-            bytes.len() - kept
+        let head = self.quota - (self.quota / TAIL_SHARE).min(MAX_TAIL);
+        let room = head.saturating_sub(self.size.bytes + self.size.lost);
+        let fits = bytes.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+        let (now, later) = bytes.split_at(fits);
+        self.add(now);
+        if !later.is_empty() {
+            let room = self.quota.saturating_sub(self.size.bytes + self.size.lost);
+            self.tail = Some(Tail::beside(&self.path, room));
+            self.file_at_line_start = self.at_line_start;
+            self.add(later);
+        }
+    }
+
+    /// The next bytes of the log, wherever they are kept for now.
+    fn add(&mut self, bytes: &[u8]) {
+        let Some(last) = bytes.last() else {
+            return;
         };
-        self.size.dropped += lost as u64;
-        if lost > 0 && !self.full {
-            self.full = true;
+        match &mut self.tail {
+            Some(tail) => {
+                tail.push(bytes);
+                self.at_line_start = *last == b'\n';
+            }
+            None => self.write(bytes),
+        }
+    }
+
+    /// Writes what waited for the end of the log.
+    fn end_waiting(&mut self) {
+        let Some(tail) = self.tail.take() else {
+            return;
+        };
+        let mut at = tail.begins();
+        if at > 0 {
+            self.size.dropped += at;
+            self.at_line_start = self.file_at_line_start;
             let quota = self.quota;
             self.mark_unmasked(&format!(
-                "the log is full at {quota} bytes: what follows is dropped"
+                "{at} bytes were dropped here: a log may have {quota} bytes"
             ));
         }
+        loop {
+            let piece = tail.piece(at, tail.came());
+            if piece.is_empty() {
+                break;
+            }
+            at += piece.len() as u64;
+            self.write(&piece);
+        }
+        // What the disk does not give back.
+        self.size.dropped += tail.came() - at;
+    }
+
+    /// The last bytes of the log so far, as many as were asked for or there are.
+    pub fn last_bytes(&self, count: u64) -> Vec<u8> {
+        let waiting = self.tail.as_ref().map(|tail| tail.last(count));
+        let waiting = waiting.unwrap_or_default();
+        let gap = self.tail.as_ref().is_some_and(|tail| tail.dropped() > 0);
+        let before = count
+            .saturating_sub(waiting.len() as u64)
+            .min(self.size.bytes);
+        let mut last = vec![0; usize::try_from(before).unwrap_or(0)];
+        let read = self.file.read_exact_at(&mut last, self.size.bytes - before);
+        if gap || read.is_err() {
+            last.clear();
+        }
+        last.extend_from_slice(&waiting);
+        last
     }
 
     /// A line of ours between the job's lines.
@@ -165,9 +234,12 @@ impl Spool {
     }
 
     fn mark_unmasked(&mut self, text: &str) {
+        if self.tail.as_ref().is_some_and(Tail::is_closed) {
+            self.end_waiting();
+        }
         let text: String = text.chars().take(MAX_MARK_CHARS).collect();
         let before = if self.at_line_start { "" } else { "\n" };
-        self.write(format!("{before}--- {text}\n").as_bytes());
+        self.add(format!("{before}--- {text}\n").as_bytes());
     }
 
     /// The mark before a step: its number, and its name or first line.
@@ -180,12 +252,21 @@ impl Spool {
         self.mark(&format!("step {number}: {words}{more}"));
     }
 
-    /// Ends the log; a cut one says by how much.
+    /// Everything so far is in the file, so that another may go on with it. What was dropped.
+    pub fn settle(&mut self, seen: &mut dyn FnMut(&[u8])) -> u64 {
+        self.release(seen);
+        self.end_waiting();
+        self.size.dropped
+    }
+
+    /// What another dropped of it before.
+    pub fn dropped_before(&mut self, bytes: u64) {
+        self.size.dropped += bytes;
+    }
+
+    /// Ends the log.
     pub fn finish(mut self) -> LogSize {
-        self.release(&mut |_| {});
-        if self.size.dropped > 0 {
-            self.mark(&format!("{} bytes were dropped", self.size.dropped));
-        }
+        self.settle(&mut |_| {});
         self.size.sha256 = Some(hex(self.hash.finish().as_ref()));
         self.size
     }
@@ -232,6 +313,7 @@ mod tests {
             timeout: None,
             when: delta_wire::step::StepWhen::Success,
             env: Vec::new(),
+            shell: None,
             failure_allowed: false,
             report: None,
         }
@@ -260,19 +342,78 @@ mod tests {
         assert_eq!(text, "--- step 1: make …\nno newline\n--- step 2: true\n");
     }
 
+    // I25
     #[test]
-    fn the_quota_cuts_and_says_so() {
-        let (text, size) = written(10, |log| {
-            log.output(b"12345678");
-            log.output(b"9abcdef");
-            log.output(b"more");
-        });
-        assert_eq!(
-            text,
-            "123456789a\n--- the log is full at 10 bytes: what follows is dropped\n\
-             --- 9 bytes were dropped\n"
-        );
-        assert_eq!(size.dropped, 9);
+    fn a_log_that_is_too_long_keeps_its_beginning_and_its_end() {
+        let lines: String = (0..1000).map(|n| format!("line {n}\n")).collect();
+        let quota = lines.len() as u64 / 2;
+        for piece in [1, 100, 5000, lines.len()] {
+            let (text, size) = written(quota, |log| {
+                for bytes in lines.as_bytes().chunks(piece) {
+                    log.output(bytes);
+                }
+                log.mark("step 1 ended with exit code 1");
+            });
+            let (head, rest) = text.split_once("--- ").expect("a mark");
+            let (mark, end) = rest.split_once('\n').expect("a line");
+            let head = head.strip_suffix('\n').expect("a line of its own");
+            assert!(lines.starts_with(head), "{head}");
+            assert_eq!(head.len() as u64, quota - quota / TAIL_SHARE);
+            let end = end.strip_suffix("--- step 1 ended with exit code 1\n");
+            let end = end.expect("the last mark");
+            assert!(lines.ends_with(end) && end.starts_with("line "), "{end}");
+            assert!(end.len() > 1000, "{}", end.len());
+            let dropped = lines.len() - head.len() - end.len();
+            assert_eq!(size.dropped, dropped as u64);
+            let said = format!("{dropped} bytes were dropped here: a log may have {quota} bytes");
+            assert_eq!(mark, said);
+        }
+    }
+
+    #[test]
+    fn a_log_as_long_as_it_may_be_is_whole() {
+        for (length, dropped) in [(99, false), (100, false), (101, true)] {
+            let bytes = vec![b'x'; length];
+            let (text, size) = written(100, |log| {
+                for bytes in bytes.chunks(7) {
+                    log.output(bytes);
+                }
+            });
+            assert_eq!(size.dropped > 0, dropped, "{length}");
+            assert_eq!(text.as_bytes() == bytes, !dropped, "{text}");
+        }
+    }
+
+    #[test]
+    fn after_its_end_only_our_marks_are_added() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        let mut log = Spool::open(&path, 100).expect("a log");
+        log.output(&[b'x'; 1000]);
+        let ended = log.finish();
+        let mut log = Spool::reopen(&path, 100, &ended).expect("a log");
+        log.mark("tests: 1 passed");
+        log.output(b"and more of the job's");
+        log.mark("the end");
+        let size = log.finish();
+        let text = std::fs::read_to_string(&path).expect("text");
+        let wanted = "--- tests: 1 passed\n--- 21 bytes were dropped here: a log may have 100 \
+                      bytes\n--- the end\n";
+        assert!(text.ends_with(wanted), "{text}");
+        assert_eq!(size.dropped, ended.dropped + 21);
+    }
+
+    #[test]
+    fn the_last_bytes_are_known_wherever_they_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut log = Spool::open(&folder.path().join("log"), 100).expect("a log");
+        log.output(&[b'a'; 70]);
+        assert_eq!(log.last_bytes(3), b"aaa");
+        log.output(&[b'b'; 10]);
+        assert_eq!(log.last_bytes(12), b"aabbbbbbbbbb");
+        assert_eq!(log.last_bytes(1000).len(), 80);
+        log.output(&[b'c'; 100]);
+        assert_eq!(log.last_bytes(1000), [b'c'; 25]);
     }
 
     #[test]
@@ -292,20 +433,19 @@ mod tests {
 
     #[test]
     fn a_log_is_gone_on_with() {
-        let (text, size) = written(15, |log| {
+        let (text, size) = written(100, |log| {
             log.output(b"before\n");
+            assert_eq!(log.settle(&mut |_| {}), 0);
             let path = log_path(log);
-            let mut next = Spool::open(&path, 15).expect("a log");
+            let mut next = Spool::open(&path, 100).expect("a log");
             assert_eq!(next.bytes(), 7);
+            next.dropped_before(5);
             next.output(b"the work");
             *log = next;
             log.output(b"!");
         });
-        assert!(
-            text.starts_with("before\nthe work\n--- the log is full"),
-            "{text}"
-        );
-        assert_eq!(size.dropped, 1);
+        assert_eq!(text, "before\nthe work!");
+        assert_eq!(size.dropped, 5);
     }
 
     fn log_path(log: &Spool) -> std::path::PathBuf {

@@ -6,6 +6,7 @@
 
 mod environment;
 mod log;
+mod tail;
 mod verdict;
 
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub struct Work {
     pub container: Option<ContainerOrder>,
     /// Bytes of log kept.
     pub log_quota: u64,
+    /// Bytes of it that were dropped before the work began.
+    pub log_dropped: u64,
     /// Between TERM and KILL when time alone ends the work.
     pub stop_grace: Duration,
     /// How long a job that ended may take to end what it left behind.
@@ -86,6 +89,9 @@ pub struct Step {
     /// Variables of its own, beside those of the job.
     #[serde(default)]
     pub env: Vec<(String, String)>,
+    /// What reads the script, which is its last argument; `sh -e` when absent.
+    #[serde(default)]
+    pub shell: Option<Vec<String>>,
     /// Its failure is shown and does not count.
     #[serde(default)]
     pub failure_allowed: bool,
@@ -150,6 +156,7 @@ impl From<StepSpec> for Step {
             timeout,
             when: spec.when,
             env: environment::without_own(spec.env),
+            shell: spec.shell.map(|shell| shell.words()),
             failure_allowed: spec.continue_on_error,
             report: None,
         }
@@ -170,6 +177,7 @@ impl From<&TestSpec> for Step {
             timeout: None,
             when: StepWhen::Success,
             env: Vec::new(),
+            shell: None,
             failure_allowed: false,
             report: test
                 .result_config

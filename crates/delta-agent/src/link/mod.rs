@@ -91,6 +91,11 @@ impl Link {
         self.0.lock().over
     }
 
+    /// Bytes that the server keeps of a log, once it has said so.
+    pub fn max_log_bytes(&self) -> Option<u64> {
+        self.0.lock().max_log_bytes
+    }
+
     /// How the runner pools are; said with the presence, where it has changed.
     pub fn tell_runners(&self, pools: Vec<RunnerPool>) {
         self.0.tell_runners(pools);

@@ -276,6 +276,7 @@ fn begin(shared: &Shared, settings: &LinkSettings, said: &RegisterResponse) -> D
     let session = {
         let mut state = shared.lock();
         state.agent_id = said.agent_id.clone();
+        state.max_log_bytes = said.config.map(|it| it.max_log_bytes).filter(|it| *it > 0);
         state.sessions += 1;
         state.session = Some(state.sessions);
         let drain = (!said.drain_id.is_empty()).then(|| said.drain_id.clone());

@@ -88,6 +88,8 @@ pub(super) struct Holding {
 
 pub(super) struct State {
     pub agent_id: String,
+    /// What it keeps of a log, as it said when this agent registered.
+    pub max_log_bytes: Option<u64>,
     /// Rises with every session; nothing while the line is down.
     pub session: Option<u64>,
     pub sessions: u64,
@@ -129,6 +131,7 @@ impl Shared {
         Shared {
             state: Mutex::new(State {
                 agent_id: String::new(),
+                max_log_bytes: None,
                 session: None,
                 sessions: 0,
                 control: VecDeque::new(),

@@ -98,6 +98,7 @@ pub(super) async fn run(
 ) -> io::Result<()> {
     let started_at = clock::wall_time();
     let mut spool = Spool::open(&folder.join(SPOOL_FILE), order.log_quota)?;
+    spool.dropped_before(order.log_dropped);
     let masked = Patterns::of(secrets.masked.iter().map(Secret::expose));
     spool.mask(masked.map(Arc::new));
     let reserve = folder.join(RESERVE_FILE);
@@ -396,7 +397,7 @@ impl Shim {
     /// What can be seen of a failure, now.
     pub fn evidence(&self) -> Evidence {
         let workspace = Path::new(&self.order.workspace);
-        evidence::gather(workspace, &self.folder.join(SPOOL_FILE), &self.oom)
+        evidence::gather(workspace, &self.spool, &self.oom)
     }
 
     fn conclude(mut self, verdict: Verdict, confirmed: bool) -> (Record, Control, Joining) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use delta_wire::Evidence;
 use delta_wire::evidence::{MAX_LAST_LINES, MAX_LINE_BYTES};
 
-use crate::executor::NEARLY_FULL_BELOW;
+use crate::executor::{NEARLY_FULL_BELOW, Spool};
 use crate::workspace::free_bytes;
 
 /// Bytes of the log's end that are looked at for its last lines.
@@ -117,36 +117,47 @@ pub(super) fn kills_on_this_machine() -> Option<u64> {
 }
 
 /// The last lines of a log without our marks, as text.
-pub(super) fn last_lines(spool: &Path) -> io::Result<Vec<String>> {
-    let file = File::open(spool)?;
+fn last_lines(file: &Path) -> io::Result<Vec<String>> {
+    let file = File::open(file)?;
     let length = file.metadata()?.len();
     let from = length.saturating_sub(TAIL_BYTES);
     let mut tail = vec![0; usize::try_from(length - from).unwrap_or(0)];
     file.read_exact_at(&mut tail, from)?;
-    let text = String::from_utf8_lossy(&tail);
+    Ok(lines_of(&tail))
+}
+
+/// The same of the last bytes of one.
+fn lines_of(tail: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(tail);
     // The first may be half of a line.
-    let whole = text.lines().skip(usize::from(from > 0));
+    let whole = text
+        .lines()
+        .skip(usize::from(tail.len() as u64 >= TAIL_BYTES));
     let lines = whole.filter(|line| !line.trim().is_empty() && !line.starts_with("--- "));
     let cut = |line: &str| line[..line.floor_char_boundary(MAX_LINE_BYTES)].to_owned();
     let lines: Vec<String> = lines.map(cut).collect();
-    Ok(lines[lines.len().saturating_sub(MAX_LAST_LINES)..].to_vec())
+    lines[lines.len().saturating_sub(MAX_LAST_LINES)..].to_vec()
 }
 
 /// Everything that is worth telling of work that failed.
-pub(super) fn gather(workspace: &Path, spool: &Path, oom: &OomWatch) -> Evidence {
+pub(super) fn gather(workspace: &Path, spool: &Spool, oom: &OomWatch) -> Evidence {
     Evidence {
         oom_kills: oom.kills(),
-        ..around(workspace, spool)
+        ..seen(workspace, lines_of(&spool.last_bytes(TAIL_BYTES)))
     }
 }
 
 /// The same of what failed before or after the work.
 pub(crate) fn around(workspace: &Path, spool: &Path) -> Evidence {
+    seen(workspace, last_lines(spool).unwrap_or_default())
+}
+
+fn seen(workspace: &Path, last_lines: Vec<String>) -> Evidence {
     Evidence {
         signal: None,
         oom_kills: None,
         free_bytes: free_bytes(workspace).filter(|free| *free < NEARLY_FULL_BELOW),
-        last_lines: last_lines(spool).unwrap_or_default(),
+        last_lines,
     }
 }
 

@@ -57,6 +57,9 @@ pub(crate) struct Order {
     #[serde(default)]
     pub container: Option<ContainerOrder>,
     pub log_quota: u64,
+    /// Bytes that were dropped of it before.
+    #[serde(default)]
+    pub log_dropped: u64,
     pub stop_grace: Duration,
     pub leftover_grace: Duration,
     #[serde(default)]

@@ -253,23 +253,35 @@ impl Shim {
             Some(_) => "the program could not be started",
             None => "no shell could be started",
         };
+        // In a container its own shell says so; what is not found there is the runtime's program.
+        let shell = step.shell.as_ref().filter(|_| self.container.is_none());
+        let shell = shell.and_then(|words| words.first()).cloned();
         match self.carry_out(step, directory).await {
             Ok(end) => end,
-            Err(problem) => not_started(spawn_cause(&problem), format!("{what}: {problem}")),
+            Err(problem) => match shell.filter(|_| problem.kind() == io::ErrorKind::NotFound) {
+                Some(shell) => not_started(Cause::SpecError, no_shell(&shell, "this machine")),
+                None => not_started(spawn_cause(&problem), format!("{what}: {problem}")),
+            },
         }
     }
 
     async fn carry_out(&mut self, step: Step, directory: Option<PathBuf>) -> io::Result<StepEnd> {
         if self.container.is_some() {
-            let calling = self.step_in_container(&step.in_shell(), &step.env)?;
+            let shell = step.shell.as_deref();
+            let calling = self.step_in_container(&step.in_shell(), shell, &step.env)?;
+            let first = shell.and_then(|words| words.first());
             return Ok(match self.supervise(calling.pid).await {
-                Ok(status) => self.judge(calling, status).await,
+                Ok(status) => self.judge(calling, status, first).await,
                 Err(reason) => StepEnd::Stopped(reason),
             });
         }
-        let program = match step.argv {
-            Some(words) => Program::Words(words),
-            None => Program::Script(step.script),
+        let program = match (step.argv, step.shell) {
+            (Some(words), _) => Program::Words(words),
+            (None, Some(mut shell)) => {
+                shell.push(step.script);
+                Program::Words(shell)
+            }
+            (None, None) => Program::Script(step.script),
         };
         let child = self.spawner.spawn(program, step.env, directory).await?;
         self.watch(child);
@@ -382,6 +394,14 @@ impl Shim {
             self.turn(Some(deadline)).await;
         }
     }
+}
+
+/// A shell that is not there is nothing the script did.
+pub(super) fn no_shell(shell: &str, place: &str) -> String {
+    format!(
+        "{place} has no `{shell}`, which the step's `shell` names: install it, or let the job run \
+         where it is, in an `image` or by `requires`"
+    )
 }
 
 pub(super) fn span(time: Duration) -> Span {

@@ -150,6 +150,7 @@ impl Bench {
                     timeout: None,
                     when: StepWhen::Success,
                     env: Vec::new(),
+                    shell: None,
                     failure_allowed: false,
                     report: None,
                 })
@@ -165,6 +166,7 @@ impl Bench {
             control_group: true,
             container: None,
             log_quota: 1 << 20,
+            log_dropped: 0,
             stop_grace: Duration::from_millis(300),
             leftover_grace: Duration::from_millis(300),
             silence: None,

@@ -161,6 +161,25 @@ exit 0";
 }
 
 #[tokio::test]
+async fn a_step_has_a_shell_of_its_own_or_says_that_it_is_not_there() {
+    let words = |text: &str| Some(text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    let mut case = Case::new(&["echo begun", "echo \"it's\"; echo $NOBODY_SET_THIS"]).await;
+    case.bench.work.steps[0].shell = words("sh -e -c");
+    case.bench.work.steps[1].shell = words("sh -u -c");
+    let ended = case.run().await;
+    assert_eq!((ended.cause, ended.step), (Some(Cause::UserExit), Some(1)));
+    let printed = case.printed();
+    assert!(printed.starts_with("begun\nit's\n"), "{printed}");
+
+    let mut case = Case::on(case.docker, &["echo never"]).await;
+    case.bench.work.steps[0].shell = words("no-such-shell -c");
+    let ended = case.run().await;
+    assert_eq!(ended.cause, Some(Cause::SpecError), "{}", ended.summary);
+    assert!(ended.summary.contains("the image has no `no-such-shell`"));
+    assert_eq!(case.printed(), "");
+}
+
+#[tokio::test]
 async fn variables_arrive_as_they_are_and_are_in_no_argument() {
     let names = [
         "A_QUOTES",

@@ -283,6 +283,30 @@ async fn a_stricter_order_moves_the_kill_forward() {
 }
 
 #[tokio::test]
+async fn a_step_may_have_a_shell_of_its_own() {
+    let words = |text: &str| Some(text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    let mut bench = Bench::new(&["[[ a == a ]]; echo \"it's\"; false | true; echo unreached"]);
+    bench.work.steps[0].shell = words("bash -eo pipefail -c");
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Failed { exit_code: Some(1) });
+    assert!(bench.log().contains("\nit's\n--- "), "{}", bench.log());
+
+    // A shell that is not there is no exit code 127 of the script's.
+    let mut bench = Bench::new(&["echo odd"]);
+    bench.work.steps[0].shell = words("no-such-shell -c");
+    let ended = bench.run().await;
+    assert_eq!(ended.outcome, Outcome::Failed { exit_code: None });
+    assert_eq!(ended.cause, Some(Cause::SpecError));
+    assert!(
+        ended
+            .summary
+            .starts_with("step 1: this machine has no `no-such-shell`"),
+        "{}",
+        ended.summary
+    );
+}
+
+#[tokio::test]
 async fn the_quota_bounds_the_log_and_the_job_goes_on() {
     let mut bench = Bench::new(&["yes | head -c 3000000", "echo after"]);
     bench.work.log_quota = 10_000;
@@ -290,13 +314,19 @@ async fn the_quota_bounds_the_log_and_the_job_goes_on() {
     assert_eq!(ended.outcome, Outcome::Succeeded);
     let log = bench.log();
     assert!(log.len() < 11_000, "{}", log.len());
-    assert!(log.contains("--- the log is full at 10000 bytes: what follows is dropped\n"));
-    let lost = 3_000_000 + "after\n".len() - (10_000 - "--- step 1: yes | head -c 3000000\n".len());
-    assert_eq!(ended.log.dropped, lost as u64);
+    // Its beginning, one line in between, and its end.
     assert!(
-        log.ends_with(&format!("--- {lost} bytes were dropped\n")),
+        log.starts_with("--- step 1: yes | head -c 3000000\ny\ny\n"),
         "{log}"
     );
+    assert!(log.ends_with("y\n--- step 2: echo after\nafter\n"), "{log}");
+    let marks = "--- step 1: yes | head -c 3000000\n--- step 2: echo after\nafter\n".len();
+    let lost = ended.log.dropped;
+    let mark = format!("--- {lost} bytes were dropped here: a log may have 10000 bytes\n");
+    let (head, tail) = log.split_once(&mark).expect("the line in between");
+    let newline = usize::from(head.ends_with("\n\n"));
+    let kept = head.len() - newline + tail.len();
+    assert_eq!(kept as u64 + lost, (3_000_000 + marks) as u64);
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use crate::signals::{HandOver, Stop};
 use crate::terminal::Terminal;
 use crate::traces::Traces;
 use crate::worker::{self, Runners, Wanted, Worker};
-use crate::{timings, unlisted, words};
+use crate::{sizes, timings, unlisted, words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -90,6 +90,9 @@ pub struct Args {
     /// Take no job while the disk of the work folder has less than this many MiB free
     #[arg(long, value_name = "MIB", default_value_t = 64)]
     min_free_mb: u64,
+    /// Bytes kept of what a job prints, such as 10MiB: its beginning and end [default: 255MiB]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::log_limit)]
+    log_limit: Option<u64>,
     /// How long running jobs may go on once it is told to stop
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = timings::span)]
     shutdown_grace: Span,
@@ -209,8 +212,7 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let pools = args.runners.read(args.slots, 1)?;
     let slots = words::count(pools.slots, "slot");
     let name = args.name.unwrap_or_else(worker::machine_name);
-    let usual = args.work_dir.join("state");
-    let state = args.state_dir.unwrap_or(usual);
+    let state = args.state_dir.unwrap_or(args.work_dir.join("state"));
     unlisted::whole(&[&args.work_dir, &state]);
     let client = args.cert.zip(args.key);
     let client = client.map(|(cert, key)| ClientFiles { cert, key });
@@ -249,6 +251,7 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
             pass: args.pass_env,
         },
         min_free: Some(args.min_free_mb.saturating_mul(1024 * 1024)),
+        log_limit: args.log_limit,
         containers: args.containers.into(),
         stop_grace: STOP_GRACE,
         runners: pools.settings,

@@ -35,6 +35,7 @@ use crate::live::screen::Screen;
 use crate::live::{summary, watch};
 use crate::planning::{self, Asked};
 use crate::signals::Stop;
+use crate::sizes;
 use crate::terminal::Terminal;
 use crate::words;
 use crate::worker::{self, Worker};
@@ -88,6 +89,9 @@ pub struct Args {
     /// Print all that jobs print, on a terminal too; anywhere else that is always done
     #[arg(long)]
     logs: bool,
+    /// Bytes kept of what a job prints, such as 10MiB: its beginning and end [default: 255MiB]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::log_limit)]
+    log_limit: Option<u64>,
     /// Jobs at a time [default: as many as there are processors]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: Option<u32>,
@@ -342,6 +346,7 @@ async fn start_agent(
         checkout: CheckoutSettings::recommended(),
         base_environment: BaseEnvironment::Inherited,
         min_free: None,
+        log_limit: args.log_limit,
         containers: own_containers(),
         stop_grace: FORCED_GRACE,
         runners: None,

@@ -280,8 +280,7 @@ fn show_attempt(attempt: &AttemptView, told: bool, terminal: &Terminal) {
         }));
     }
     if let Some(log) = &attempt.log {
-        let cut = if log.cut { ", cut at the quota" } else { "" };
-        facts.push(("log", format!("{} bytes, {log}{cut}", log.length)));
+        facts.push(("log", format!("{} bytes, {log}", log.length)));
     }
     facts.extend(attempt.steps.iter().map(|it| ("step", words::step(it))));
     for lease in &attempt.leases {

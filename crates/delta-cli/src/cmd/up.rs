@@ -187,6 +187,7 @@ async fn start_agent(
         checkout: CheckoutSettings::recommended(),
         base_environment: BaseEnvironment::Clean { pass: Vec::new() },
         min_free: None,
+        log_limit: None,
         containers: ContainerSettings::default(),
         stop_grace: STOP_GRACE,
         runners: pools.settings,

@@ -327,6 +327,7 @@ mod tests {
                     ..FailureView::default()
                 })
             }),
+            log_dropped: None,
             why: None,
             kept_from: None,
             started_at: Some(Millis(0)),

@@ -116,6 +116,7 @@ mod tests {
             attempts,
             cause: None,
             failure: None,
+            log_dropped: None,
             why: None,
             kept_from: None,
             started_at: None,

@@ -251,3 +251,59 @@ fn a_run_says_what_its_waiting_jobs_wait_for() {
         "{table}"
     );
 }
+
+// I25
+#[test]
+fn a_log_that_was_cut_says_so_wherever_it_is_told() {
+    let place = Place::new();
+    place.write(
+        ".delta-ci.yaml",
+        "jobs:\n  long: {steps: [echo first, seq 20000, echo last]}\n  short: {steps: [seq 100]}\n",
+    );
+    let ran = place
+        .say("--json run --data .delta-ci --log-limit 16KiB")
+        .expect(0)
+        .json();
+    let dropped = ran["jobs"][0]["log_dropped"].as_u64().expect("a number");
+    assert!(dropped > 90_000, "{ran}");
+    assert!(ran["jobs"][1]["log_dropped"].is_null(), "{ran}");
+
+    let job = place.say("--json show long").expect(0).json();
+    let log = &job["attempts"][0]["log"];
+    assert_eq!(
+        (
+            &log["complete"],
+            &log["state"],
+            &log["cut"],
+            &log["dropped"]
+        ),
+        (
+            &json!(false),
+            &json!("incomplete"),
+            &json!(true),
+            &json!(dropped)
+        )
+    );
+    let words = format!("cut: {dropped} bytes dropped");
+    let shown = place.say("show long").expect(0).stdout;
+    assert!(shown.contains(&words), "{shown}");
+    let table = place.say("show latest").expect(0).stdout;
+    assert!(table.contains("log cut: "), "{table}");
+
+    for command in ["logs long", "logs -f long"] {
+        let read = place.say(command).expect(0);
+        assert!(read.stderr.contains(&words), "{command}: {}", read.stderr);
+        let text = read.stdout;
+        assert!(text.starts_with("--- step 1: echo first\nfirst\n--- step 2: seq 20000\n1\n2\n"));
+        assert!(
+            text.ends_with("\n19999\n20000\n--- step 3: echo last\nlast\n"),
+            "{command}"
+        );
+        let mark = format!("--- {dropped} bytes were dropped here: a log may have 16384 bytes\n");
+        assert_eq!(text.matches(&mark).count(), 1, "{command}");
+        assert!(text.len() < 17_000, "{}", text.len());
+    }
+    let whole = place.say("logs short").expect(0);
+    assert!(whole.stderr.contains("log complete"), "{}", whole.stderr);
+    place.say("run --log-limit 1GiB").expect(2);
+}

@@ -204,6 +204,36 @@ fn runs_and_jobs_have_groups() {
 }
 
 #[test]
+fn a_shell_is_said_of_a_job_and_of_a_step() {
+    let pipeline = good(
+        "defaults: {shell: bash}\ntemplates:\n  py: {shell: python}\njobs:\n  a:\n    steps:\n      \
+         - make | tee log\n      - {run: print(1), shell: [python3, -I, -c]}\n      \
+         - {run: plain, shell: sh}\n  b: {extends: py, steps: [print(2)]}\n  \
+         c: {shell: , steps: [make]}\n  d:\n    matrix: {how: [node, deno]}\n    \
+         shell: '{matrix.how} -e'\n    steps: [log()]\n",
+    );
+    let plan = delta_planner::plan(&pipeline, &delta_planner::Facts::manual()).unwrap();
+    let request = plan.to_request();
+    let steps = |job: usize| request["jobs"][job]["job_spec"]["steps"].clone();
+    assert_eq!(
+        steps(0),
+        json!([
+            {"run": "make | tee log", "shell": "bash"},
+            {"run": "print(1)", "shell": ["python3", "-I", "-c"]},
+            "plain",
+        ])
+    );
+    assert_eq!(steps(1), json!([{"run": "print(2)", "shell": "python"}]));
+    assert_eq!(
+        steps(2),
+        json!(["make"]),
+        "nothing takes away what is inherited"
+    );
+    assert_eq!(steps(4), json!([{"run": "log()", "shell": ["deno", "-e"]}]));
+    delta_wire::api::CreateRun::parse(request.to_string().as_bytes()).unwrap();
+}
+
+#[test]
 fn a_step_says_when_it_runs() {
     let pipeline = good(
         "jobs:\n  a:\n    steps:\n      - make\n      - {run: tidy, if: always, env: {A: 1}, \

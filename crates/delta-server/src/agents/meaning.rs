@@ -112,6 +112,7 @@ fn log_digest(said: &RunComplete) -> Option<LogDigest> {
     (said.log_sha256.len() == 32).then(|| LogDigest {
         length,
         sha256: holder::hex(&said.log_sha256),
+        dropped: (said.log_dropped > 0).then_some(said.log_dropped),
     })
 }
 

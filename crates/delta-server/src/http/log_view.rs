@@ -76,7 +76,11 @@ impl Shown<'_> {
         let declared = report.and_then(|report| report.log);
         let handed_over = latest.and_then(|attempt| attempt.progress.log_bytes);
         let said = declared.map_or(handed_over.unwrap_or(0), |(length, _)| length);
+        // I25: what the holder has left out cannot be missing here, and all is not there.
+        let left_out = report.and_then(|report| report.log_dropped);
+        let cut = self.extent.cut || left_out.is_some();
         let whole = match declared {
+            _ if left_out.is_some() => false,
             Some((said, hash)) => {
                 length == said && (said == 0 || objects.log_has_hash(self.key(), said, &hash))
             }
@@ -88,12 +92,14 @@ impl Shown<'_> {
             true => LogState::Complete,
             false => LogState::Incomplete,
         };
+        let missing = (said > length).then(|| said - length);
         LogView {
             length,
             state,
             complete: state == LogState::Complete,
-            missing: (said > length).then(|| said - length),
-            cut: self.extent.cut,
+            missing: missing.filter(|_| !self.extent.cut),
+            cut,
+            dropped: left_out.or(missing.filter(|_| self.extent.cut)),
         }
     }
 }

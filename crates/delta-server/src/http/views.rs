@@ -150,6 +150,7 @@ pub fn summary(job: &Job, current: &Attempt) -> JobSummary {
         attempts: job.attempts,
         cause: job.cause.map(|cause| cause.name().to_string()),
         failure: None,
+        log_dropped: current.report.as_ref().and_then(|it| it.log_dropped),
         why: None,
         kept_from: job.kept.map(|id| id.to_string()),
         started_at: lease.and_then(|lease| lease.acknowledged_at).map(at),

@@ -378,6 +378,8 @@ pub struct ReportPart {
     retry_after: Option<Span>,
     #[serde(with = "log", default, skip_serializing_if = "Option::is_none")]
     log: Option<(u64, Digest)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    log_dropped: Option<u64>,
     #[serde(
         with = "leaf::millis::opt",
         default,

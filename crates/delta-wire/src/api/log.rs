@@ -29,20 +29,35 @@ pub struct LogView {
     /// Bytes the runner had and the server has not, as far as the runner said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<u64>,
-    /// The log is longer than what is kept of one; a line at its end says so.
+    /// The work printed more than is kept of a log; a line in it says so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
+    /// Bytes that were cut out, as far as that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<u64>,
 }
 
-/// In the words of the API: `open`, `complete`, `incomplete`, `incomplete: 5 bytes missing`.
+/// In the words of the API: `open`, `complete`, `incomplete`, `incomplete: 5 bytes missing`,
+/// `cut: 5 bytes dropped`.
 impl std::fmt::Display for LogView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.state, self.missing) {
-            (LogState::Open, _) => f.write_str("open"),
-            (LogState::Complete, _) => f.write_str("complete"),
-            (LogState::Incomplete, None) => f.write_str("incomplete"),
-            (LogState::Incomplete, Some(missing)) => {
-                write!(f, "incomplete: {missing} bytes missing")
+        match self.state {
+            LogState::Open => return f.write_str("open"),
+            LogState::Complete => return f.write_str("complete"),
+            LogState::Incomplete => {}
+        }
+        match (self.cut, self.missing) {
+            (false, None) => f.write_str("incomplete"),
+            (false, Some(missing)) => write!(f, "incomplete: {missing} bytes missing"),
+            (true, missing) => {
+                f.write_str("cut")?;
+                if let Some(dropped) = self.dropped {
+                    write!(f, ": {dropped} bytes dropped")?;
+                }
+                match missing {
+                    Some(missing) => write!(f, ", {missing} bytes missing"),
+                    None => Ok(()),
+                }
             }
         }
     }
@@ -105,6 +120,34 @@ pub struct LogEnd {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_whole_a_log_is_is_said_in_few_words() {
+        let said = |state, missing, cut, dropped| {
+            let view = LogView {
+                length: 1,
+                state,
+                complete: state == LogState::Complete,
+                missing,
+                cut,
+                dropped,
+            };
+            view.to_string()
+        };
+        use LogState::{Complete, Incomplete, Open};
+        assert_eq!(said(Open, None, true, Some(1)), "open");
+        assert_eq!(said(Complete, None, false, None), "complete");
+        assert_eq!(said(Incomplete, None, false, None), "incomplete");
+        let missing = said(Incomplete, Some(5), false, None);
+        assert_eq!(missing, "incomplete: 5 bytes missing");
+        assert_eq!(
+            said(Incomplete, None, true, Some(7)),
+            "cut: 7 bytes dropped"
+        );
+        assert_eq!(said(Incomplete, None, true, None), "cut");
+        let both = said(Incomplete, Some(5), true, Some(7));
+        assert_eq!(both, "cut: 7 bytes dropped, 5 bytes missing");
+    }
 
     #[test]
     fn a_place_is_read_as_it_is_written() {

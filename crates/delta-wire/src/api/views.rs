@@ -89,6 +89,9 @@ pub struct JobSummary {
     /// Why it failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<FailureView>>,
+    /// Bytes that its last attempt printed and that are not in its log: it was cut.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_dropped: Option<u64>,
     /// What it waits for, while it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,

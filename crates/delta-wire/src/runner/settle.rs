@@ -25,6 +25,9 @@ pub struct Artifact {
 pub struct LogDigest {
     pub length: u64,
     pub sha256: String,
+    /// Bytes that the runner dropped: they are in neither.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<u64>,
 }
 
 pub(super) fn artifacts(f: &mut Fields<'_>) -> Result<Vec<Artifact>, Invalid> {
@@ -44,8 +47,13 @@ pub(super) fn log_digest(node: Node<'_>) -> Result<LogDigest, Invalid> {
     let mut f = node.object()?;
     let length = f.must("length", Node::count)?;
     let sha256 = f.must("sha256", Node::sha256)?;
+    let dropped = f.may("dropped", Node::count)?;
     f.close();
-    Ok(LogDigest { length, sha256 })
+    Ok(LogDigest {
+        length,
+        sha256,
+        dropped,
+    })
 }
 
 /// An answer to a result: the two differ in their `type` alone.
@@ -116,6 +124,10 @@ impl Meaning {
     pub(super) fn log(&mut self, log: Option<&LogDigest>) {
         self.optional(log.map(|log| log.length.to_string()).as_deref());
         self.optional(log.map(|log| log.sha256.as_str()));
+        // Nothing where nothing is said, as it was before runners told of it.
+        if let Some(dropped) = log.and_then(|log| log.dropped) {
+            self.number(dropped);
+        }
     }
 
     /// Nothing where there are none, as it was before runners told of them.

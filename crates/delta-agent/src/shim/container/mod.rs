@@ -37,7 +37,7 @@ use self::kernel_log::KernelLog;
 use self::verdict::{Standing, Witnesses};
 use super::attempt::Shim;
 use super::evidence::kills_on_this_machine;
-use super::steps::StepEnd;
+use super::steps::{StepEnd, no_shell};
 use crate::attempt::fresh_key;
 use crate::clock;
 use crate::container::{ContainerOrder, WORKSPACE};
@@ -219,6 +219,7 @@ impl Shim {
     pub(super) fn step_in_container(
         &mut self,
         script: &str,
+        shell: Option<&[String]>,
         own: &[(String, String)],
     ) -> io::Result<Calling> {
         let Some(container) = &mut self.container else {
@@ -239,16 +240,26 @@ impl Shim {
             .collect();
         let mut call = Call::new(arguments::step(&container.names, &container.workdir));
         // The one place where variables enter: through the input, and nowhere else.
-        call.input = script::step(&env, script);
+        call.input = script::step(&env, script, shell);
         let calling = Calling::start(&container.order.runtime, call)?;
         self.watch(calling.pid);
         Ok(calling)
     }
 
     /// What the end of a step's shell means.
-    pub(super) async fn judge(&mut self, calling: Calling, status: ExitStatus) -> StepEnd {
+    pub(super) async fn judge(
+        &mut self,
+        calling: Calling,
+        status: ExitStatus,
+        shell: Option<&String>,
+    ) -> StepEnd {
         let called = calling.ended(status);
         let mut answer = script::answer(&called.text);
+        if let Some(shell) = shell.filter(|_| answer.no_shell) {
+            let number = self.step.map_or(0, |index| index + 1);
+            let summary = format!("step {number}: {}", no_shell(shell, "the image"));
+            return StepEnd::NotStarted(Cause::SpecError, summary);
+        }
         let mut standing = Standing::Stands;
         if answer.code.is_none() {
             // It was ended itself, perhaps for want of memory: somebody else looks.

@@ -48,7 +48,11 @@ fn can_be_said(name: &OsStr) -> bool {
 
 /// A step: its variables, its own shell, and the answer. None of the variables is ever in the
 /// environment of the container program, which they could steer.
-pub(super) fn step(env: &[(OsString, OsString)], script: &str) -> Vec<u8> {
+pub(super) fn step(
+    env: &[(OsString, OsString)],
+    script: &str,
+    shell: Option<&[String]>,
+) -> Vec<u8> {
     let mut text = Vec::with_capacity(script.len() + 1024);
     text.extend_from_slice(format!("exec 3>&1 >{LOG} 2>&1\n").as_bytes());
     text.extend_from_slice(COUNT_KILLS.as_bytes());
@@ -74,7 +78,20 @@ pub(super) fn step(env: &[(OsString, OsString)], script: &str) -> Vec<u8> {
         }
         text.extend_from_slice(b";; esac\n");
     }
-    text.extend_from_slice(b"\"$@\" \"$delta_ci_shell\" -e -c ");
+    match shell.unwrap_or_default() {
+        [] => text.extend_from_slice(b"\"$@\" \"$delta_ci_shell\" -e -c "),
+        [program, rest @ ..] => {
+            text.extend_from_slice(b"command -v ");
+            quote(&mut text, program.as_bytes());
+            text.extend_from_slice(
+                b" >/dev/null 2>&1 || { echo 'no shell' >&3; exit 127; }\n\"$@\" ",
+            );
+            for word in std::iter::once(program).chain(rest) {
+                quote(&mut text, word.as_bytes());
+                text.push(b' ');
+            }
+        }
+    }
     quote(&mut text, script.as_bytes());
     text.extend_from_slice(
         b" </dev/null 3>&-\ndelta_ci_end=$?\n\
@@ -112,6 +129,8 @@ pub(super) struct Answer {
     pub killed_before: bool,
     /// The container counts them, so that none means none.
     pub counted: bool,
+    /// The step's own shell is not there.
+    pub no_shell: bool,
 }
 
 pub(super) fn answer(text: &str) -> Answer {
@@ -127,6 +146,7 @@ pub(super) fn answer(text: &str) -> Answer {
         kills: now.unwrap_or(0).saturating_sub(was.unwrap_or(0)),
         killed_before: was.is_some_and(|was| was > 0),
         counted: was.is_some() && now.is_some(),
+        no_shell: text.lines().any(|line| line == "no shell"),
     }
 }
 
@@ -144,10 +164,18 @@ mod tests {
 
     /// Lets this machine's own shell read the text, with a file for the pipe.
     fn spoken(env: &[(OsString, OsString)], script: &str) -> (Vec<u8>, Answer) {
+        spoken_to(None, env, script)
+    }
+
+    fn spoken_to(
+        shell: Option<&[String]>,
+        env: &[(OsString, OsString)],
+        script: &str,
+    ) -> (Vec<u8>, Answer) {
         use std::io::{Read, Seek, Write};
         let place = tempfile::tempdir().expect("a folder");
         let log = place.path().join("log");
-        let text = step(env, script);
+        let text = step(env, script, shell);
         let text = String::from_utf8_lossy(&text).into_owned();
         let shown = log.display().to_string();
         let mut input = tempfile::tempfile().expect("a file");
@@ -189,6 +217,19 @@ mod tests {
     }
 
     #[test]
+    fn a_step_may_have_a_shell_of_its_own() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let bash = words("bash -eo pipefail -c");
+        let odd = "echo \"it's\"; [[ a == a ]]; false | true; echo not reached";
+        let (printed, answer) = spoken_to(Some(&bash), &[], odd);
+        assert_eq!(printed, b"it's\n");
+        assert_eq!((answer.code, answer.no_shell), (Some(1), false));
+        let absent = words("no-such-shell -c");
+        let (printed, answer) = spoken_to(Some(&absent), &[], "echo odd");
+        assert_eq!((printed.as_slice(), answer.no_shell), (&b""[..], true));
+    }
+
+    #[test]
     fn what_steers_a_shell_is_not_said_to_it() {
         for name in ["IFS", "OPTIND", "PPID", "BASH_ENV", "a-b", "1A", ""] {
             assert!(!can_be_said(OsStr::new(name)), "{name}");
@@ -206,6 +247,7 @@ mod tests {
             kills: 3,
             killed_before: true,
             counted: true,
+            no_shell: false,
         };
         assert_eq!(answer(text), wanted);
         assert!(!answer("was 2\nend 137\n").counted);

@@ -264,6 +264,7 @@ mod tests {
             kills,
             killed_before: false,
             counted: true,
+            no_shell: false,
         };
         let raw = |code: i32| ExitStatus::from_raw(code << 8);
         let stands = Standing::Stands;
