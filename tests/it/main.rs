@@ -26,6 +26,7 @@ mod project;
 mod reach;
 mod relative;
 mod results;
+mod rights;
 mod rrq;
 mod sandbox;
 mod sdk_python;

@@ -27,7 +27,7 @@ use crate::container::{self, ContainerSettings, Runtime};
 use crate::courier::Courier;
 use crate::executor::BaseEnvironment;
 use crate::functions::{Functions, RunnerSettings, Surroundings};
-use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine};
+use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine, Process};
 use crate::note::Note;
 use crate::private::FolderError;
 use crate::progress::Observer;
@@ -214,13 +214,14 @@ pub async fn run(
     let stop = CancellationToken::new();
     let secrets = secrets(&server, &state);
     warn_of_readable(&secrets);
-    let courier = Courier::new(&server);
+    let process = Process::new(IdentityFile::open(state.path().join("agent.json")));
+    let courier = Courier::new(&server, process.clone());
     apart::find_out(&settings.shim);
     let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
     let (machine, runtime) = look_around(&settings).await;
     let _clearing = clear_containers(runtime.clone(), &state, &inherited);
     let functions = start_runners(&settings, &secrets);
-    let line = link_settings(server, &settings, &state, enforced, machine);
+    let line = link_settings(server, &settings, process, enforced, machine);
     let mut agent = Agent {
         context: SlotContext {
             link: link.clone(),
@@ -305,7 +306,7 @@ async fn look_around(settings: &AgentSettings) -> (Machine, Option<Arc<Runtime>>
 fn link_settings(
     server: ServerSettings,
     settings: &AgentSettings,
-    state: &StateFolder,
+    process: Process,
     enforced: Vec<String>,
     machine: Machine,
 ) -> LinkSettings {
@@ -313,7 +314,7 @@ fn link_settings(
         address: server.address,
         token: server.token,
         tls: server.tls,
-        identity: IdentityFile::open(state.path().join("agent.json")),
+        process,
         name: settings.name.clone(),
         machine,
         labels: settings.labels.clone(),

@@ -1,14 +1,18 @@
 //! Bytes to and from the server, over HTTP beside the stream: what is too large for a message, or
-//! is answered to the one who asks. Every request carries the agent's credential and the lease it
-//! is made under, both in headers; a redirect is never followed, for it would carry them away.
+//! is answered to the one who asks. Every request carries the agent's credential, the lease it is
+//! made under and which agent's process makes it, all in headers; a redirect is never followed, for
+//! it would carry them away.
 
 use std::io;
 use std::time::Duration;
 
+use delta_wire::agent::shown::AGENT_HEADER;
 use delta_wire::runner::LeaseToken;
+use reqwest::header::HeaderValue;
 use reqwest::{Method, RequestBuilder};
 
 use crate::agent::ServerSettings;
+use crate::link::Process;
 use crate::secret::TokenSource;
 use crate::tls::{TlsError, TlsFiles};
 
@@ -39,10 +43,11 @@ pub(crate) struct Courier {
     loopback: bool,
     token: Option<TokenSource>,
     tls: TlsFiles,
+    process: Process,
 }
 
 impl Courier {
-    pub fn new(server: &ServerSettings) -> Courier {
+    pub fn new(server: &ServerSettings, process: Process) -> Courier {
         Courier {
             base: server
                 .address
@@ -53,6 +58,7 @@ impl Courier {
             loopback: server.address.is_loopback(),
             token: server.token.clone(),
             tls: server.tls.clone(),
+            process,
         }
     }
 
@@ -109,6 +115,11 @@ impl Requests {
         let mut request = self.client.request(method, url);
         if let Some(token) = &self.courier.token {
             request = request.bearer_auth(token.read()?.expose());
+        }
+        let shown = self.courier.process.shown().expose();
+        if let Ok(mut shown) = HeaderValue::from_str(&shown) {
+            shown.set_sensitive(true);
+            request = request.header(AGENT_HEADER, shown);
         }
         Ok(request.header(LEASE_HEADER, lease.expose()))
     }

@@ -6,6 +6,7 @@ use crate::id::{AttemptId, JobId, LeaseKey, RunId};
 use crate::job::Resolution;
 use crate::lease::{Revocation, Stale};
 use crate::policy::Policy;
+use crate::rights::{Barred, Speaker};
 use crate::run::{RunHeader, RunSettings};
 use crate::settings::Settings;
 use crate::time::{Millis, Span};
@@ -60,6 +61,7 @@ pub struct LeaseProof {
     /// Who the connection proved to be.
     pub principal: Text,
     pub runner: Text,
+    pub speaker: Speaker,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -279,6 +281,8 @@ pub enum Refusal {
     KeyReused(RunId),
     /// The lease belongs to another runner of the same principal (RP-10).
     RunnerMismatch,
+    /// Whoever speaks is not the agent that the lease is bound to, or is so no more (I23).
+    Barred(Barred),
     /// The message names another job than its lease does (RP-25).
     JobMismatch,
     /// The runner holds an active lease (RP-9, A67).
@@ -305,6 +309,7 @@ impl std::fmt::Display for Refusal {
                 )
             }
             Refusal::RunnerMismatch => f.write_str("the lease was granted to another runner_id"),
+            Refusal::Barred(why) => why.fmt(f),
             Refusal::JobMismatch => f.write_str("the lease is for another job"),
             Refusal::RunnerBusy(id) => write!(f, "the runner holds an active lease on {id}"),
             Refusal::NotQueued(id) => write!(f, "{id} is not waiting for a lease"),

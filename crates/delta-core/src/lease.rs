@@ -1,6 +1,7 @@
 //! The lease machine (SM-39 … SM-47): the exclusive, timed right to execute and finalise one
 //! attempt. The token itself never enters the core; its SHA-256 does.
 
+use crate::rights::Bond;
 use crate::run::Illegal;
 use crate::time::{Millis, Span};
 use crate::{Digest, Text};
@@ -205,16 +206,9 @@ impl Lease {
         self.ends_at().max(floor)
     }
 
-    /// Why a message that came at `now` is stale; at equality the lease has expired (A38).
+    /// Why a message that came at `now` is stale (A38).
     pub fn stale(&self, now: Millis, floor: Millis) -> Option<Stale> {
-        match self.state {
-            LeaseState::Granted | LeaseState::Active => {
-                (now >= self.judged_until(floor)).then_some(Stale::Expired)
-            }
-            LeaseState::Expired => Some(Stale::Expired),
-            LeaseState::Revoked => Some(Stale::Revoked),
-            LeaseState::Completed | LeaseState::Canceled => Some(Stale::AlreadyFinal),
-        }
+        Bond::of(self, floor, None).stale(now)
     }
 }
 

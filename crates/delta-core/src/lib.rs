@@ -7,7 +7,8 @@
 //!
 //! Reading order: the three machines ([`run`], [`attempt`], [`lease`]), what a job may do
 //! ([`policy`], [`cause`], [`requirement`], [`group`]), what can be asked ([`command`]), how it is
-//! decided ([`decide`]) against a [`world`], and the other side of a lease ([`holder`]).
+//! decided ([`decide`]) against a [`world`], who may use a lease ([`rights`]), and the other side
+//! of one ([`holder`]).
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ pub mod lease;
 pub mod matrix;
 pub mod policy;
 pub mod requirement;
+pub mod rights;
 pub mod run;
 pub mod settings;
 pub mod time;
@@ -41,6 +43,7 @@ pub use id::{AttemptId, JobId, LeaseKey, RunId};
 pub use job::{Job, Resolution};
 pub use lease::{Lease, LeaseEvent, LeaseState};
 pub use policy::Policy;
+pub use rights::AgentStanding;
 pub use run::{Run, RunEvent, RunState};
 pub use settings::Settings;
 pub use time::{Millis, Span};

@@ -13,6 +13,7 @@ use crate::group::{Member, Members};
 use crate::id::{AttemptId, JobId, LeaseKey, RunId};
 use crate::job::Job;
 use crate::lease::Lease;
+use crate::rights::AgentStanding;
 use crate::run::Run;
 use crate::{Digest, Text};
 
@@ -34,6 +35,8 @@ pub enum Want {
     LiveJobs(RunId),
     /// The members of a concurrency group. Nobody else looks at them before this batch is over.
     Group(Digest),
+    /// Whether an agent may still be heard.
+    Agent(Text),
 }
 
 /// Where facts are applied.
@@ -58,6 +61,7 @@ pub struct World {
     pub uniques: BTreeMap<Digest, Option<RunId>>,
     pub holders: BTreeMap<(Text, Text), Option<AttemptId>>,
     pub groups: BTreeMap<Digest, Members>,
+    pub agents: BTreeMap<Text, Option<AgentStanding>>,
     /// Runs all of whose unresolved jobs are here.
     pub whole: BTreeSet<RunId>,
 }

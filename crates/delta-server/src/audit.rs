@@ -5,6 +5,7 @@
 
 use delta_core::command::LeaseProof;
 use delta_core::lease::Stale;
+use delta_core::rights::Barred;
 use delta_core::{Command, Lease, LeaseKey, Reply, Text, World};
 
 use crate::identity::Principal;
@@ -42,6 +43,13 @@ pub fn secrets(action: &'static str, by: &Principal, lease: LeaseKey, names: &[T
     let LeaseKey { attempt, epoch } = lease;
     let names = names.join(",");
     tracing::info!(target: "audit", action, by = %by.id, %attempt, epoch, names);
+}
+
+/// The holder of a lease is not heard any more, or is not the agent that has it (I23, T3).
+pub fn barred(why: Barred, lease: LeaseKey, proof: &LeaseProof) {
+    let LeaseKey { attempt, epoch } = lease;
+    tracing::warn!(target: "audit", action = "barred", by = %proof.principal,
+        why = ?why, %attempt, epoch);
 }
 
 /// A message about a lease that an honest holder does not send.

@@ -1,74 +1,64 @@
-//! What a lease gives a right to, beside its messages: the work, artifacts, the log. Judged on
-//! committed rows by the core's own rules (A25, A37, A38), whichever way the bytes come in.
+//! The committed rows that the rights of a lease are judged on, whichever way the bytes come in.
 //!
-//! A lease that is over gives no right (LM-13), with one exception: its log.
+//! Owns the finding; the rule is the core's ([`delta_core::rights`]) and the same as for messages.
 
 use delta_core::command::LeaseProof;
 use delta_core::lease::Stale;
+use delta_core::rights::{AgentStanding, Bond, Denied, LogRight, Right};
 use delta_core::{Lease, LeaseKey, Millis};
-use delta_store::read::JobRows;
+use delta_store::StoreError;
+use delta_store::read::{JobRows, Reader};
 
 use crate::writer::Shared;
 
-/// What a lease is shown for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Right {
-    /// To read the work; a grant that was not acknowledged yet will do.
-    Spec,
-    Artifact,
-    /// The values of secrets that the policy names (A51).
-    Secrets,
-    Results,
-    /// The one right that outlives the lease: for a moment after a forced cancel (A42), and for the
-    /// rest of what was declared (I25).
-    Log,
+/// What a proof is judged by: the rows of its job, and how the agent behind it stands.
+pub struct Evidence {
+    pub rows: Option<JobRows>,
+    agent: Option<AgentStanding>,
 }
 
-/// How much of a log may be handed over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogRight {
-    /// No byte beyond this one; the quota alone decides when absent.
-    pub up_to: Option<u64>,
-}
-
-impl LogRight {
-    pub fn covers(self, offset: u64, length: usize) -> bool {
-        let end = offset.saturating_add(length as u64);
-        self.up_to.is_none_or(|up_to| end <= up_to)
+impl Evidence {
+    pub fn find(reader: &dyn Reader, proof: &LeaseProof) -> Result<Evidence, StoreError> {
+        let rows = reader.job(proof.key.attempt.job)?;
+        let lease = rows.as_ref().and_then(|rows| named(rows, proof.key));
+        let agent = lease.and_then(|lease| proof.speaker.agent(&lease.runner));
+        let agent = match agent {
+            Some(id) => reader.agent(&id)?.map(|row| row.standing()),
+            None => None,
+        };
+        Ok(Evidence { rows, agent })
     }
-}
 
-/// The lease of a proof, if it gives this right at this moment.
-pub fn judge<'a>(
-    rows: &'a JobRows,
-    proof: &LeaseProof,
-    right: Right,
-    now: Millis,
-    shared: &Shared,
-) -> Result<(&'a Lease, LogRight), Stale> {
-    let own = |lease: &&Lease| {
-        lease.epoch == proof.key.epoch
-            && lease.token == proof.token
-            && lease.principal == proof.principal
-    };
-    let attempt = rows.attempts.iter().find(|it| it.id == proof.key.attempt);
-    let current = attempt.and_then(|attempt| Some((attempt, attempt.lease.as_ref().filter(own)?)));
-    let Some((attempt, lease)) = current else {
-        let past = rows.past_leases.iter();
-        let mut past = past.filter(|(id, _)| *id == proof.key.attempt);
-        let superseded = past.any(|(_, lease)| own(&lease));
-        return Err(if superseded {
-            Stale::Superseded
-        } else {
-            Stale::Unknown
-        });
-    };
-    let late = attempt.late_log(&shared.settings);
-    let late = late.filter(|late| right == Right::Log && now < late.until);
-    match (lease.stale(now, shared.lease_floor), late) {
-        (None, _) => Ok((lease, LogRight { up_to: None })),
-        (Some(_), Some(late)) => Ok((lease, LogRight { up_to: late.up_to })),
-        (Some(why), None) => Err(why),
+    /// The lease that the proof names, whosever it is.
+    pub fn named(&self, key: LeaseKey) -> Option<&Lease> {
+        named(self.rows.as_ref()?, key)
+    }
+
+    /// The lease of a proof, if it gives this right at this moment.
+    pub fn judge(
+        &self,
+        proof: &LeaseProof,
+        right: Right,
+        now: Millis,
+        shared: &Shared,
+    ) -> Result<(&Lease, LogRight), Denied> {
+        let rows = self.rows.as_ref().ok_or(Denied::Stale(Stale::Unknown))?;
+        let attempt = rows.attempts.iter().find(|it| it.id == proof.key.attempt);
+        let latest = attempt.and_then(|attempt| Some((attempt, attempt.lease.as_ref()?)));
+        let latest = latest.filter(|(_, lease)| lease.epoch == proof.key.epoch);
+        let agent = self.agent.as_ref();
+        if let Some((attempt, lease)) = latest {
+            let bond = Bond::of(
+                lease,
+                shared.lease_floor,
+                attempt.late_log(&shared.settings),
+            );
+            let given = bond.gives(right, proof, agent, now)?;
+            return Ok((lease, given));
+        }
+        let past = self.named(proof.key).ok_or(Denied::Stale(Stale::Unknown))?;
+        Bond::of(past, shared.lease_floor, None).is_held_by(proof, agent)?;
+        Err(Denied::Stale(Stale::Superseded))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use delta_core::attempt::Report;
 use delta_core::command::LeaseProof;
+use delta_core::rights::Speaker;
 use delta_core::{Cause, Command, Span, Text};
 use delta_wire::runner::{self as wire, CancelAck, Complete, LeaseToken};
 
@@ -9,12 +10,18 @@ use crate::identity::Principal;
 use crate::writer::sha256;
 
 /// What the token claims, for the core to check; nothing when it is none of ours.
-pub fn proof(token: &LeaseToken, who: &Principal, runner: impl Into<Text>) -> Option<LeaseProof> {
+pub fn proof(
+    token: &LeaseToken,
+    who: &Principal,
+    runner: impl Into<Text>,
+    speaker: Speaker,
+) -> Option<LeaseProof> {
     Some(LeaseProof {
         key: token.locator()?.into(),
         token: sha256(token.expose().as_bytes()),
         principal: who.id.clone(),
         runner: runner.into(),
+        speaker,
     })
 }
 

@@ -127,6 +127,7 @@ impl Bench {
                             token: [3; 32],
                             principal: "agent".into(),
                             runner: runner.clone(),
+                            speaker: delta_core::rights::Speaker::anybody(),
                         }),
                 );
                 Ok(held.iter().map(grant).collect())

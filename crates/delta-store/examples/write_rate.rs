@@ -143,6 +143,7 @@ impl Bench {
                 token: ask.token,
                 principal: ask.principal,
                 runner: ask.runner,
+                speaker: delta_core::rights::Speaker::anybody(),
             }
         };
         Ok(asks.into_iter().zip(given).map(proof).collect())

@@ -2,7 +2,7 @@
 //!
 //! Presence is memory of the server; this is only what must outlive it.
 
-use delta_core::{Digest, Millis, Text};
+use delta_core::{AgentStanding, Digest, Millis, Text};
 
 use crate::StoreError;
 
@@ -26,6 +26,21 @@ pub struct AgentRow {
     pub created_at: Millis,
     pub seen_at: Millis,
     pub revoked_at: Option<Millis>,
+    /// The process that began its newest session, where it shows itself in requests.
+    pub process: Option<Text>,
+}
+
+impl AgentRow {
+    /// As far as the rights of its leases depend on it.
+    pub fn standing(&self) -> AgentStanding {
+        AgentStanding {
+            principal: self.principal.clone(),
+            secret: self.resume,
+            process: self.process.clone(),
+            session: self.session,
+            revoked: self.revoked_at.is_some(),
+        }
+    }
 }
 
 /// What changes of an agent by itself.
@@ -51,6 +66,15 @@ pub trait Agents {
     /// Notes what was seen; slots and sessions only grow, moments only move on. Unknown agents are
     /// passed over.
     fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError>;
+
+    /// Notes which process has begun a session of an agent; false when the agent has a newer one,
+    /// or is not there.
+    fn begin_session(
+        &self,
+        id: &str,
+        session: u64,
+        process: Option<&str>,
+    ) -> Result<bool, StoreError>;
 
     /// Begins a drain or takes it back; false when there is no such agent.
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError>;

@@ -11,6 +11,12 @@ pub enum ErrorCode {
     Unauthenticated,
     /// A good credential whose role does not reach this far.
     Forbidden,
+    /// The agent behind the request was shut out for good.
+    AgentRevoked,
+    /// Another process is this agent by now, or this one has not registered yet.
+    AgentSuperseded,
+    /// The lease is an agent's, and the request does not prove to be of that agent.
+    AgentUnproven,
     NotFound,
     MethodNotAllowed,
     /// The request is well formed, but the thing is in a state that does not allow it.
@@ -35,9 +41,12 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    pub const ALL: [ErrorCode; 15] = [
+    pub const ALL: [ErrorCode; 18] = [
         ErrorCode::Unauthenticated,
         ErrorCode::Forbidden,
+        ErrorCode::AgentRevoked,
+        ErrorCode::AgentSuperseded,
+        ErrorCode::AgentUnproven,
         ErrorCode::NotFound,
         ErrorCode::MethodNotAllowed,
         ErrorCode::Conflict,
@@ -57,6 +66,9 @@ impl ErrorCode {
         match self {
             ErrorCode::Unauthenticated => "UNAUTHENTICATED",
             ErrorCode::Forbidden => "FORBIDDEN",
+            ErrorCode::AgentRevoked => "AGENT_REVOKED",
+            ErrorCode::AgentSuperseded => "AGENT_SUPERSEDED",
+            ErrorCode::AgentUnproven => "AGENT_UNPROVEN",
             ErrorCode::NotFound => "NOT_FOUND",
             ErrorCode::MethodNotAllowed => "METHOD_NOT_ALLOWED",
             ErrorCode::Conflict => "CONFLICT",
@@ -83,7 +95,10 @@ impl ErrorCode {
     pub fn status(self) -> u16 {
         match self {
             ErrorCode::Unauthenticated => 401,
-            ErrorCode::Forbidden => 403,
+            ErrorCode::Forbidden
+            | ErrorCode::AgentRevoked
+            | ErrorCode::AgentSuperseded
+            | ErrorCode::AgentUnproven => 403,
             ErrorCode::NotFound => 404,
             ErrorCode::MethodNotAllowed => 405,
             ErrorCode::Conflict
@@ -105,6 +120,7 @@ impl ErrorCode {
         matches!(
             self,
             ErrorCode::RunnerBusy
+                | ErrorCode::AgentSuperseded
                 | ErrorCode::Overloaded
                 | ErrorCode::StorageFull
                 | ErrorCode::Unavailable

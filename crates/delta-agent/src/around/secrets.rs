@@ -205,14 +205,21 @@ async fn ask(around: &Around<'_>, names: &[&str]) -> Result<Vec<SecretValue>, Tr
 fn refused(status: StatusCode, body: &[u8]) -> Trouble {
     let said: Option<ErrorBody> = serde_json::from_slice(body).ok();
     let ours = said.is_some();
+    let about_agent = said
+        .as_ref()
+        .is_some_and(|it| it.code.starts_with("AGENT_"));
+    // After a handover this process may ask before it has registered.
+    let again = status == StatusCode::FORBIDDEN && said.as_ref().is_some_and(|it| it.retryable);
     let message = said.map_or_else(|| format!("the server says {status}"), |it| it.message);
-    if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+    if again || status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
         return Trouble::Passing(message);
     }
     Trouble::Final(match status {
         // A lease that is over: the session hears of it too, and nobody waits for this.
         StatusCode::CONFLICT => failed(Cause::StartUp, format!("no secrets: {message}")),
         StatusCode::UNAUTHORIZED => failed(Cause::StartUp, format!("no secrets: {message}")),
+        // The agent is to blame, not the job.
+        _ if about_agent => failed(Cause::StartUp, format!("no secrets: {message}")),
         // Something on the way there answered, and not the server.
         _ if !ours => failed(Cause::StartUp, format!("no secrets: {message}")),
         _ => failed(Cause::SpecError, message),
@@ -245,10 +252,15 @@ mod tests {
         };
         let own = serde_json::to_string(&ErrorBody::new(ErrorCode::NotFound, "no such secret"));
         let own = own.expect("a body");
+        let of_agent = |code| serde_json::to_string(&ErrorBody::new(code, "this agent"));
+        let revoked = of_agent(ErrorCode::AgentRevoked).expect("a body");
+        let not_yet = of_agent(ErrorCode::AgentSuperseded).expect("a body");
         let page = "<html>403 Forbidden</html>";
         for (status, body, wanted) in [
             (StatusCode::NOT_FOUND, own.as_str(), Some(Cause::SpecError)),
             (StatusCode::FORBIDDEN, &own, Some(Cause::SpecError)),
+            (StatusCode::FORBIDDEN, &revoked, Some(Cause::StartUp)),
+            (StatusCode::FORBIDDEN, &not_yet, None),
             (StatusCode::FORBIDDEN, page, Some(Cause::StartUp)),
             (StatusCode::NOT_FOUND, "", Some(Cause::StartUp)),
             (StatusCode::CONFLICT, &own, Some(Cause::StartUp)),

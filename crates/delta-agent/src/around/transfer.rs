@@ -141,17 +141,20 @@ pub(super) async fn judged(response: Response) -> Result<Response, Trouble> {
     if status.is_success() {
         return Ok(response);
     }
-    let words = words(response).await;
+    let (words, retryable) = words(response).await;
     Err(match status {
         StatusCode::INSUFFICIENT_STORAGE => Trouble::ServerFull,
         StatusCode::NOT_FOUND => Trouble::NotFound,
         StatusCode::TOO_MANY_REQUESTS => Trouble::Again(words),
         status if status.is_server_error() => Trouble::Again(words),
+        // After a handover this process may ask before it has registered.
+        StatusCode::FORBIDDEN if retryable => Trouble::Again(words),
         _ => Trouble::Refused(words),
     })
 }
 
-async fn words(mut response: Response) -> String {
+/// What the server says, and whether it may say something else later.
+async fn words(mut response: Response) -> (String, bool) {
     let (status, mut body) = (response.status(), Vec::new());
     while let Ok(Some(piece)) = response.chunk().await {
         body.extend_from_slice(&piece);
@@ -160,8 +163,8 @@ async fn words(mut response: Response) -> String {
         }
     }
     match serde_json::from_slice::<ErrorBody>(&body) {
-        Ok(error) => error.message,
-        Err(_) => format!("the server answered {status}"),
+        Ok(error) => (error.message, error.retryable),
+        Err(_) => (format!("the server answered {status}"), false),
     }
 }
 

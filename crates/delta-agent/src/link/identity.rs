@@ -5,9 +5,12 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use delta_wire::agent::shown::Shown;
 use serde::{Deserialize, Serialize};
+
+use crate::backoff::entropy;
 
 /// What the server said at the first registration.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +63,32 @@ impl IdentityFile {
         fs::rename(&written, &self.path)?;
         *current = known;
         Ok(())
+    }
+}
+
+/// This process of the agent: sessions come and go, and it stays the same one.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Random, so that a restart is told from two agents with one identity (A26).
+    pub instance: Arc<str>,
+    pub identity: Arc<IdentityFile>,
+}
+
+impl Process {
+    pub fn new(identity: IdentityFile) -> Process {
+        Process {
+            instance: format!("{:016x}{:016x}", entropy(), entropy()).into(),
+            identity: Arc::new(identity),
+        }
+    }
+
+    /// What its requests show of it (I23).
+    pub fn shown(&self) -> Shown {
+        let secret = self.identity.known().resume_secret;
+        Shown {
+            process: self.instance.to_string(),
+            secret: (!secret.is_empty()).then_some(secret),
+        }
     }
 }
 

@@ -33,6 +33,7 @@ pub(crate) use answer::CallError;
 pub(crate) use call::{Renewal, Settled, stale};
 pub use dial::{Address, AddressError};
 pub use identity::IdentityFile;
+pub(crate) use identity::Process;
 pub use machine::Machine;
 pub(crate) use run::{LinkSettings, Refused, run};
 use state::Shared;

@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 
 use super::Link;
 use super::dial::{Address, dial};
-use super::identity::{IdentityFile, Known};
+use super::identity::{Known, Process};
 use super::machine::Machine;
 use super::outage::{Outage, Worth};
 use super::state::Shared;
@@ -47,7 +47,7 @@ pub struct LinkSettings {
     /// Absent where the certificate says who this is.
     pub token: Option<TokenSource>,
     pub tls: TlsFiles,
-    pub identity: IdentityFile,
+    pub process: Process,
     pub name: String,
     pub machine: Machine,
     pub labels: Vec<String>,
@@ -90,13 +90,12 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), Refused> {
     let shared = link.0;
-    let instance = format!("{:016x}{:016x}", entropy(), entropy());
     let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
     let mut outage = Outage::default();
     loop {
         let began = Instant::now();
         let over = tokio::select! {
-            over = session(&shared, &settings, &instance, &mut outage) => over,
+            over = session(&shared, &settings, &mut outage) => over,
             () = stop.cancelled() => Over::Stopped,
         };
         if began.elapsed() >= STABLE {
@@ -153,17 +152,12 @@ fn is_still_there(settings: &LinkSettings, shown: &Shown) -> bool {
 
 fn forget(settings: &LinkSettings) {
     tracing::warn!("the server does not know this agent any more; it registers anew");
-    if let Err(error) = settings.identity.keep(Known::default()) {
+    if let Err(error) = settings.process.identity.keep(Known::default()) {
         tracing::error!(%error, "the agent's identity cannot be kept");
     }
 }
 
-async fn session(
-    shared: &Arc<Shared>,
-    settings: &LinkSettings,
-    instance: &str,
-    outage: &mut Outage,
-) -> Over {
+async fn session(shared: &Arc<Shared>, settings: &LinkSettings, outage: &mut Outage) -> Over {
     let shown = match credential(settings) {
         Ok(shown) => shown,
         Err(error) => return Over::Broken(format!("the credential cannot be read: {error}")),
@@ -174,7 +168,7 @@ async fn session(
         Err(error) => return Over::Broken(error.to_string()),
     };
     let (frames, sent) = mpsc::channel(FRAMES_AHEAD);
-    let register = request(shared, settings, instance);
+    let register = request(shared, settings);
     let _ = frames.try_send(AgentFrame {
         messages: vec![AgentMessage {
             message: Some(Said::Register(register)),
@@ -209,8 +203,8 @@ async fn session(
     over
 }
 
-fn request(shared: &Shared, settings: &LinkSettings, instance: &str) -> RegisterRequest {
-    let known = settings.identity.known();
+fn request(shared: &Shared, settings: &LinkSettings) -> RegisterRequest {
+    let known = settings.process.identity.known();
     let mut capabilities = settings.machine.capabilities(shared.slots);
     capabilities.labels = settings.labels.clone();
     capabilities.network_zones = settings.zones.clone();
@@ -221,9 +215,10 @@ fn request(shared: &Shared, settings: &LinkSettings, instance: &str) -> Register
         version: env!("CARGO_PKG_VERSION").to_owned(),
         capabilities: Some(capabilities),
         protocol_version: PROTOCOL_VERSION.to_owned(),
-        instance: instance.to_owned(),
+        instance: settings.process.instance.to_string(),
         resume_secret: known.resume_secret,
         leases: shared.lock().held_leases(),
+        shows_itself: true,
     }
 }
 
@@ -255,13 +250,13 @@ async fn registered(dialed: &mut Dialed) -> Result<(RegisterResponse, Received),
 
 /// Takes in what the server said; returns how often it wants to hear from us.
 fn begin(shared: &Shared, settings: &LinkSettings, said: &RegisterResponse) -> Duration {
-    let mut known = settings.identity.known();
+    let mut known = settings.process.identity.known();
     if known.agent_id != said.agent_id || !said.resume_secret.is_empty() {
         known = Known {
             agent_id: said.agent_id.clone(),
             resume_secret: said.resume_secret.clone(),
         };
-        if let Err(error) = settings.identity.keep(known) {
+        if let Err(error) = settings.process.identity.keep(known) {
             tracing::error!(%error, "the agent's identity cannot be kept");
         }
     }

@@ -57,6 +57,8 @@ impl Session {
             version: "bench".into(),
             protocol_version: "1.0".into(),
             leases: who.leases,
+            // It makes no request beside its session.
+            shows_itself: false,
             capabilities: Some(Capabilities {
                 max_parallel: i32::try_from(who.slots).unwrap_or(1),
                 work: vec!["steps".into()],

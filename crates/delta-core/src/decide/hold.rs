@@ -256,7 +256,7 @@ fn job_span(timeout: Span, s: &Settings) -> Span {
 
 /// Whether a lease that is the caller's own is past its time.
 pub(super) fn stale(work: &Work, lease: &Lease) -> Option<Stale> {
-    lease.stale(work.now(), work.context.lease_floor)
+    work.bond(lease).stale(work.now())
 }
 
 impl Work<'_> {

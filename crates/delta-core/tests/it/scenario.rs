@@ -10,7 +10,8 @@
 //! show unit                         => QUEUED attempt 1 losses 1
 //! ```
 //! `r1` speaks with its latest lease of that job, `r1@1` with the job's first. `eve:r1` is r1's
-//! lease in the hands of another principal.
+//! lease in the hands of another principal. `agent a one` is an agent whose newest session is the
+//! process one's; `a/1^one` is its slot in a request that shows that process and the secret.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ use delta_core::command::{Kept, LeaseProof, NewJob, NewRun, Status};
 use delta_core::lease::{Revocation, epoch};
 use delta_core::policy::RetryOn;
 use delta_core::requirement::{Requirement, normalise};
+use delta_core::rights::{AgentShown, AgentStanding, Speaker};
 use delta_core::run::RunHeader;
 use delta_core::{
     AttemptId, Cause, Command, Context, Decision, Digest, JobId, LeaseKey, Member, Millis, Policy,
@@ -31,6 +33,7 @@ use crate::words::{digest_of, facts, group, moment, shown, span, token};
 const RUN: RunId = RunId(7);
 const GROUP_OF_RUNS: Digest = [1; 32];
 const GROUP_OF_JOBS: Digest = [2; 32];
+const AGENT_SECRET: Digest = [3; 32];
 /// The run that it runs again, where jobs are kept.
 const BEFORE: RunId = RunId(6);
 
@@ -120,6 +123,7 @@ impl Scene {
             ["facts"] => self.records.last().map_or("none".into(), facts),
             ["due"] => self.due(),
             ["other", n, how @ ..] => self.other(n, how),
+            ["agent", id, process, how @ ..] => self.agent(id, process, how),
             words => {
                 let command = self.command(words);
                 self.tell(&command)
@@ -324,6 +328,10 @@ impl Scene {
     fn proof(&self, job: &str, runner: &str) -> LeaseProof {
         let n = self.n(job);
         let (principal, runner) = runner.split_once(':').unwrap_or(("pool", runner));
+        let (runner, process) = match runner.split_once('^') {
+            Some((runner, process)) => (runner, Some(process)),
+            None => (runner, None),
+        };
         let (runner, forged) = match runner.strip_suffix('!') {
             Some(runner) => (runner, true),
             None => (runner, false),
@@ -349,6 +357,15 @@ impl Scene {
             token: if forged { [0xee; 32] } else { token(n, number) },
             principal: principal.into(),
             runner: runner.into(),
+            speaker: Speaker::Request {
+                bound: None,
+                shown: process.map(|process| {
+                    Box::new(AgentShown {
+                        process: process.into(),
+                        secret: Some(AGENT_SECRET),
+                    })
+                }),
+            },
         }
     }
 
@@ -416,7 +433,20 @@ impl Scene {
             }
             Want::LiveJobs(run) => drop(self.world.whole.insert(run)),
             Want::Group(key) => self.world.put_group(key, Default::default()),
+            Want::Agent(id) => drop(self.world.agents.insert(id, None)),
         }
+    }
+
+    fn agent(&mut self, id: &str, process: &str, how: &[&str]) -> String {
+        let standing = AgentStanding {
+            principal: "pool".into(),
+            secret: Some(AGENT_SECRET),
+            process: Some(process.into()),
+            session: 1,
+            revoked: how.contains(&"revoked"),
+        };
+        self.world.agents.insert(id.into(), Some(standing));
+        "ok".into()
     }
 
     /// A member of both groups, of another run.

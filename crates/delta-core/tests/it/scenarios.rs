@@ -53,6 +53,7 @@ scenarios! {
     a_rerun_that_contradicts_itself_is_refused,
     a_retry_chain_cannot_outlive_its_run,
     a_retry_is_a_new_attempt,
+    a_revoked_or_superseded_agent_is_not_heard,
     a_run_is_running_from_its_first_grant_on,
     a_run_nobody_takes_fails,
     a_run_past_its_limit_is_not_granted,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use delta_core::command::LeaseProof;
 use delta_core::lease::Revocation;
+use delta_core::rights::{LogRight, Right};
 use delta_core::{Cause, Command, LeaseKey};
 use delta_wire::agent::frame::Received;
 use delta_wire::agent::proto::agent_message::Message as Said;
@@ -188,12 +189,24 @@ impl Session {
             return Err(Refused::Invalid("run_id", "does not belong to this lease"));
         }
         let held = self.leases.get(key).ok_or(Refused::Stale)?;
-        let proof = holder::proof(&token, &self.who.principal, held.runner.clone());
+        let speaker = self.who.speaker();
+        let proof = holder::proof(&token, &self.who.principal, held.runner.clone(), speaker);
         Ok(Proven {
             lease: key,
             token,
             proof: proof.ok_or(Refused::Stale)?,
         })
+    }
+
+    /// Whether the lease gives this right, by the one rule, on what this session remembers of it.
+    /// How its agent stands is known: the session ends when that changes.
+    pub(super) fn given(&self, proven: &Proven, right: Right) -> Result<LogRight, Refused> {
+        let now = self.app.writer.now();
+        let held = self.leases.get(proven.lease).ok_or(Refused::Stale)?;
+        let floor = self.app.writer.shared().lease_floor;
+        let bond = held.bond(&self.who.principal.id, now, floor);
+        let given = bond.gives(right, &proven.proof, None, now);
+        given.map_err(|_| Refused::Stale)
     }
 
     pub(super) fn receipt(&self) -> Receipt {
@@ -373,15 +386,8 @@ impl Session {
     /// Log bytes are fenced like everything else (D4): those of a lease that is over are refused,
     /// but for what its completion declared (I25).
     fn log_chunk(&mut self, proven: &Proven, chunk: LogChunk) -> Result<(), Refused> {
-        let now = self.app.writer.now();
-        let held = self.leases.get(proven.lease).ok_or(Refused::Stale)?;
-        let in_time = held.accepted && held.ended.is_none() && now < held.until;
-        let declared = held.ended.is_some_and(|ended| {
-            let from = chunk.offset.unwrap_or(u64::MAX);
-            let end = from.saturating_add(chunk.data.len() as u64);
-            end <= ended.log_length && Instant::now() < ended.until
-        });
-        if !in_time && !declared {
+        let given = self.given(proven, Right::Log)?;
+        if !given.covers(chunk.offset.unwrap_or(u64::MAX), chunk.data.len()) {
             return Err(Refused::Stale);
         }
         self.log_order(LogOrder::Append(Chunk {

@@ -7,8 +7,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use delta_core::attempt::LateLog;
 use delta_core::lease::Stale;
-use delta_core::{Cause, Command, LeaseKey, Millis, Span, Text};
+use delta_core::rights::Bond;
+use delta_core::{Cause, Command, Digest, LeaseKey, LeaseState, Millis, Span, Text};
 
 use crate::writer::{Receipt, Ticket};
 
@@ -18,6 +20,8 @@ pub struct Held {
     pub slot: u32,
     /// Who the server granted it to: agent and slot.
     pub runner: Text,
+    /// SHA-256 of its token.
+    token: Digest,
     /// The agent said that it takes it.
     pub accepted: bool,
     /// It was given in this session; otherwise the agent may not know of it.
@@ -80,6 +84,7 @@ pub struct Found {
     pub lease: LeaseKey,
     pub slot: u32,
     pub runner: Text,
+    pub token: Digest,
     pub accepted: bool,
     pub until: Millis,
     /// It was asked to end.
@@ -98,6 +103,7 @@ pub struct Asked {
 pub struct Past {
     pub lease: LeaseKey,
     pub runner: Text,
+    pub token: Digest,
     pub accepted: bool,
     pub ended: Ended,
     /// Why it is over, as its holder is told.
@@ -130,7 +136,7 @@ impl Leases {
             slots.insert(it.slot, Slot::Busy);
             held.insert(
                 it.lease,
-                Held::new(it.slot, it.runner, it.accepted, it.until),
+                Held::new(it.slot, it.runner, it.token, it.accepted, it.until),
             );
         }
         Leases {
@@ -231,12 +237,12 @@ impl Leases {
         }
     }
 
-    pub fn granted(&mut self, slot: u32, lease: LeaseKey, until: Millis) {
+    pub fn granted(&mut self, slot: u32, lease: LeaseKey, token: Digest, until: Millis) {
         let runner: Text = format!("{}/{slot}", self.agent).into();
         self.slots.insert(slot, Slot::Busy);
         let held = Held {
             given_here: true,
-            ..Held::new(slot, runner, false, until)
+            ..Held::new(slot, runner, token, false, until)
         };
         self.held.insert(lease, held);
     }
@@ -274,7 +280,7 @@ impl Leases {
         if self.held.contains_key(&past.lease) {
             return;
         }
-        let mut held = Held::new(0, past.runner, past.accepted, Millis::ZERO);
+        let mut held = Held::new(0, past.runner, past.token, past.accepted, Millis::ZERO);
         held.ended = Some(past.ended);
         self.held.insert(past.lease, held);
         self.note_ended(past.lease);
@@ -333,10 +339,35 @@ impl Leases {
 }
 
 impl Held {
-    fn new(slot: u32, runner: Text, accepted: bool, until: Millis) -> Held {
+    /// What its rights hang on, as far as this session has heard.
+    pub fn bond<'a>(&'a self, principal: &'a Text, now: Millis, floor: Millis) -> Bond<'a> {
+        let late = self.ended.map(|ended| {
+            let left = ended.until.saturating_duration_since(Instant::now());
+            let left = i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
+            LateLog {
+                until: now + Span(left),
+                up_to: Some(ended.log_length),
+            }
+        });
+        let state = match (self.ended, self.accepted) {
+            (Some(_), _) => LeaseState::Completed,
+            (None, true) => LeaseState::Active,
+            (None, false) => LeaseState::Granted,
+        };
+        Bond {
+            token: &self.token,
+            principal,
+            state,
+            until: self.until.max(floor),
+            late,
+        }
+    }
+
+    fn new(slot: u32, runner: Text, token: Digest, accepted: bool, until: Millis) -> Held {
         Held {
             slot,
             runner,
+            token,
             accepted,
             given_here: false,
             until,
@@ -370,6 +401,7 @@ mod tests {
             lease: key(slot),
             slot,
             runner: format!("a/{slot}").into(),
+            token: [0; 32],
             accepted: true,
             until: Millis(1),
             cancel: None,
@@ -407,7 +439,7 @@ mod tests {
         let mut leases = Leases::new("a".into(), 1, Vec::new());
         let parked = leases.park();
         assert_eq!(parked[0].2, "a/1".into());
-        leases.granted(1, key(1), Millis(1));
+        leases.granted(1, key(1), [0; 32], Millis(1));
         assert_eq!(slots(&leases.park()), [0_u32; 0]);
         leases.ended(key(1));
         assert_eq!(slots(&leases.park()), [1]);
@@ -424,7 +456,7 @@ mod tests {
     fn completed_leases_are_remembered_within_bounds() {
         let mut leases = Leases::new("a".into(), 1, Vec::new());
         for n in 0..5_000 {
-            leases.granted(1, key(n), Millis(1));
+            leases.granted(1, key(n), [0; 32], Millis(1));
             assert_eq!(leases.live_count(), 1);
             leases.ended(key(n));
         }
@@ -442,6 +474,7 @@ mod tests {
         let past = |n| Past {
             lease: key(n),
             runner: "a/1".into(),
+            token: [0; 32],
             accepted: true,
             ended: Ended {
                 log_length: 0,

@@ -123,6 +123,7 @@ mod tests {
             created_at: Millis(1),
             seen_at: Millis(1),
             revoked_at: None,
+            process: None,
         };
         assert!(reader.new_agent(&row).unwrap());
         let noting = Noting {

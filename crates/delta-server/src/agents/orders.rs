@@ -18,7 +18,7 @@ pub enum Order {
     Undrain(Text),
     /// Another session of the same agent has begun.
     Superseded,
-    /// The agent or its credential was revoked.
+    /// The agent was revoked.
     Revoked,
 }
 

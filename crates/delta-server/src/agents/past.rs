@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use delta_core::lease::Stale;
+use delta_core::rights::same_digest;
 use delta_core::{Attempt, Digest, Lease, LeaseKey, Millis, Text};
 use delta_store::read::JobRows;
 use delta_wire::agent::proto::result_stream::Payload;
@@ -17,7 +18,7 @@ use delta_wire::runner::LeaseToken;
 use super::execution;
 use super::hear::{Commands, Refused};
 use super::leases::{Ended, Found, LOG_AFTER_END, Past};
-use super::register::{MAX_LISTED, same};
+use super::register::MAX_LISTED;
 use super::session::Session;
 use crate::fence;
 use crate::http::{ApiError, App};
@@ -70,7 +71,7 @@ async fn find(
     let shared = app.writer.shared();
     let past = jobs.await?.into_iter().filter_map(|((key, token), rows)| {
         let lease = fence::named(&rows, key)?;
-        let own = same(&lease.token, &token)
+        let own = same_digest(&lease.token, &token)
             && lease.principal == principal
             && lease.runner.starts_with(&slots);
         own.then(|| past(key, lease, &rows, now, shared))
@@ -101,6 +102,7 @@ fn past(key: LeaseKey, lease: &Lease, rows: &JobRows, now: Millis, shared: &Shar
     Past {
         lease: key,
         runner: lease.runner.clone(),
+        token: lease.token,
         accepted: lease.acknowledged_at.is_some(),
         ended: Ended {
             log_length,

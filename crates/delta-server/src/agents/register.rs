@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use delta_core::lease::Stale;
-use delta_core::{Attempt, Digest, LeaseState, Millis, Text, Want, World};
+use delta_core::rights::{Barred, same_digest};
+use delta_core::{Attempt, LeaseState, Millis, Text, Want, World};
 use delta_store::StoreError;
 use delta_store::agents::AgentRow;
 use delta_wire::agent::proto::server_message::Message as Say;
@@ -51,6 +52,7 @@ pub async fn register(
     let about = capabilities::about(&request, &principal.scope);
     sandbox::check(&app.pool_sandboxes, &about)?;
     let (row, secret) = identify(app, &principal, &request, &about).await?;
+    let process = process(&request);
     let agent = row.id.clone();
     let now = app.writer.now();
     let drained = drained(app, &row);
@@ -65,6 +67,9 @@ pub async fn register(
         agent: agent.clone(),
         epoch: entered.epoch,
     };
+    if row.process != process {
+        take_over(app, &agent, entered.epoch, process).await?;
+    }
     let slots = row.slots.max(about.slots);
     let found = held(app, &principal.id, &agent, slots).await;
     let found = found.map_err(|why| Status::unavailable(why.to_string()))?;
@@ -107,6 +112,38 @@ pub async fn register(
     });
     app.agents.note_present(&session.who.agent);
     Ok((session, entered.orders))
+}
+
+/// The process that registers, if it shows itself in its requests from now on.
+fn process(request: &RegisterRequest) -> Option<Text> {
+    let named = request.shows_itself && !request.instance.is_empty();
+    named.then(|| request.instance.as_str().into())
+}
+
+/// Another process is this agent from now on, on every server and before it hears of it: what the
+/// one before it still asks for is refused (I23).
+async fn take_over(
+    app: &App,
+    agent: &Text,
+    epoch: u64,
+    process: Option<Text>,
+) -> Result<(), Status> {
+    let id = agent.clone();
+    let begun = app.read(move |reader| reader.begin_session(&id, epoch, process.as_deref()));
+    match begun.await.map_err(unavailable)? {
+        true => Ok(()),
+        false => Err(superseded()),
+    }
+}
+
+/// What a session ends with that is not its agent's newest.
+pub fn superseded() -> Status {
+    Status::aborted("SUPERSEDED: another session of this agent has begun")
+}
+
+/// What an agent is told that was shut out for good (EP-35).
+pub fn revoked() -> Status {
+    Status::permission_denied(format!("AGENT_REVOKED: {}", Barred::Revoked))
 }
 
 /// A29, EP-39, EP-52: what must be there, and which versions we speak.
@@ -203,6 +240,7 @@ async fn identify(
         created_at: now,
         seen_at: now,
         revoked_at: None,
+        process: process(request),
     };
     let new = row.clone();
     let entered = app.read(move |reader| reader.new_agent(&new)).await;
@@ -226,7 +264,7 @@ async fn admit(
         return Err(impostor(app, principal, &id));
     }
     if row.principal == principal.id && row.revoked_at.is_some() {
-        return Err(Status::permission_denied("this agent was revoked"));
+        return Err(revoked());
     }
     if row.principal == principal.id {
         return Ok(row);
@@ -241,12 +279,7 @@ async fn admit(
 fn knows_secret(row: &AgentRow, shown: &str) -> bool {
     row.resume
         .as_ref()
-        .is_none_or(|expected| same(expected, &sha256(shown.as_bytes())))
-}
-
-/// Looks at every byte whatever it finds, so that the time taken says nothing (T32).
-pub fn same(a: &Digest, b: &Digest) -> bool {
-    a.iter().zip(b).fold(0, |d, (x, y)| d | (x ^ y)) == 0
+        .is_none_or(|expected| same_digest(expected, &sha256(shown.as_bytes())))
 }
 
 /// The last drain that the agent has finished, in whichever session.
@@ -328,6 +361,7 @@ fn load(
             lease: id.lease(lease.epoch),
             slot: *slot,
             runner: runner.clone(),
+            token: lease.token,
             accepted: lease.state == LeaseState::Active,
             until: lease.expires_at,
             cancel: cancel(attempt, now),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_core::LeaseKey;
+use delta_core::rights::Right;
 use delta_store::StoreError;
 use delta_store::read::Reader;
 use delta_store::results::{ResultCounts, ResultRow};
@@ -90,9 +91,7 @@ impl Session {
             self.app.metrics().stale.inc();
             return Ok(());
         }
-        if !held.accepted || held.ended.is_some() || now >= held.until {
-            return Err(Refused::Stale);
-        }
+        self.given(proven, Right::Results)?;
         if let Some(key) = results::withdrawn(&said) {
             self.result_order(Order::Withdraw(proven.lease, key));
             return Ok(());

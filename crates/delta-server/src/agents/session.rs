@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_core::Text;
+use delta_core::rights::Speaker;
 use delta_wire::agent::frame::Received;
 use delta_wire::agent::proto::{Drain, ResultStream, Undrain, server_message::Message as Say};
 use tokio::sync::mpsc;
@@ -19,6 +20,7 @@ use super::logs::{self, LogOrder, MAX_WAITING_BYTES, MAX_WAITING_ORDERS, Written
 use super::offers::Offers;
 use super::orders::{Order, Orders};
 use super::outgoing::{Frame, MAX_WAITING, Outgoing};
+use super::register::{revoked, superseded};
 use super::registry::{Entry, OFFLINE_AFTER, Place};
 use super::results::Writing;
 use super::runners::RunnerPool;
@@ -49,6 +51,15 @@ pub struct Who {
     pub principal: Principal,
     pub agent: Text,
     pub epoch: u64,
+}
+
+impl Who {
+    pub fn speaker(&self) -> Speaker {
+        Speaker::Session {
+            agent: self.agent.clone(),
+            epoch: self.epoch,
+        }
+    }
 }
 
 pub struct Session {
@@ -452,12 +463,10 @@ impl Session {
                 self.ask_for_work();
             }
             Order::Superseded => {
-                let words = "SUPERSEDED: another session of this agent has begun";
-                self.end = Some(Status::aborted(words));
+                self.end = Some(superseded());
             }
             Order::Revoked => {
-                let words = "the agent or its credential was revoked";
-                self.end = Some(Status::unauthenticated(words));
+                self.end = Some(revoked());
             }
         }
         let draining = self.drain.is_some();
@@ -475,8 +484,7 @@ impl Session {
             note(it);
         });
         if !newest && self.end.is_none() {
-            let words = "SUPERSEDED: another session of this agent has begun";
-            self.end = Some(Status::aborted(words));
+            self.end = Some(superseded());
         }
     }
 
@@ -500,7 +508,10 @@ impl Session {
         let now = self.app.writer.now();
         match self.app.identity.recheck(&self.who.principal, now).await {
             Ok(Standing::Good) | Err(_) => {}
-            Ok(Standing::Revoked) => return self.obey(Order::Revoked),
+            Ok(ended @ Standing::Revoked) => {
+                self.end = Some(Status::unauthenticated(ended.why()));
+                return;
+            }
             Ok(Standing::Expired) => {
                 let words = "the credential has expired; show a fresh one";
                 self.end = Some(Status::unauthenticated(words));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use delta_core::lease::Stale;
+use delta_core::rights::Barred;
 use delta_core::{Cause, LeaseKey, Refusal, Reply, Span, Text};
 use delta_wire::JobSpec;
 use delta_wire::agent::proto::server_message::Message as Say;
@@ -14,9 +15,10 @@ use delta_wire::runner::Reason;
 
 use super::execution;
 use super::logs::Written;
+use super::register::{revoked, superseded};
 use super::session::Session;
 use crate::trace;
-use crate::writer::{Answer, Delivered, GrantedLease, News, NotDone, Ticket, TicketKind};
+use crate::writer::{Answer, Delivered, GrantedLease, News, NotDone, Ticket, TicketKind, sha256};
 
 impl Session {
     /// Takes what has arrived from the writer.
@@ -55,7 +57,8 @@ impl Session {
         let lease = granted.lease;
         let settings = &self.app.writer.shared().settings;
         let until = self.app.writer.now() + granted.ttl;
-        self.leases.granted(slot, lease, until);
+        let token = sha256(granted.token.expose().as_bytes());
+        self.leases.granted(slot, lease, token, until);
         trace::waited(&self.app, &granted);
         let attempt = lease.attempt;
         let work = AssignWork {
@@ -197,6 +200,14 @@ impl Session {
 
     /// Nothing changed; whether the same message may work later is said.
     pub fn not_done(&mut self, ticket: Ticket, why: &NotDone) {
+        if let NotDone::Refused(Refusal::Barred(why)) = why {
+            // Whoever is not heard on one of its leases is not heard at all.
+            self.end = Some(match why {
+                Barred::Revoked => revoked(),
+                Barred::Superseded | Barred::Unproven => superseded(),
+            });
+            return;
+        }
         let (code, retryable) = match why {
             NotDone::Overloaded => ("BUSY", true),
             NotDone::Unavailable(_) => ("UNAVAILABLE", true),

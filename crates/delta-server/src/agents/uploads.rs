@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use delta_core::command::Status as CompleteStatus;
+use delta_core::rights::Right;
 use delta_core::{Command, LeaseKey};
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{Artifact, CreateUpload, ProtocolError, UploadCreated};
@@ -237,9 +238,9 @@ impl Session {
 
     /// Hands something to the task that works on files, if the lease gives the right to it.
     fn ask(&mut self, proven: &Proven, ask: Ask) -> Result<(), Refused> {
-        let now = self.app.writer.now();
+        self.given(proven, Right::Artifact)?;
         let held = self.leases.get_mut(proven.lease).ok_or(Refused::Stale)?;
-        if !held.accepted || held.ended.is_some() || now >= held.until || held.last_word.is_some() {
+        if held.last_word.is_some() {
             return Err(Refused::Stale);
         }
         held.artifacts = true;

@@ -236,6 +236,7 @@ mod tests {
                 created_at: now,
                 seen_at: now,
                 revoked_at: None,
+                process: None,
             };
             assert!(self.app().reader.new_agent(&row).unwrap());
         }

@@ -296,6 +296,7 @@ mod tests {
             created_at: Millis(0),
             seen_at: Millis(1_000),
             revoked_at: None,
+            process: None,
         };
         let noted = Noted {
             since: Some(0),

@@ -22,6 +22,7 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Path, User};
 use super::log::range;
+use super::vigil::LeaseVigil;
 use super::{App, internal};
 use crate::objects::{ArtifactMeta, Objects, UploadId};
 
@@ -101,7 +102,7 @@ async fn show_artifact(
         size: artifact.size,
         sha256: artifact.sha256,
     };
-    serve(&app, &kept, &headers).await
+    serve(&app, &kept, &headers, None).await
 }
 
 /// An artifact that is served.
@@ -118,6 +119,7 @@ pub(super) async fn serve(
     app: &App,
     kept: &Kept,
     headers: &HeaderMap,
+    vigil: Option<LeaseVigil>,
 ) -> Result<Response, ApiError> {
     let (size, etag) = (kept.size, format!("\"{}\"", kept.sha256));
     let text = |name| {
@@ -143,8 +145,12 @@ pub(super) async fn serve(
     if from > 0 {
         file.seek(SeekFrom::Start(from)).await.map_err(bad)?;
     }
-    let bytes = ReaderStream::with_capacity(file.take(to - from), PIECE_BYTES);
-    let mut response = (KEPT, tag, Body::from_stream(bytes)).into_response();
+    let file = file.take(to - from);
+    let body = match vigil {
+        Some(vigil) => vigil.body(to - from, file),
+        None => Body::from_stream(ReaderStream::with_capacity(file, PIECE_BYTES)),
+    };
+    let mut response = (KEPT, tag, body).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_LENGTH, (to - from).into());
     headers.insert(header::CONTENT_DISPOSITION, attachment(&kept.name));

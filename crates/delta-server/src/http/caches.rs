@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use delta_core::rights::Right;
 use delta_core::run::RunHeader;
 use delta_wire::api::{
     CacheChecked, CacheFound, CacheList, CacheSaved, CacheView, FindCache, cache_key,
@@ -15,22 +16,18 @@ use delta_wire::api::{
 use delta_wire::{ErrorBody, ErrorCode, Invalid, Millis};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::Semaphore;
-use tokio_util::io::ReaderStream;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Admin, Heard, Path, Runner, User, drain, next_piece};
-use super::uploads::held_for;
+use super::extract::{Admin, Caller, Heard, Path, Runner, User, drain, next_piece};
+use super::uploads::{held_for, lease_header};
+use super::vigil::LeaseVigil;
 use super::{App, internal, not_stored};
 use crate::audit;
 use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, NoRoom, Saved, Saving, Scope};
-use crate::fence::Right;
 use crate::holder::hex;
-use crate::identity::Principal;
 
-/// Bytes that are read at a time for one reader.
-const PIECE_BYTES: usize = 256 * 1024;
 /// Each check reads a whole cache: one after the other, however many are asked for.
 static CHECKS: Semaphore = Semaphore::const_new(1);
 
@@ -115,7 +112,8 @@ async fn fetch_cache(
         file => file.map_err(|error| internal("a cache could not be read", &error))?,
     };
     let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
-    let body = Body::from_stream(ReaderStream::with_capacity(file, PIECE_BYTES));
+    let vigil = LeaseVigil::new(&app, lease_header(&headers)?, &who, Right::Artifact);
+    let body = vigil.body(size, file);
     let mut response = (kind, body).into_response();
     response
         .headers_mut()
@@ -303,7 +301,7 @@ struct Asker {
 
 async fn asker(
     app: &App,
-    who: &Principal,
+    who: &Caller,
     id: &str,
     headers: &HeaderMap,
 ) -> Result<Result<Asker, Response>, ApiError> {
@@ -321,7 +319,7 @@ async fn asker(
 /// A cache that whoever asks may read.
 async fn readable(
     app: &App,
-    who: &Principal,
+    who: &Caller,
     id: &str,
     headers: &HeaderMap,
     cache: String,

@@ -3,6 +3,7 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::Refusal;
+use delta_core::rights::Barred;
 use delta_store::StoreError;
 use delta_wire::{ErrorBody, ErrorCode, Invalid, Problems};
 
@@ -95,12 +96,21 @@ impl From<Refusal> for ApiError {
             Refusal::KeyReused(_) => ApiError::new(ErrorCode::IdempotencyConflict, message),
             Refusal::RunnerBusy(_) => ApiError::new(ErrorCode::RunnerBusy, message),
             Refusal::RunnerMismatch => ApiError::new(ErrorCode::Invalid, message).at("runner_id"),
+            Refusal::Barred(why) => ApiError::new(barred(why), message),
             Refusal::JobMismatch => ApiError::new(ErrorCode::Invalid, message).at("job_id"),
             Refusal::BadPlan(_) => ApiError::new(ErrorCode::Invalid, message).at("jobs"),
             Refusal::RunExists(_) | Refusal::NotQueued(_) | Refusal::WrongState(_) => {
                 ApiError::new(ErrorCode::Conflict, message)
             }
         }
+    }
+}
+
+fn barred(why: Barred) -> ErrorCode {
+    match why {
+        Barred::Revoked => ErrorCode::AgentRevoked,
+        Barred::Superseded => ErrorCode::AgentSuperseded,
+        Barred::Unproven => ErrorCode::AgentUnproven,
     }
 }
 

@@ -9,18 +9,23 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
-use delta_core::Millis;
+use delta_core::command::LeaseProof;
+use delta_core::rights::{AgentShown, Speaker};
+use delta_core::{Millis, Text};
 use delta_store::read::Role;
 use delta_wire::ErrorCode;
+use delta_wire::agent::shown::{AGENT_HEADER, Shown};
+use delta_wire::runner::LeaseToken;
 use http_body_util::BodyExt;
 use tokio::sync::Notify;
 
 use super::App;
 use super::error::ApiError;
-use crate::audit;
 use crate::identity::{Principal, Standing, Unknown};
-use crate::writer::Receipt;
+use crate::writer::{Receipt, sha256};
+use crate::{audit, holder};
 
 /// A runner's message: progress and references, never the bytes they refer to.
 pub const MESSAGE_BYTES: usize = 1024 * 1024;
@@ -36,7 +41,32 @@ const DRAINED_BYTES: usize = 64 * 1024 * 1024;
 const BODY_TIME: Duration = Duration::from_secs(30);
 
 /// A caller with the role of a runner.
-pub struct Runner(pub Principal);
+pub struct Runner(pub Caller);
+
+/// A runner, and what its request shows of the agent behind it.
+#[derive(Clone)]
+pub struct Caller {
+    pub principal: Principal,
+    shown: Option<AgentShown>,
+}
+
+impl std::ops::Deref for Caller {
+    type Target = Principal;
+    fn deref(&self) -> &Principal {
+        &self.principal
+    }
+}
+
+impl Caller {
+    /// What the token claims, for the core to check; nothing when it is none of ours.
+    pub fn proof(&self, token: &LeaseToken, runner: impl Into<Text>) -> Option<LeaseProof> {
+        let speaker = Speaker::Request {
+            bound: self.principal.agent.clone(),
+            shown: self.shown.clone().map(Box::new),
+        };
+        holder::proof(token, &self.principal, runner, speaker)
+    }
+}
 /// A caller with the role of a user, or more.
 pub struct User(pub Principal);
 /// A caller with the role of an administrator.
@@ -47,7 +77,9 @@ pub struct Enrolling(pub Principal);
 impl FromRequestParts<App> for Runner {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Runner, ApiError> {
-        authenticate(parts, app, Role::Runner).await.map(Runner)
+        let principal = authenticate(parts, app, Role::Runner).await?;
+        let shown = shown(&parts.headers)?;
+        Ok(Runner(Caller { principal, shown }))
     }
 }
 
@@ -72,6 +104,18 @@ impl FromRequestParts<App> for Enrolling {
             .await
             .map(Enrolling)
     }
+}
+
+/// What a request shows of the agent that makes it.
+fn shown(headers: &HeaderMap) -> Result<Option<AgentShown>, ApiError> {
+    let Some(value) = headers.get(AGENT_HEADER) else {
+        return Ok(None);
+    };
+    let shown = Shown::from_text(value.to_str().unwrap_or_default())?;
+    Ok(Some(AgentShown {
+        process: shown.process.into(),
+        secret: shown.secret.map(|secret| sha256(secret.as_bytes())),
+    }))
 }
 
 /// Who calls, whatever its role.

@@ -6,6 +6,7 @@
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
+use delta_core::rights::Right;
 use delta_core::{Attempt, Job, JobId, Resolution};
 use delta_store::StoreError;
 use delta_store::read::Reader;
@@ -17,9 +18,9 @@ use utoipa_axum::routes;
 use super::App;
 use super::artifacts::{self, left, left_one, serve};
 use super::error::ApiError;
-use super::extract::{Path, Runner};
-use super::uploads::held_for;
-use crate::fence::Right;
+use super::extract::{Caller, Path, Runner};
+use super::uploads::{held_for, lease_header};
+use super::vigil::LeaseVigil;
 use crate::objects::UploadId;
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -102,7 +103,8 @@ async fn show_input(
         size: input.size,
         sha256: input.sha256,
     };
-    serve(&app, &kept, &headers).await
+    let vigil = LeaseVigil::new(&app, lease_header(&headers)?, &who, Right::Artifact);
+    serve(&app, &kept, &headers, Some(vigil)).await
 }
 
 fn input(id: UploadId, job: &Job, view: ArtifactView) -> Option<InputArtifact> {
@@ -119,7 +121,7 @@ type Needed = Vec<(Job, Attempt)>;
 
 async fn needed_by(
     app: &App,
-    who: &crate::identity::Principal,
+    who: &Caller,
     id: &str,
     headers: &HeaderMap,
 ) -> Result<Result<Needed, Response>, ApiError> {

@@ -11,7 +11,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::requirement::Capabilities;
-use delta_core::{JobId, Text};
+use delta_core::rights::Barred;
+use delta_core::{JobId, Refusal, Text};
 use delta_store::read::Scope;
 use delta_wire::job_spec::{MAX_EMBEDDED_SPEC_BYTES, RawJobSpec};
 use delta_wire::runner::{GrantedSpec, JobSpecRef, Lease, LeaseGranted};
@@ -54,11 +55,7 @@ async fn ask_for_lease(
         let message = "this credential is another agent's";
         return Err(ApiError::new(ErrorCode::Forbidden, message).at("runner_id"));
     }
-    if !may_take_work(&app, &who, &runner).await? {
-        let message = "this id is an agent's that may take no work here, or its pool asks for a \
-                       sandbox, which only agents of the Execution Protocol tell of";
-        return Err(ApiError::new(ErrorCode::Forbidden, message).at("runner_id"));
-    }
+    may_take_work(&app, &who, &runner).await?;
     let capabilities = capabilities(&who.scope, &ask.capabilities);
     app.presence.asks(&who.id, &runner, &capabilities);
     let wait = ask.wait_seconds.as_duration();
@@ -70,6 +67,7 @@ async fn ask_for_lease(
         Some(granted) => {
             // Dropping the grant takes the lease back at once (A67).
             still_good(&who, &app).await?;
+            may_take_work(&app, &who, &runner).await?;
             app.presence.works(&who.id, &runner);
             lease_granted(&app, *granted)
         }
@@ -83,16 +81,26 @@ async fn ask_for_lease(
 /// An agent of the Execution Protocol proves who it is when it registers, and is drained and
 /// revoked by its id. Here nothing but the credential is shown, so an id of ours is taken from
 /// nobody who is not bound to it (A26, T3), and not from one that was sent home (I21).
-async fn may_take_work(app: &App, who: &Principal, runner: &str) -> Result<bool, ApiError> {
+async fn may_take_work(app: &App, who: &Principal, runner: &str) -> Result<(), ApiError> {
+    let forbidden = || {
+        let message = "this id is an agent's that may take no work here, or its pool asks for a \
+                       sandbox, which only agents of the Execution Protocol tell of";
+        ApiError::new(ErrorCode::Forbidden, message).at("runner_id")
+    };
     // A runner of this protocol does not say how it confines its jobs.
     if app.pool_sandboxes.contains_key(&who.scope.pool) {
-        return Ok(false);
+        return Err(forbidden());
     }
     let Some(agent) = who.agent.clone() else {
-        return Ok(!runner.starts_with(AGENT_PREFIX));
+        let ours = runner.starts_with(AGENT_PREFIX);
+        return if ours { Err(forbidden()) } else { Ok(()) };
     };
     let row = app.read(move |reader| reader.agent(&agent)).await?;
-    Ok(row.is_none_or(|row| row.revoked_at.is_none() && row.drain.is_none()))
+    match row {
+        Some(row) if row.revoked_at.is_some() => Err(Refusal::Barred(Barred::Revoked).into()),
+        Some(row) if row.drain.is_some() => Err(forbidden()),
+        _ => Ok(()),
+    }
 }
 
 /// What is granted of what is said (T27). Who says nothing about kinds of work executes steps

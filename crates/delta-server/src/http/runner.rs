@@ -23,7 +23,7 @@ use utoipa_axum::routes;
 use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, Message, Runner};
-use crate::holder::{self, proof};
+use crate::holder;
 use crate::standing::{call_flaky, may_be_flaky, only_flaky_failed};
 use crate::writer::{Answer, NotDone};
 
@@ -47,7 +47,7 @@ async fn acknowledge_lease(
     Heard(Runner(who), body): Heard<Runner>,
 ) -> Result<Response, ApiError> {
     let ack: AckLease = parse(&app, &body.bytes)?;
-    let Some(proof) = proof(&ack.lease_id, &who, ack.runner_id) else {
+    let Some(proof) = who.proof(&ack.lease_id, ack.runner_id) else {
         return Ok(stale(ack.lease_id, Stale::Unknown));
     };
     let job: JobId = ack
@@ -79,7 +79,7 @@ async fn renew_lease(
     let beat: Heartbeat = parse(&app, &body.bytes)?;
     let token = beat.lease_id.clone();
     let runner: Text = beat.runner_id.clone().into();
-    let Some(proof) = proof(&token, &who, beat.runner_id.clone()) else {
+    let Some(proof) = who.proof(&token, beat.runner_id.clone()) else {
         app.metrics().stale.inc();
         let ack = HeartbeatAck::refused(token, Reason::UnknownLease);
         return Ok(axum::Json(ack).into_response());
@@ -139,7 +139,7 @@ async fn complete_lease(
 ) -> Result<Response, ApiError> {
     let done: Complete = parse(&app, &body.bytes)?;
     let token = done.lease_id.clone();
-    let Some(proof) = proof(&token, &who, done.runner_id.clone()) else {
+    let Some(proof) = who.proof(&token, done.runner_id.clone()) else {
         return Ok(stale(token, Stale::Unknown));
     };
     let lease = proof.key;
@@ -184,7 +184,7 @@ async fn acknowledge_cancel(
 ) -> Result<Response, ApiError> {
     let ack: CancelAck = parse(&app, &body.bytes)?;
     let token = ack.lease_id.clone();
-    let Some(proof) = proof(&token, &who, ack.runner_id.clone()) else {
+    let Some(proof) = who.proof(&token, ack.runner_id.clone()) else {
         return Ok(stale(token, Stale::Unknown));
     };
     let command = holder::cancel_ack(proof, &ack);

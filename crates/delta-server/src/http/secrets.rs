@@ -4,6 +4,7 @@
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use delta_core::rights::Right;
 use delta_core::{Millis, Text};
 use delta_store::secrets::{SecretAbout, SecretId, SecretPlace};
 use delta_wire::api::{
@@ -20,7 +21,6 @@ use super::uploads::{held, lease_header};
 use super::views::at;
 use super::{internal, query_pairs};
 use crate::audit;
-use crate::fence::Right;
 use crate::secrets::{self, Fetched, Keyring, NotGranted, SecretError};
 
 pub fn routes() -> OpenApiRouter<App> {

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use axum::extract::{RawQuery, State};
 use axum::response::{IntoResponse, Response};
+use delta_core::rights::Right;
 use delta_core::{Job, RunId};
 use delta_store::StoreError;
 use delta_store::read::{Reader, RunRows};
@@ -27,7 +28,6 @@ use super::error::ApiError;
 use super::extract::{Heard, Path, Runner, User};
 use super::uploads::held;
 use super::{App, jobs, runner, runs};
-use crate::fence::Right;
 use crate::results::{self, Ledger, Unusable};
 use crate::standing::{LOOKED_AT, is_broken, is_flaky, judge, passed_again};
 

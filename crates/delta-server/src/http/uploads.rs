@@ -8,7 +8,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use delta_core::lease::Stale;
-use delta_core::{JobId, LeaseKey, LeaseState};
+use delta_core::rights::{Denied, LogRight, Right};
+use delta_core::{JobId, LeaseKey};
 use delta_store::read::JobRows;
 use delta_wire::runner::{
     CreateUpload, LeaseToken, Reason, UploadCreated, UploadKind, UploadMethod,
@@ -20,13 +21,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Heard, Path, Runner, drain, next_piece, read};
+use super::extract::{Caller, Heard, Path, Runner, drain, next_piece, read, still_good};
 use super::runner::{parse, stale};
 use super::{App, internal, not_stored};
-use crate::audit::Noticed;
-use crate::fence::{self, LogRight, Right};
-use crate::holder::{hex, proof};
-use crate::identity::Principal;
+use crate::audit::{self, Noticed};
+use crate::fence::Evidence;
+use crate::holder::hex;
 use crate::objects::{
     AppendError, ArtifactMeta, MAX_ARTIFACT_BYTES, MAX_LOG_BYTES, Part, Sealed, UploadId,
 };
@@ -317,7 +317,7 @@ async fn show_job_spec(
 /// answer to give.
 pub(super) async fn held_for(
     app: &App,
-    who: &Principal,
+    who: &Caller,
     id: &str,
     headers: &HeaderMap,
     right: Right,
@@ -331,44 +331,49 @@ pub(super) async fn held_for(
 }
 
 /// The lease of a token, if it is the caller's and gives this right; otherwise the answer to give.
-/// Judged on committed rows, by the core's own rules (A25, A37, A38).
+/// Judged on committed rows, by the core's own rule (I23, A25, A37, A38), and by who the caller is
+/// now: a body may have taken long.
 pub(super) async fn held(
     app: &App,
     token: &LeaseToken,
-    who: &Principal,
+    who: &Caller,
     runner: Option<&str>,
     right: Right,
 ) -> Result<Result<Held, Response>, ApiError> {
-    let Some(proof) = proof(token, who, String::new()) else {
+    still_good(who, app).await?;
+    let Some(proof) = who.proof(token, String::new()) else {
         return Ok(Err(stale(token.clone(), Stale::Unknown)));
     };
     let key = proof.key;
-    let rows = app.read(move |reader| reader.job(key.attempt.job)).await?;
+    let asked = proof.clone();
+    let evidence = app
+        .read(move |reader| Evidence::find(reader, &asked))
+        .await?;
     let (now, shared) = (app.writer.now(), app.writer.shared());
-    let judged = rows.as_ref().map_or(Err(Stale::Unknown), |rows| {
-        fence::judge(rows, &proof, right, now, shared)
-    });
-    match judged {
-        Err(why) => {
+    let (lease, log) = match evidence.judge(&proof, right, now, shared) {
+        Ok(given) => given,
+        Err(Denied::Stale(why)) => {
             if why == Stale::Unknown
-                && let Some(lease) = rows.as_ref().and_then(|rows| fence::named(rows, key))
+                && let Some(lease) = evidence.named(key)
             {
                 Noticed::of_unknown(lease, &proof).log();
             }
-            Ok(Err(stale(token.clone(), why)))
+            return Ok(Err(stale(token.clone(), why)));
         }
-        Ok((lease, log)) => {
-            if runner.is_some_and(|runner| runner != &*lease.runner) {
-                return Err(delta_core::Refusal::RunnerMismatch.into());
-            }
-            if lease.state == LeaseState::Granted && right != Right::Spec {
-                let message = format!("{}: acknowledge the lease first", Reason::NotAcked);
-                return Err(ApiError::new(ErrorCode::Conflict, message));
-            }
-            let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
-            Ok(Ok(Held { key, log, rows }))
+        Err(Denied::Barred(why)) => {
+            audit::barred(why, key, &proof);
+            return Err(delta_core::Refusal::Barred(why).into());
         }
+        Err(Denied::NotAcknowledged) => {
+            let message = format!("{}: acknowledge the lease first", Reason::NotAcked);
+            return Err(ApiError::new(ErrorCode::Conflict, message));
+        }
+    };
+    if runner.is_some_and(|runner| runner != &*lease.runner) {
+        return Err(delta_core::Refusal::RunnerMismatch.into());
     }
+    let rows = evidence.rows.ok_or_else(|| ApiError::not_found("job"))?;
+    Ok(Ok(Held { key, log, rows }))
 }
 
 /// A lease that gives the right it was shown for.

@@ -1,11 +1,20 @@
 //! Whoever listens for long is judged again now and then: a credential that was revoked or has
-//! expired ends a stream within a minute (D14).
+//! expired, and a lease that gives the right no more, end a stream within a minute (D14).
 
+use std::io;
 use std::time::Duration;
 
+use axum::body::Body;
+use bytes::BytesMut;
+use delta_core::rights::Right;
+use delta_wire::ErrorCode;
+use delta_wire::runner::LeaseToken;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 
-use super::App;
+use super::extract::Caller;
+use super::uploads::held;
+use super::{App, pieces};
 use crate::audit;
 use crate::identity::{Principal, Standing};
 
@@ -44,6 +53,65 @@ impl Vigil {
                 audit::ended(&self.who, ended.why());
                 true
             }
+        }
+    }
+}
+
+/// Bytes that are read at a time for one reader.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// The lease under which a long answer is given.
+pub struct LeaseVigil {
+    app: App,
+    token: LeaseToken,
+    who: Caller,
+    right: Right,
+    next: Instant,
+}
+
+impl LeaseVigil {
+    pub fn new(app: &App, token: LeaseToken, who: &Caller, right: Right) -> LeaseVigil {
+        LeaseVigil {
+            app: app.clone(),
+            token,
+            who: who.clone(),
+            right,
+            next: Instant::now() + EVERY,
+        }
+    }
+
+    /// A body of so many bytes, which breaks off when the lease gives the right to it no more.
+    pub fn body(self, length: u64, from: impl AsyncRead + Unpin + Send + 'static) -> Body {
+        let (pieces, body) = pieces::body(Some(length));
+        tokio::spawn(self.send(from, pieces));
+        body
+    }
+
+    async fn send(mut self, mut from: impl AsyncRead + Unpin, pieces: pieces::Sender) {
+        loop {
+            let mut piece = BytesMut::with_capacity(PIECE_BYTES);
+            let next = match from.read_buf(&mut piece).await {
+                Ok(0) => return,
+                Ok(_) if self.is_over().await => Err(io::ErrorKind::PermissionDenied.into()),
+                Ok(_) => Ok(piece.freeze()),
+                Err(error) => Err(error),
+            };
+            let broken = next.is_err();
+            if pieces.send(next).await.is_err() || broken {
+                return;
+            }
+        }
+    }
+
+    /// Whether the right is gone. A store that is away says nothing about it.
+    async fn is_over(&mut self) -> bool {
+        if Instant::now() < self.next {
+            return false;
+        }
+        self.next = Instant::now() + EVERY;
+        match held(&self.app, &self.token, &self.who, None, self.right).await {
+            Ok(still) => still.is_err(),
+            Err(error) => !matches!(error.code, ErrorCode::Unavailable | ErrorCode::Internal),
         }
     }
 }

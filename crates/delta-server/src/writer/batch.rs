@@ -287,6 +287,9 @@ pub(super) fn wants(command: &Command, wants: &mut BTreeSet<Want>) {
         | Command::Heartbeat { proof, .. }
         | Command::Complete { proof, .. }
         | Command::CancelAck { proof, .. }
-        | Command::Decline { proof } => attempt(wants, proof.key.attempt),
+        | Command::Decline { proof } => {
+            attempt(wants, proof.key.attempt);
+            wants.extend(proof.speaker.agent(&proof.runner).map(Want::Agent));
+        }
     }
 }

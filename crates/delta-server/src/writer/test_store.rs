@@ -2,8 +2,8 @@
 //! how it answers readers.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 use delta_core::{AttemptId, Digest, JobId, LeaseKey, Millis, Run, RunId, Text, Want, World};
 use delta_store::agents::{AgentRow, AgentSeen, Agents};
@@ -18,6 +18,7 @@ use delta_store::results::{
 };
 use delta_store::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow, Secrets};
 use delta_store::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
+use tokio::sync::oneshot;
 
 /// What a test does to the store while the writer has it.
 #[derive(Default)]
@@ -39,6 +40,22 @@ pub struct Levers {
     pub away: AtomicBool,
     /// How often the clock was read.
     pub begun: AtomicU32,
+    /// The next commit stands still here before it does anything.
+    gate: Mutex<Option<Gate>>,
+}
+
+/// Where a commit stands still: it says that it is there, and waits until its other end is dropped.
+type Gate = (oneshot::Sender<()>, mpsc::Receiver<()>);
+
+impl Levers {
+    /// Stops the next commit: resolves when it is about to begin, and lets it go when the sender is
+    /// dropped.
+    pub fn stop_commit(&self) -> (oneshot::Receiver<()>, mpsc::Sender<()>) {
+        let (arrives, arrived) = oneshot::channel();
+        let (let_go, waits) = mpsc::channel();
+        *self.gate.lock().unwrap() = Some((arrives, waits));
+        (arrived, let_go)
+    }
 }
 
 pub struct TestStore {
@@ -58,6 +75,11 @@ impl Store for TestStore {
             !self.levers.panics.load(Ordering::Relaxed),
             "a fault was ordered"
         );
+        let gate = self.levers.gate.lock().unwrap().take();
+        if let Some((arrives, waits)) = gate {
+            let _ = arrives.send(());
+            let _ = waits.recv();
+        }
         let slow = self.levers.slow_commit.load(Ordering::Relaxed);
         std::thread::sleep(std::time::Duration::from_millis(slow.into()));
         let left = |n: u32| n.checked_sub(1);
@@ -373,6 +395,15 @@ impl Agents for TestReader {
 
     fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError> {
         self.there()?.agents_seen(seen)
+    }
+
+    fn begin_session(
+        &self,
+        id: &str,
+        session: u64,
+        process: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        self.there()?.begin_session(id, session, process)
     }
 
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {

@@ -4,8 +4,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use delta_core::attempt::Progress;
+use delta_core::attempt::{Progress, Report};
 use delta_core::command::LeaseProof;
+use delta_core::requirement::Capabilities;
 use delta_core::{AttemptState, Command, Reply, RunId, RunState, Settings, Span};
 use delta_store::read::Reader;
 
@@ -29,6 +30,7 @@ fn proof(granted: &GrantedLease, runner: &str) -> LeaseProof {
         token: sha256(granted.token.expose().as_bytes()),
         principal: "p".into(),
         runner: runner.into(),
+        speaker: delta_core::rights::Speaker::anybody(),
     }
 }
 
@@ -55,6 +57,27 @@ fn beat(granted: &GrantedLease, runner: &str) -> Command {
         seq: None,
         progress: Progress::default(),
         uploading: false,
+    }
+}
+
+fn success(granted: &GrantedLease, runner: &str) -> Command {
+    Command::Complete {
+        proof: proof(granted, runner),
+        digest: [1; 32],
+        status: delta_core::command::Status::Succeeded,
+        cause: None,
+        report: Box::new(Report {
+            exit_code: Some(0),
+            ..Report::default()
+        }),
+    }
+}
+
+fn cancel(run: u128) -> Command {
+    Command::CancelRun {
+        run: RunId(run),
+        cause: delta_core::Cause::CanceledByUser,
+        by: "u".into(),
     }
 }
 
@@ -106,6 +129,76 @@ async fn a_writer_that_panics_sends_everybody_home() {
         .unwrap();
     assert!(desk.create(3).await.is_err_and(|why| away(&why)));
     assert_eq!(desk.writer.depths(), [0, 0, 0]);
+}
+
+#[tokio::test]
+async fn nobody_hears_anything_before_the_commit() {
+    // D2: a request, a session, a parked slot, a person, and who listens to a lease.
+    let desk = Arc::new(desk_with(&[], |_| {}));
+    let (ends, renews) = (acked(&desk, 1, "r1").await, acked(&desk, 2, "r2").await);
+    let (session, canceled) = (acked(&desk, 3, "s/1").await, acked(&desk, 4, "s/2").await);
+    let outbox = Arc::<Outbox>::default();
+    let listened = [canceled.lease].into_iter();
+    desk.writer.listen(&outbox, listened).unwrap();
+    let release = block(&desk).await;
+    let (arrived, let_go) = desk.levers.stop_commit();
+    let ticket = Ticket {
+        kind: TicketKind::Renew,
+        lease: session.lease,
+        seq: None,
+    };
+    let said = (ticket, desk.writer.receive(), beat(&session, "s/1"));
+    desk.writer
+        .session_says(&outbox, [said].into_iter())
+        .unwrap();
+    let offer = Offer::new(Capabilities::parse(["work:steps"]));
+    let slot = [(9, 1, "s/9".into(), offer)].into_iter();
+    desk.writer.park(&outbox, &"p".into(), slot).unwrap();
+    let mut asked = Vec::new();
+    for command in [success(&ends, "r1"), beat(&renews, "r2"), cancel(4)] {
+        let desk = desk.clone();
+        asked.push(tokio::spawn(async move {
+            let now = desk.writer.now();
+            let done = desk.writer.command(Lane::Hold, now, command).await;
+            done.map(drop)
+        }));
+    }
+    for id in [5, 6] {
+        let desk = desk.clone();
+        asked.push(tokio::spawn(async move { desk.create(id).await.map(drop) }));
+    }
+    let waits = {
+        let desk = desk.clone();
+        tokio::spawn(async move { desk.lease("r9", PATIENCE).await })
+    };
+    until("all of it waits", || {
+        desk.writer.depths().iter().sum::<usize>() >= 8
+    })
+    .await;
+    drop(release);
+    arrived.await.unwrap();
+    // What the writer had sent by now would be here.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(outbox.take().is_empty(), "the session has heard something");
+    assert!(asked.iter().all(|one| !one.is_finished()));
+    assert!(!waits.is_finished(), "the slot has heard something");
+    let state = || desk.job_state(ends.lease.attempt.job);
+    assert_eq!(state(), AttemptState::Starting);
+    drop(let_go);
+    for one in asked {
+        one.await.unwrap().unwrap();
+    }
+    let granted = waits.await.unwrap().unwrap();
+    granted.expect("one of the new jobs").delivery.delivered();
+    let mut heard = Vec::new();
+    until("the session hears all of it", || {
+        heard.extend(outbox.take());
+        heard.len() >= 3
+    })
+    .await;
+    assert_eq!(state(), AttemptState::Succeeded);
 }
 
 #[tokio::test]

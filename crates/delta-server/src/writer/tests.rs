@@ -217,6 +217,7 @@ async fn people_are_refused_under_overload_while_holders_are_served() {
             token: sha256(granted.token.expose().as_bytes()),
             principal: "p".into(),
             runner: "r1".into(),
+            speaker: delta_core::rights::Speaker::anybody(),
         },
         job: granted.lease.attempt.job,
     };

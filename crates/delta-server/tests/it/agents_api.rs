@@ -220,7 +220,7 @@ async fn a_revoked_agent_is_shut_out_at_once_and_for_good() {
     };
     bench.revoke(&bench.admin, &agent.id).await.expect(204);
     bench.revoke(&bench.admin, "agt_none").await.expect(404);
-    assert_eq!(agent.ends().await.unwrap().code(), Code::Unauthenticated);
+    assert_eq!(agent.ends().await.unwrap().code(), Code::PermissionDenied);
     let refused = Agent::register(&bench, back).await.err().unwrap();
     assert_eq!(refused.code(), Code::PermissionDenied);
     let view = bench.agent(&agent.id).await;

@@ -32,6 +32,7 @@ mod replicas;
 mod resent;
 mod restart;
 mod results;
+mod rights;
 mod secrets;
 mod sessions;
 mod sockets;

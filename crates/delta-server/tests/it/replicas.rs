@@ -127,7 +127,7 @@ async fn an_order_at_one_server_reaches_an_agent_at_the_other() {
         .await;
     agent.work().await;
     assert!(two.revoke(&two.admin, &agent.id).await.status.is_success());
-    assert_eq!(agent.ends().await.unwrap().code(), Code::Unauthenticated);
+    assert_eq!(agent.ends().await.unwrap().code(), Code::PermissionDenied);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

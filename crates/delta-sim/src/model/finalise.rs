@@ -136,6 +136,7 @@ impl Finalise {
             token: lease.token,
             principal: runner(n),
             runner: runner(n),
+            speaker: delta_core::rights::Speaker::anybody(),
         })
     }
 

@@ -81,5 +81,6 @@ fn absent(world: &mut World, want: delta_core::Want) {
             world.put_group(key, Default::default());
             None
         }
+        Want::Agent(id) => world.agents.insert(id, None).map(drop),
     };
 }

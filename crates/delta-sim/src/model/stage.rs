@@ -143,6 +143,7 @@ pub fn command(agent: u8, held: Held, says: Says, settings: &Settings) -> Comman
         token: token(held),
         principal: name(agent),
         runner: name(agent),
+        speaker: delta_core::rights::Speaker::anybody(),
     };
     match says {
         Says::Ack => Command::AckLease { proof, job: job() },

@@ -290,6 +290,7 @@ impl Agent {
                         token: *token,
                         principal: self.principal.clone(),
                         runner: self.runner.clone(),
+                        speaker: delta_core::rights::Speaker::anybody(),
                     });
                 }
             }

@@ -312,6 +312,7 @@ impl Server<'_> {
                 token: lease.token,
                 principal: lease.principal.clone(),
                 runner: lease.runner.clone(),
+                speaker: delta_core::rights::Speaker::anybody(),
             };
         }
         Ok(meant)

@@ -39,6 +39,21 @@ impl Agents for MemoryReader {
         Ok(())
     }
 
+    fn begin_session(
+        &self,
+        id: &str,
+        session: u64,
+        process: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let mut tables = self.tables();
+        let found = tables.agents.get_mut(id);
+        let Some(agent) = found.filter(|agent| agent.session < session) else {
+            return Ok(false);
+        };
+        (agent.session, agent.process) = (session, process.map(Into::into));
+        Ok(true)
+    }
+
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
         let mut tables = self.tables();
         let found = tables.agents.get_mut(id);

@@ -105,6 +105,10 @@ impl Tables {
             }
             Want::LiveJobs(run) => self.live_jobs(*run, world),
             Want::Group(key) => world.put_group(*key, self.index.group(key)),
+            Want::Agent(id) => {
+                let standing = || Some(self.agents.get(id)?.standing());
+                world.agents.entry(id.clone()).or_insert_with(standing);
+            }
         }
     }
 

@@ -36,6 +36,7 @@ impl Agents for PgReader {
                 &agent.created_at.0,
                 &agent.seen_at.0,
                 &agent.revoked_at.map(|at| at.0),
+                &agent.process.as_deref().map(escape),
             ],
         )?;
         Ok(!entered.is_empty())
@@ -59,6 +60,19 @@ impl Agents for PgReader {
             ],
         )?;
         Ok(())
+    }
+
+    fn begin_session(
+        &self,
+        id: &str,
+        session: u64,
+        process: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let changed = self.rows(
+            Sql::BeginSession,
+            &[&escape(id), &session.cast_signed(), &process.map(escape)],
+        )?;
+        Ok(!changed.is_empty())
     }
 
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
@@ -94,5 +108,6 @@ fn read(row: &Row) -> Result<AgentRow, StoreError> {
         created_at: fields.millis()?,
         seen_at: fields.millis()?,
         revoked_at: fields.opt_millis()?,
+        process: fields.opt_text()?,
     })
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use delta_core::group::Members;
-use delta_core::{AttemptId, Digest, JobId, LeaseKey, RunId, Text, Want, World};
+use delta_core::{AgentStanding, AttemptId, Digest, JobId, LeaseKey, RunId, Text, Want, World};
 use tokio_postgres::Row;
 use uuid::Uuid;
 
@@ -33,6 +33,7 @@ struct Wanted {
     uniques: BTreeSet<Digest>,
     groups: BTreeSet<Digest>,
     holders: BTreeSet<(Text, Text)>,
+    agents: BTreeSet<Text>,
     /// Jobs whose current attempt comes along: whoever asks for a job looks at it next.
     current: BTreeSet<JobId>,
 }
@@ -83,6 +84,9 @@ impl Wanted {
                     self.holders.insert(holder);
                 }
             }
+            Want::Agent(id) if !world.agents.contains_key(id) => {
+                self.agents.insert(id.clone());
+            }
             _ => {}
         }
     }
@@ -123,6 +127,9 @@ impl Wanted {
         for holder in self.holders {
             world.holders.entry(holder).or_insert(None);
         }
+        for id in self.agents {
+            world.agents.entry(id).or_insert(None);
+        }
         world.whole.extend(self.live);
     }
 }
@@ -140,6 +147,7 @@ struct Arrays {
     uniques: Vec<Vec<u8>>,
     groups: Vec<Vec<u8>>,
     holders: (Vec<String>, Vec<String>),
+    agents: Vec<String>,
 }
 
 impl Arrays {
@@ -171,6 +179,8 @@ impl Arrays {
             arrays.holders.0.push(escape(principal).into_owned());
             arrays.holders.1.push(escape(runner).into_owned());
         }
+        let agents = wanted.agents.iter().map(|id| escape(id).into_owned());
+        arrays.agents.extend(agents);
         arrays
     }
 
@@ -215,6 +225,9 @@ impl Arrays {
         }
         if !self.holders.0.is_empty() {
             calls.push((Sql::Holders, vec![&self.holders.0, &self.holders.1]));
+        }
+        if !self.agents.is_empty() {
+            calls.push((Sql::Standings, vec![&self.agents]));
         }
         calls
     }
@@ -278,6 +291,18 @@ impl PgStore {
     }
 }
 
+fn standing(fields: &mut Fields) -> Result<(Text, AgentStanding), StoreError> {
+    let id = fields.text()?;
+    let standing = AgentStanding {
+        principal: fields.text()?,
+        secret: fields.opt_bytes()?.map(column::digest).transpose()?,
+        process: fields.opt_text()?,
+        session: fields.unsigned()?,
+        revoked: fields.truth()?,
+    };
+    Ok((id, standing))
+}
+
 fn enter(sql: Sql, row: &Row, batch: &mut Batch, world: &mut World) -> Result<(), StoreError> {
     let mut fields = Fields::of(row);
     match sql {
@@ -333,6 +358,10 @@ fn enter(sql: Sql, row: &Row, batch: &mut Batch, world: &mut World) -> Result<()
             let holder = (unescape(fields.plain()?), unescape(fields.plain()?));
             let held = fields.attempt()?;
             world.holders.entry(holder).or_insert(Some(held));
+        }
+        Sql::Standings => {
+            let (id, standing) = standing(&mut fields)?;
+            world.agents.entry(id).or_insert(Some(standing));
         }
         other => unreachable!("{other:?} loads no rows"),
     }

@@ -66,6 +66,10 @@ const STEPS: &[Migration] = &[
         version: 14,
         sql: include_str!("../../migrations/postgres/0014_identity.sql"),
     },
+    Migration {
+        version: 15,
+        sql: include_str!("../../migrations/postgres/0015_processes_of_agents.sql"),
+    },
 ];
 
 /// Any number nobody else is likely to use: "delta-ci" in ASCII.

@@ -21,7 +21,7 @@ macro_rules! statements {
 
 statements! {
     Lock, LockAtOnce, Tips, Jobs, Attempts, CurrentAttempts, LiveJobs, LiveAttempts, PastLeases,
-    Keys, LockUniques, Uniques, Holders, Line,
+    Keys, LockUniques, Uniques, Holders, Line, Standings,
     ClaimOne, ClaimSome, MatchKeys,
     InsertRuns, InsertReports, UpdateRuns, UpdateHeaders, InsertJobs, UpdateJobs, InsertAttempts,
     UpdateAttempts, RenewAttempts, InsertPastLeases, InsertEvents, EnterQueue, LeaveQueue,
@@ -31,7 +31,7 @@ statements! {
     ReadRun, ReadRunJobs, ReadJobRun, ReadJob, ReadJobAttempts, ReadJobLeases, ListRuns, Events,
     Spec, QueueDepths, Ahead, RunIds, Pruned, Credential, Credentials, PutCredential,
     RevokeCredential, ExchangeEnrolment, NoteReuse, Agent, AgentPage, NewAgent, AgentsSeen,
-    DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, WithdrawResults,
+    BeginSession, DrainAgent, RebindAgent, RevokeAgent, ForgetAgents, PutResults, WithdrawResults,
     SizesOfResults, PutResultClaim, LeaseResults,
     LeaseClaim, RunResults, RunClaims, ResultPage, TestHistory, Secrets, Secret, SecretsFor,
     NewSecret, ReplaceSecret, RemoveSecret, Queues, PauseQueue, ResumeQueue,
@@ -77,6 +77,9 @@ impl Sql {
             Sql::Holders => "SELECT h.principal, h.runner, h.run_id, h.job, h.n \
                  FROM unnest($1::text[], $2::text[]) AS w(principal, runner) \
                  JOIN holders h ON h.principal = w.principal AND h.runner = w.runner"
+                .into(),
+            Sql::Standings => "SELECT id, principal, resume, process, session, \
+                 revoked_at IS NOT NULL FROM agents WHERE id = ANY ($1)"
                 .into(),
             Sql::DueRuns | Sql::DueLeases | Sql::DueDelayed => self.due().into(),
             Sql::Leased => "SELECT run_id, job, n FROM holders ORDER BY run_id, job, n".into(),

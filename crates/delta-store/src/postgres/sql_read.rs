@@ -101,20 +101,43 @@ fn short(sql: Sql) -> &'static str {
         | Sql::RevokeCredential
         | Sql::ExchangeEnrolment
         | Sql::NoteReuse => credentials(sql),
+        Sql::Agent
+        | Sql::AgentPage
+        | Sql::NewAgent
+        | Sql::AgentsSeen
+        | Sql::BeginSession
+        | Sql::DrainAgent
+        | Sql::RebindAgent
+        | Sql::RevokeAgent
+        | Sql::ForgetAgents => agents(sql),
+        Sql::Ping => "SELECT 1",
+        // Counting a large table is slow; what vacuum counted last is near enough.
+        Sql::Stats => {
+            "SELECT CASE WHEN c.reltuples > 100000 THEN c.reltuples::int8 \
+                         ELSE (SELECT count(*) FROM runs) END, \
+                    (SELECT count(*) FROM queue), (SELECT count(*) FROM holders) \
+             FROM pg_class c WHERE c.oid = 'runs'::regclass"
+        }
+        other => unreachable!("{other:?} is a statement of the writer"),
+    }
+}
+
+fn agents(sql: Sql) -> &'static str {
+    match sql {
         Sql::Agent => {
             "SELECT id, principal, resume, slots, about, session, drain, created_at, seen_at, \
-             revoked_at \
+             revoked_at, process \
              FROM agents WHERE id = $1"
         }
         Sql::AgentPage => {
             "SELECT id, principal, resume, slots, about, session, drain, created_at, seen_at, \
-             revoked_at \
+             revoked_at, process \
              FROM agents WHERE id > $1 ORDER BY id LIMIT $2"
         }
         Sql::NewAgent => {
             "INSERT INTO agents (project, id, principal, resume, slots, about, session, drain, \
-             created_at, seen_at, revoked_at) \
-             VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+             created_at, seen_at, revoked_at, process) \
+             VALUES ('default', $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
              ON CONFLICT DO NOTHING RETURNING id"
         }
         Sql::AgentsSeen => {
@@ -123,6 +146,10 @@ fn short(sql: Sql) -> &'static str {
              session = greatest(a.session, w.session) \
              FROM unnest($1::text[], $2::int8[], $3::text[], $4::int8[], $5::int8[]) \
              AS w(id, slots, about, seen_at, session) WHERE a.id = w.id"
+        }
+        Sql::BeginSession => {
+            "UPDATE agents SET session = $2, process = $3 WHERE id = $1 AND session < $2 \
+             RETURNING id"
         }
         Sql::DrainAgent => "UPDATE agents SET drain = $2 WHERE id = $1 RETURNING id",
         Sql::RebindAgent => {
@@ -135,15 +162,7 @@ fn short(sql: Sql) -> &'static str {
             "DELETE FROM agents \
              WHERE seen_at < $1 AND drain IS NULL AND revoked_at IS NULL RETURNING id"
         }
-        Sql::Ping => "SELECT 1",
-        // Counting a large table is slow; what vacuum counted last is near enough.
-        Sql::Stats => {
-            "SELECT CASE WHEN c.reltuples > 100000 THEN c.reltuples::int8 \
-                         ELSE (SELECT count(*) FROM runs) END, \
-                    (SELECT count(*) FROM queue), (SELECT count(*) FROM holders) \
-             FROM pg_class c WHERE c.oid = 'runs'::regclass"
-        }
-        other => unreachable!("{other:?} is a statement of the writer"),
+        other => unreachable!("{other:?} is not about agents"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Agents in SQLite, through the connections of the reading side.
 
 use delta_core::Millis;
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Params, Row, params};
 
 use super::connection::store_error;
 use super::credentials::PROJECT;
@@ -13,14 +13,14 @@ use crate::codec::column;
 
 macro_rules! columns {
     () => {
-        "agent_id, principal, resume, slots, about, session, drain, created_at, seen_at, revoked_at"
+        "agent_id, principal, resume, slots, about, session, drain, created_at, seen_at, \
+         revoked_at, process"
     };
 }
 
 impl Agents for SqliteReader {
     fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError> {
-        let sql = concat!("SELECT ", columns!(), " FROM agents WHERE agent_id = ?1");
-        rows::one(&self.reader(), sql, [id], read)
+        one(&self.reader(), id)
     }
 
     fn agents(&self, after: &str, limit: usize) -> Result<Vec<AgentRow>, StoreError> {
@@ -35,8 +35,9 @@ impl Agents for SqliteReader {
 
     fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError> {
         let sql = "INSERT INTO agents (agent_id, project, principal, resume, slots, about, \
-                   session, drain, created_at, seen_at, revoked_at) \
-                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) ON CONFLICT DO NOTHING";
+                   session, drain, created_at, seen_at, revoked_at, process) \
+                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12) \
+                   ON CONFLICT DO NOTHING";
         let values = params![
             &*agent.id,
             PROJECT,
@@ -49,9 +50,9 @@ impl Agents for SqliteReader {
             agent.created_at.0,
             agent.seen_at.0,
             agent.revoked_at.map(|at| at.0),
+            agent.process.as_deref(),
         ];
-        let entered = self.writer().execute(sql, values).map_err(store_error)?;
-        Ok(entered > 0)
+        self.change_agent(&agent.id, sql, values)
     }
 
     fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError> {
@@ -64,33 +65,59 @@ impl Agents for SqliteReader {
             let values = params![&*seen.id, seen.slots, &*seen.about, seen.seen_at.0, session];
             batch.execute(sql, values).map_err(store_error)?;
         }
-        batch.commit().map_err(store_error)
+        let done = batch.commit().map_err(store_error);
+        self.standings.forget(seen.iter().map(|it| &*it.id));
+        done
+    }
+
+    fn begin_session(
+        &self,
+        id: &str,
+        session: u64,
+        process: Option<&str>,
+    ) -> Result<bool, StoreError> {
+        let sql = "UPDATE agents SET session = ?2, process = ?3 \
+                   WHERE agent_id = ?1 AND session < ?2";
+        self.change_agent(id, sql, params![id, column::signed(session), process])
     }
 
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
         let sql = "UPDATE agents SET drain = ?2 WHERE agent_id = ?1";
-        let changed = self.writer().execute(sql, params![id, drain]);
-        Ok(changed.map_err(store_error)? > 0)
+        self.change_agent(id, sql, params![id, drain])
     }
 
     fn rebind_agent(&self, id: &str, from: &str, to: &str) -> Result<bool, StoreError> {
         let sql = "UPDATE agents SET principal = ?3 WHERE agent_id = ?1 AND principal = ?2";
-        let changed = self.writer().execute(sql, params![id, from, to]);
-        Ok(changed.map_err(store_error)? > 0)
+        self.change_agent(id, sql, params![id, from, to])
     }
 
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
         let sql = "UPDATE agents SET revoked_at = coalesce(revoked_at, ?2) WHERE agent_id = ?1";
-        let changed = self.writer().execute(sql, params![id, at.0]);
-        Ok(changed.map_err(store_error)? > 0)
+        self.change_agent(id, sql, params![id, at.0])
     }
 
     fn forget_agents(&self, before: Millis) -> Result<u64, StoreError> {
         let sql = "DELETE FROM agents \
                    WHERE seen_at < ?1 AND drain IS NULL AND revoked_at IS NULL";
         let gone = self.writer().execute(sql, [before.0]);
+        self.standings.forget_all();
         Ok(gone.map_err(store_error)? as u64)
     }
+}
+
+impl SqliteReader {
+    /// Changes one agent; false when nothing was there to be changed.
+    fn change_agent(&self, id: &str, sql: &str, values: impl Params) -> Result<bool, StoreError> {
+        let changed = self.writer().execute(sql, values);
+        self.standings.forget([id].into_iter());
+        Ok(changed.map_err(store_error)? > 0)
+    }
+}
+
+/// An agent's row, for whoever asks inside a batch.
+pub(super) fn one(connection: &Connection, id: &str) -> Result<Option<AgentRow>, StoreError> {
+    let sql = concat!("SELECT ", columns!(), " FROM agents WHERE agent_id = ?1");
+    rows::one(connection, sql, [id], read)
 }
 
 fn read(row: &Row) -> Result<AgentRow, StoreError> {
@@ -106,5 +133,6 @@ fn read(row: &Row) -> Result<AgentRow, StoreError> {
         created_at: c.millis()?,
         seen_at: c.millis()?,
         revoked_at: c.millis_opt()?,
+        process: c.map_opt(|text| Ok(text.into()))?,
     })
 }

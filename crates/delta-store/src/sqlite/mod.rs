@@ -18,6 +18,7 @@ mod reader;
 mod results;
 mod rows;
 mod secrets;
+mod standings;
 mod write;
 
 use std::collections::BTreeSet;
@@ -26,7 +27,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use delta_core::{Attempt, AttemptId, Digest, Job, JobId, Millis, Run, RunId, Text, Want, World};
+use delta_core::{
+    AgentStanding, Attempt, AttemptId, Digest, Job, JobId, Millis, Run, RunId, Text, Want, World,
+};
 use rusqlite::{Connection, params};
 
 use crate::codec::{column, corrupt};
@@ -39,6 +42,7 @@ pub use connection::FILE;
 use connection::store_error;
 pub use open::open;
 pub use reader::SqliteReader;
+use standings::Standings;
 
 /// Rows of each kind kept in memory: more than any server has live at once with 10,000 slots, and
 /// at about a kilobyte each a bounded price.
@@ -56,6 +60,8 @@ pub struct SqliteStore {
     attempts: Cache<AttemptId, Arc<Attempt>>,
     tips: Cache<RunId, Tip>,
     specs: Specs,
+    /// Shared with the reader, through which agents change.
+    standings: Arc<Standings>,
     /// Counts batches, for the caches.
     batch: u64,
     /// Between `begin` and `commit` or `rollback`.
@@ -143,6 +149,16 @@ impl SqliteStore {
         rows::tip(self.reading()?, run)
     }
 
+    fn standing(&mut self, id: &Text) -> Result<Option<AgentStanding>, StoreError> {
+        let round = match self.standings.get(id) {
+            Ok(standing) => return Ok(standing),
+            Err(round) => round,
+        };
+        let found = agents::one(self.reading()?, id)?.map(|row| row.standing());
+        self.standings.put(round, id, found.clone());
+        Ok(found)
+    }
+
     /// Enters a row, or that there is none; what the batch already knows stays as it is.
     fn answer(&mut self, want: &Want, world: &mut World) -> Result<(), StoreError> {
         match want {
@@ -175,6 +191,9 @@ impl SqliteStore {
                 known.or_insert_with(|| self.index().holder(principal, runner));
             }
             Want::Group(key) => world.put_group(*key, self.index().group(key)),
+            Want::Agent(id) if !world.agents.contains_key(id) => {
+                world.agents.insert(id.clone(), self.standing(id)?);
+            }
             Want::LiveJobs(run) if world.whole.insert(*run) => self.live_jobs(*run, world)?,
             _ => {}
         }

@@ -11,6 +11,7 @@ use super::cache::Cache;
 use super::connection::{FILE, File, open_writer};
 use super::reader::SqliteReader;
 use super::rows::columns;
+use super::standings::Standings;
 use super::{CACHED_ROWS, Gauges, SqliteStore, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt, row as json};
@@ -75,6 +76,10 @@ const MIGRATIONS: &[Migration] = &[
         version: 14,
         sql: include_str!("../../migrations/sqlite/0014_identity.sql"),
     },
+    Migration {
+        version: 15,
+        sql: include_str!("../../migrations/sqlite/0015_processes_of_agents.sql"),
+    },
 ];
 
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller
@@ -96,6 +101,7 @@ fn open_with(
     migrate(&mut file, migrations)?;
     let gauges = Arc::new(Gauges::default());
     let index = Arc::new(Mutex::new(Index::default()));
+    let standings = Arc::new(Standings::default());
     let mut store = SqliteStore {
         connection,
         path: path.clone(),
@@ -105,6 +111,7 @@ fn open_with(
         attempts: Cache::new(CACHED_ROWS),
         tips: Cache::new(CACHED_ROWS),
         specs: Specs::new(CACHED_SPEC_BYTES),
+        standings: standings.clone(),
         batch: 0,
         in_batch: false,
         doubtful: false,
@@ -115,7 +122,7 @@ fn open_with(
         gauges: gauges.clone(),
     };
     store.reload()?;
-    let reader = SqliteReader::open(&path, gauges, index)?;
+    let reader = SqliteReader::open(&path, gauges, index, standings)?;
     Ok((store, reader))
 }
 

@@ -13,6 +13,7 @@ use rusqlite::{Connection, ToSql, params};
 
 use super::connection::{open_reader, open_writer, store_error};
 use super::rows::columns;
+use super::standings::Standings;
 use super::{Gauges, credentials, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt};
@@ -37,6 +38,8 @@ pub struct SqliteReader {
     gauges: Arc<Gauges>,
     /// The writer's: the queue is in memory only.
     index: Arc<Mutex<Index>>,
+    /// The writer's, too: whoever changes an agent says so.
+    pub(super) standings: Arc<Standings>,
 }
 
 impl SqliteReader {
@@ -44,6 +47,7 @@ impl SqliteReader {
         path: &Path,
         gauges: Arc<Gauges>,
         index: Arc<Mutex<Index>>,
+        standings: Arc<Standings>,
     ) -> Result<SqliteReader, StoreError> {
         let reader = |_| open_reader(path).map(Mutex::new);
         Ok(SqliteReader {
@@ -54,6 +58,7 @@ impl SqliteReader {
             path: path.to_path_buf(),
             gauges,
             index,
+            standings,
         })
     }
 

@@ -89,6 +89,7 @@ const AS_VERSION_4: &str = "CREATE TABLE queue (run_id BLOB NOT NULL, job INTEGE
     DROP INDEX runs_rerun_of; ALTER TABLE runs DROP COLUMN rerun_of; \
     ALTER TABLE jobs DROP COLUMN kept; DROP INDEX jobs_in_line; \
     ALTER TABLE runs DROP COLUMN place; ALTER TABLE jobs DROP COLUMN place; \
+    ALTER TABLE agents DROP COLUMN process; \
     PRAGMA user_version = 4";
 
 #[test]

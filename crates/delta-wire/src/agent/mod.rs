@@ -6,6 +6,7 @@
 
 pub mod dial;
 pub mod frame;
+pub mod shown;
 
 /// The messages, generated.
 #[allow(clippy::all, missing_docs)]

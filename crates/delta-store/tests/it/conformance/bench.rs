@@ -207,6 +207,7 @@ impl Bench {
                 token: ask.token,
                 principal: ask.principal,
                 runner: ask.runner,
+                speaker: delta_core::rights::Speaker::anybody(),
             },
         })
     }

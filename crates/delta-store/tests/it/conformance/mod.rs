@@ -108,6 +108,7 @@ macro_rules! conformance {
                 an_idempotency_key_finds_its_run
                 filters_and_pages_of_runs
                 agents_are_kept_seen_drained_and_revoked
+                a_batch_sees_how_an_agent_stands_now
                 stats_count_what_is_there
             }
             results {

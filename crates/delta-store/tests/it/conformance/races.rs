@@ -42,6 +42,7 @@ fn held(ask: &LeaseAsk, attempt: AttemptId, epoch: u64) -> Held {
             token: ask.token,
             principal: ask.principal.clone(),
             runner: ask.runner.clone(),
+            speaker: delta_core::rights::Speaker::anybody(),
         },
     }
 }

@@ -117,6 +117,7 @@ impl Player {
                 }
                 Want::LiveJobs(run) => drop(model.whole.insert(run)),
                 Want::Group(key) => model.put_group(key, Members::new()),
+                Want::Agent(id) => drop(model.agents.insert(id, None)),
             }
         }
     }
@@ -275,6 +276,7 @@ impl Player {
                     token: ask.token,
                     principal: ask.principal,
                     runner: ask.runner,
+                    speaker: delta_core::rights::Speaker::anybody(),
                 },
             });
         }

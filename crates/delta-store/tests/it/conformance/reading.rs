@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use delta_core::command::NewRun;
+use delta_core::rights::{AgentShown, Barred, Speaker};
 use delta_core::{Command, JobId, Millis, Refusal, Reply, RunState, Text, Want, World};
 use delta_store::Store;
 use delta_store::agents::{AgentRow, AgentSeen};
@@ -184,6 +185,7 @@ pub fn agents_are_kept_seen_drained_and_revoked(make: &dyn Fn() -> Fixture) {
         created_at: Millis(5),
         seen_at: Millis(5),
         revoked_at: None,
+        process: (n == 2).then(|| "first".into()),
     };
     let (one, two) = (agent(1), agent(2));
     assert!(bench.reader.new_agent(&two).unwrap());
@@ -243,4 +245,79 @@ pub fn agents_are_kept_seen_drained_and_revoked(make: &dyn Fn() -> Fixture) {
         bench.reader.agent("agt_1").unwrap().is_some(),
         "it was revoked"
     );
+}
+
+pub fn a_batch_sees_how_an_agent_stands_now(make: &dyn Fn() -> Fixture) {
+    // I23: whatever a batch before it saw, and whichever way the agent was changed.
+    let mut bench = Bench::new(make);
+    let row = AgentRow {
+        id: "agt_1".into(),
+        principal: "agent".into(),
+        resume: Some(digest(1)),
+        slots: 1,
+        about: "{}".into(),
+        session: 3,
+        drain: None,
+        created_at: Millis(5),
+        seen_at: Millis(5),
+        revoked_at: None,
+        process: None,
+    };
+    bench.create(1, &["linux"]);
+    let held = bench.lease("agt_1/1", &["linux"]).expect("work");
+    let barred = |why| Err(Refusal::Barred(why));
+    assert!(bench.ack(&held).is_ok(), "nobody has registered");
+    assert!(bench.reader.new_agent(&row).unwrap());
+    assert!(
+        bench.heartbeat(&held, 1).is_ok(),
+        "it shows nothing in requests"
+    );
+    let begin = |bench: &Bench, session, process| {
+        let begun = bench.reader.begin_session("agt_1", session, Some(process));
+        begun.unwrap()
+    };
+    assert!(begin(&bench, 4, "first\0"));
+    assert_eq!(bench.heartbeat(&held, 2), barred(Barred::Unproven));
+    let shows = |process: &str| {
+        let mut held = held.clone();
+        held.proof.speaker = Speaker::Request {
+            bound: None,
+            shown: Some(Box::new(AgentShown {
+                process: process.into(),
+                secret: Some(digest(1)),
+            })),
+        };
+        held
+    };
+    assert!(bench.heartbeat(&shows("first\0"), 3).is_ok());
+    assert!(begin(&bench, 9, "second"));
+    assert!(!begin(&bench, 9, "third"), "only the newest has it");
+    let none = bench.reader.begin_session("agt_9", 1, None);
+    assert!(!none.unwrap());
+    let superseded = barred(Barred::Superseded);
+    assert_eq!(bench.heartbeat(&shows("first\0"), 4), superseded);
+    let mut bench = bench.reopen();
+    assert_eq!(bench.heartbeat(&shows("first\0"), 5), superseded);
+    assert!(bench.heartbeat(&shows("second"), 6).is_ok());
+    let mut old_session = held.clone();
+    old_session.proof.speaker = Speaker::Session {
+        agent: "agt_1".into(),
+        epoch: 9,
+    };
+    assert!(bench.heartbeat(&old_session, 7).is_ok());
+    let seen = AgentSeen {
+        id: "agt_1".into(),
+        slots: 1,
+        about: "{}".into(),
+        session: 10,
+        seen_at: Millis(9),
+    };
+    bench.reader.agents_seen(&[seen]).unwrap();
+    assert_eq!(bench.heartbeat(&old_session, 8), superseded);
+    assert!(bench.reader.revoke_agent("agt_1", Millis(20)).unwrap());
+    let revoked = barred(Barred::Revoked);
+    assert_eq!(bench.heartbeat(&shows("second"), 9), revoked);
+    assert_eq!(bench.complete(&shows("second")), revoked);
+    let mut bench = bench.reopen();
+    assert_eq!(bench.complete(&shows("second")), revoked);
 }

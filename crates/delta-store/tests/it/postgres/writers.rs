@@ -103,6 +103,7 @@ pub fn lease(store: &mut dyn Store, runner: &str) -> Option<Held> {
             token: ask.token,
             principal: ask.principal,
             runner: ask.runner,
+            speaker: delta_core::rights::Speaker::anybody(),
         },
     })
 }
