@@ -90,6 +90,7 @@ const AS_VERSION_4: &str = "CREATE TABLE queue (run_id BLOB NOT NULL, job INTEGE
     ALTER TABLE jobs DROP COLUMN kept; DROP INDEX jobs_in_line; \
     ALTER TABLE runs DROP COLUMN place; ALTER TABLE jobs DROP COLUMN place; \
     ALTER TABLE agents DROP COLUMN process; \
+    DELETE FROM meta WHERE name IN ('identity', 'probes'); \
     PRAGMA user_version = 4";
 
 #[test]

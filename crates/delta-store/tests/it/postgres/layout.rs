@@ -98,6 +98,7 @@ fn events_written_one_by_one_are_read_and_continued() {
              DROP COLUMN keep_until, DROP COLUMN rerun_of, DROP COLUMN place; \
              ALTER TABLE delta_ci.jobs DROP COLUMN kept, DROP COLUMN place; \
              ALTER TABLE delta_ci.agents DROP COLUMN process; \
+             ALTER TABLE delta_ci.store DROP COLUMN identity, DROP COLUMN probes; \
              DELETE FROM delta_ci.schema_version WHERE version >= 5",
         )
         .unwrap();
