@@ -501,6 +501,8 @@ impl Assignment {
             ended.cause = Some(failed.cause);
             ended.summary = log.redact(&failed.summary);
             ended.evidence = evidence::around(&folder.workspace, &spool);
+        } else if let Some(counted) = kept.counted.take().filter(|_| succeeded) {
+            ended.summary = format!("{}; {counted}", ended.summary);
         }
         ended.log = log.finish();
         (ended, kept)

@@ -164,6 +164,7 @@ mod tests {
             failure: Some(Box::new(failure())),
             log_dropped: None,
             why: None,
+            summary: None,
             kept_from: None,
             started_at: Some(Millis(0)),
             ended_at: Some(Millis(2_500)),

@@ -115,6 +115,11 @@ pub fn standing(job: &JobSummary) -> String {
     if job.state == JobState::Succeeded && job.attempts > 1 {
         parts.push(format!("needed {} attempts", job.attempts));
     }
+    // Beside how many steps succeeded the runner says how many tests ran, or that nobody knows.
+    let said = job.summary.as_deref().and_then(|it| it.split_once("; "));
+    if let (JobState::Succeeded, Some((_, said))) = (job.state, said) {
+        parts.push(crate::clean::text(said));
+    }
     parts.join(", ")
 }
 

@@ -48,6 +48,7 @@ causes! {
     Inconsistent "inconsistent" User "Success was reported together with a failing exit code.",
     SpecError "spec_error" User "The job cannot be executed as it is written.",
     HandlerNotFound "handler_not_found" User "No handler of that name exists.",
+    NoTests "no_tests" User "The steps succeeded, and no test ran.",
     Flaky "flaky" User "A test failed that is known to pass on the same commit.",
     DiskFull "disk_full" Infra "The machine had no disk space left.",
     AgentShutdown "agent_shutdown" Infra "The agent was shut down while the job ran.",
@@ -102,6 +103,7 @@ impl Cause {
                 | C::OutOfMemory
                 | C::SpecError
                 | C::HandlerNotFound
+                | C::NoTests
                 | C::Flaky
                 | C::DiskFull
                 | C::AgentShutdown

@@ -14,11 +14,12 @@ use crate::shape::Known;
 use crate::yaml::{Node, Place, Value};
 
 /// The keys that are read here.
-pub(crate) const KEYS: [&str; 9] = [
+pub(crate) const KEYS: [&str; 10] = [
     "artifacts",
     "caches",
     "checkout",
     "container",
+    "count_tests",
     "environment",
     "image",
     "inputs",

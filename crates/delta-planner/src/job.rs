@@ -44,6 +44,7 @@ pub(crate) const JOB_KEYS: Keys = Keys {
         "caches",
         "checkout",
         "container",
+        "count_tests",
         "environment",
         "image",
         "inputs",

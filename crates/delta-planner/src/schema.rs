@@ -347,6 +347,10 @@ fn around_properties() -> Map<String, Value> {
             "description": "Reports of tests that the steps write.",
             "oneOf": [result(), { "type": "array", "items": result() }, { "type": "null" }],
         },
+        "count_tests": {
+            "description": "Where it is told how many tests ran; none is a failure (`no_tests`).",
+            "enum": ["report", "output", "none", null],
+        },
         "caches": {
             "description": "Files to restore before and save after the work.",
             "type": ["array", "null"], "maxItems": 100,

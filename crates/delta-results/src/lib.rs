@@ -3,6 +3,7 @@
 //! Reports are written by the code under test, so they are hostile input. This crate owns what a
 //! report may cost: bytes, depth, cases and the length of every text have a bound in [`Limits`].
 //! Cases are handed over as they are read; a report that breaks off keeps what was read before.
+//! What tools print is counted, and nothing else.
 //!
 //! It opens no file, resolves no entity, follows no reference and knows nothing of jobs.
 
@@ -16,6 +17,7 @@ mod junit;
 mod limits;
 mod lines;
 mod playwright;
+mod printed;
 mod stream;
 mod tap;
 mod trx;
@@ -25,6 +27,7 @@ use std::io::BufRead;
 
 pub use case::{Case, Counts, Status};
 pub use limits::Limits;
+pub use printed::{Printed, printed};
 
 use input::Input;
 

@@ -1,7 +1,7 @@
 //! The log while the agent itself writes it: before the shim begins, and after it has ended.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::attempt::Sizes;
@@ -14,6 +14,7 @@ const PREPARED_SHARE: u64 = 4;
 
 /// A log that several parts may write to, in turns.
 pub(crate) struct Log {
+    path: PathBuf,
     open: Mutex<Open>,
     /// What it was, where nothing can be added to it.
     closed: LogSize,
@@ -51,6 +52,7 @@ impl Log {
         identity: Identity,
     ) -> io::Result<Log> {
         Ok(Log {
+            path: path.to_owned(),
             open: Open::new(Some(Spool::open(path, quota / PREPARED_SHARE)?)),
             closed: LogSize::default(),
             sizes,
@@ -71,12 +73,23 @@ impl Log {
         let whole = ended.lost == 0 && ended.sha256.is_some();
         let spool = whole.then(|| Spool::reopen(path, quota, &ended));
         Log {
+            path: path.to_owned(),
             open: Open::new(spool.and_then(Result::ok)),
             closed: ended,
             sizes,
             observer,
             identity,
         }
+    }
+
+    /// The file of it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Some of what the work printed is not in it.
+    pub fn is_cut(&self) -> bool {
+        self.closed.dropped > 0 || self.closed.lost > 0
     }
 
     /// Masks what is written from here on.

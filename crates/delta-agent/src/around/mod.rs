@@ -8,6 +8,7 @@
 
 mod artifacts;
 mod caches;
+mod counted;
 mod files;
 mod glob;
 mod inputs;
@@ -106,6 +107,8 @@ pub(crate) struct Kept {
     pub artifacts: u32,
     /// What could not be kept: it ends an attempt that succeeded otherwise.
     pub failed: Option<Failed>,
+    /// How many tests ran, in a few words, where the job asks for it.
+    pub counted: Option<String>,
 }
 
 /// What tests came to.
@@ -129,6 +132,7 @@ pub(crate) struct Failed {
 pub(crate) fn keeps(spec: &JobSpec, ended: &Ended) -> bool {
     let nothing = spec.results.is_empty()
         && spec.tests.is_empty()
+        && spec.count_tests.is_none()
         && spec.artifacts.is_empty()
         && spec.caches.is_empty();
     let waited_for = match ended.stopped {
@@ -189,6 +193,7 @@ pub(crate) async fn after(around: &Around<'_>, results: Option<Results>) -> Kept
     if let Some(results) = results {
         kept = results.finish(around).await;
     }
+    counted::tests(around, &mut kept).await;
     let artifacts = artifacts::keep(around).await;
     kept.artifacts = artifacts.count;
     kept.failed = kept.failed.or(artifacts.failed);

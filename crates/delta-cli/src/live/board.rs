@@ -329,6 +329,7 @@ mod tests {
             }),
             log_dropped: None,
             why: None,
+            summary: None,
             kept_from: None,
             started_at: Some(Millis(0)),
             ended_at: Some(Millis(2_100)),

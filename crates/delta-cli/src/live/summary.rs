@@ -118,6 +118,7 @@ mod tests {
             failure: None,
             log_dropped: None,
             why: None,
+            summary: None,
             kept_from: None,
             started_at: None,
             ended_at: None,

@@ -152,10 +152,17 @@ pub fn summary(job: &Job, current: &Attempt) -> JobSummary {
         failure: None,
         log_dropped: current.report.as_ref().and_then(|it| it.log_dropped),
         why: None,
+        summary: said_at_the_end(current),
         kept_from: job.kept.map(|id| id.to_string()),
         started_at: lease.and_then(|lease| lease.acknowledged_at).map(at),
         ended_at: job.ended_at.map(at),
     }
+}
+
+/// What the runner said of an attempt when it ended.
+fn said_at_the_end(attempt: &Attempt) -> Option<String> {
+    let report = attempt.report.as_ref()?;
+    report.summary.as_ref().map(|text| text.to_string())
 }
 
 /// What a job's view is made of beside its rows.

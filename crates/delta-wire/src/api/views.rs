@@ -95,6 +95,9 @@ pub struct JobSummary {
     /// What it waits for, while it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<Why>,
+    /// What the runner said of its latest attempt: untrusted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
     /// The job of an earlier run whose result this is: it was not run again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_from: Option<String>,

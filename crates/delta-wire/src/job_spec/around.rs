@@ -147,6 +147,17 @@ crate::states::spelled! {
     }
 }
 
+crate::states::spelled! {
+    /// Where it can be told how many tests a job ran: in the reports that `results` names, in what
+    /// its steps print, or nowhere, which the job then says. Work that succeeded without one fails
+    /// as `no_tests`.
+    CountTests {
+        Report = "report",
+        Output = "output",
+        None = "none",
+    }
+}
+
 /// Artifacts of a job that this one needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InputSpec {
@@ -385,6 +396,11 @@ fn format(node: Node<'_>) -> Result<ResultsFormat, Invalid> {
     let name = node.text(MAX_WORD)?;
     let known = "must be junit, jest, playwright, tap or json";
     ResultsFormat::from_text(&name).ok_or_else(|| Invalid::here(known))
+}
+
+pub(super) fn count_tests(node: Node<'_>) -> Result<CountTests, Invalid> {
+    let name = node.text(MAX_WORD)?;
+    CountTests::from_text(&name).ok_or_else(|| Invalid::here("must be report, output or none"))
 }
 
 pub(super) fn input(node: Node<'_>, strangers: Strangers) -> Result<InputSpec, Problems> {

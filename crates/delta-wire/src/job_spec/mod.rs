@@ -22,9 +22,9 @@ use crate::seconds::Seconds;
 use crate::step::StepSpec;
 
 pub use around::{
-    ArtifactPattern, CacheSpec, CheckoutOptions, CheckoutSpec, ContainerSpec, InputSpec,
-    MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
-    ServiceSpec, environment_name, is_shells_own, secret_name,
+    ArtifactPattern, CacheSpec, CheckoutOptions, CheckoutSpec, ContainerSpec, CountTests,
+    InputSpec, MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec,
+    SecretSpec, ServiceSpec, environment_name, is_shells_own, secret_name,
 };
 pub(crate) use around::{MAX_ARGUMENTS, MAX_DEPTH, MAX_ENVIRONMENT, MAX_RESTORE_KEYS, SHELLS_OWN};
 pub use braces::alternatives;
@@ -160,6 +160,9 @@ pub struct JobSpec {
     pub inputs: Vec<InputSpec>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub results: Vec<ResultsSpec>,
+    /// Where it can be told how many tests ran; nothing is asked for when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count_tests: Option<CountTests>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretSpec>,
     /// What it works on, such as `production`: decides among secrets of one name.
@@ -281,6 +284,7 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
         it.each_all(MAX_INPUTS, |it| around::input(it, strangers))
     }));
     let results = p.note_all(f.may_all("results", |it| around::results(it, strangers)));
+    let count_tests = p.note(f.may("count_tests", around::count_tests));
     let secrets = p.note_all(f.may_all("secrets", |it| {
         it.each_all(MAX_SECRETS, |it| around::secret(it, strangers))
     }));
@@ -304,12 +308,19 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
         caches: caches?.unwrap_or_default(),
         inputs: inputs?.unwrap_or_default(),
         results: results?.unwrap_or_default(),
+        count_tests: count_tests?,
         secrets: secrets?.unwrap_or_default(),
         environment: work_on?,
         no_output_timeout: no_output?,
         tests: tests?.unwrap_or_default(),
         function: function?,
     };
+    contradictions(&spec, p);
+    Some(spec)
+}
+
+/// What is right by itself, and not together.
+fn contradictions(spec: &JobSpec, p: &mut Problems) {
     let kinds = [
         !spec.steps.is_empty(),
         !spec.tests.is_empty(),
@@ -329,7 +340,14 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
         let words = "describes a container, and there is no `image` to make it of";
         p.push(Invalid::field("container", words));
     }
-    Some(spec)
+    if spec.count_tests.is_some() && spec.steps.is_empty() {
+        let words = "asks for tests of steps, and there are none; `tests` count by themselves";
+        p.push(Invalid::field("count_tests", words));
+    }
+    if spec.count_tests == Some(CountTests::Report) && spec.results.is_empty() {
+        let words = "counts in reports, and `results` names none";
+        p.push(Invalid::field("count_tests", words));
+    }
 }
 
 /// Reads what stands around the work, as a person wrote it, and gives it back written out in full.

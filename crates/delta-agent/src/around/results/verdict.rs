@@ -48,11 +48,14 @@ pub fn failed(spec: &JobSpec, summary: &RunSummary, ours: &[Cause]) -> Option<Fa
             summary: format!("reports of {unhappy} tests could not be kept"),
         });
     }
-    Some(Failed {
-        cause: Cause::UserExit,
-        summary: match summary.total_tests {
-            0 => "no test has a result".to_owned(),
-            total => format!("{unhappy} of {total} tests failed"),
+    Some(match summary.total_tests {
+        0 => Failed {
+            cause: Cause::NoTests,
+            summary: "no test has a result".to_owned(),
+        },
+        total => Failed {
+            cause: Cause::UserExit,
+            summary: format!("{unhappy} of {total} tests failed"),
         },
     })
 }

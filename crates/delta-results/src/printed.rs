@@ -1,0 +1,459 @@
+//! How many tests ran, by what their tools print: the lines with which they end.
+//!
+//! Only counts come of it, never a case. What is printed is the job's own, and hostile: lines are
+//! looked at one by one up to a bound, and a number that no run could have is none.
+
+use std::io::{self, BufRead};
+
+/// Bytes of a line that are looked at: a tool's last line is a short one.
+const LINE: usize = 1024;
+
+/// Tests that one line may tell of. More is something else.
+const MOST: u64 = 1_000_000_000;
+
+/// What was printed about tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Printed {
+    /// Tests that passed or failed; of tools that name packages only, those.
+    pub ran: u64,
+    pub skipped: u64,
+    /// A line of a tool was there, whatever it told of.
+    pub told: bool,
+}
+
+impl Printed {
+    fn add(&mut self, ran: u64, skipped: u64) {
+        self.told = true;
+        self.ran = self.ran.saturating_add(ran);
+        self.skipped = self.skipped.saturating_add(skipped);
+    }
+
+    /// Some of those that were counted did not run after all.
+    fn take_back(&mut self, skipped: u64) {
+        let skipped = skipped.min(self.ran);
+        self.ran -= skipped;
+        self.skipped = self.skipped.saturating_add(skipped);
+    }
+}
+
+/// Reads what was printed to its end. The caller bounds how much that is.
+pub fn printed(mut input: impl BufRead) -> io::Result<Printed> {
+    let mut counted = Printed::default();
+    let mut line = Vec::with_capacity(LINE);
+    loop {
+        let piece = input.fill_buf()?;
+        if piece.is_empty() {
+            hear(&line, &mut counted);
+            return Ok(counted);
+        }
+        // A carriage return begins a line anew on a terminal.
+        let end = piece.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+        let taken = &piece[..end.unwrap_or(piece.len())];
+        let room = LINE.saturating_sub(line.len());
+        line.extend_from_slice(&taken[..taken.len().min(room)]);
+        let used = taken.len() + usize::from(end.is_some());
+        input.consume(used);
+        if end.is_some() {
+            hear(&line, &mut counted);
+            line.clear();
+        }
+    }
+}
+
+fn hear(line: &[u8], counted: &mut Printed) {
+    if line.is_empty() || line.len() >= LINE {
+        return;
+    }
+    let plain = without_colours(line);
+    let Ok(text) = std::str::from_utf8(&plain) else {
+        return;
+    };
+    let text = text.trim_end();
+    if let Some((ran, skipped)) = told(text) {
+        counted.add(ran, skipped);
+    } else if let Some(skipped) = told_later(text.trim_start()) {
+        counted.take_back(skipped);
+    } else if text == "NO TESTS RAN" {
+        counted.told = true;
+    }
+}
+
+/// The line without what colours it on a terminal: `ESC [ … letter`.
+fn without_colours(line: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(line.len());
+    let mut bytes = line.iter().copied();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            0x1b => drop(bytes.find(|it| it.is_ascii_alphabetic())),
+            byte => plain.push(byte),
+        }
+    }
+    plain
+}
+
+/// Tests that ran and that were skipped, where a line is the last of a tool.
+fn told(line: &str) -> Option<(u64, u64)> {
+    let text = line.trim_start();
+    rust(text)
+        .or_else(|| pytest(text))
+        .or_else(|| go(line))
+        .or_else(|| node(text))
+        .or_else(|| javascript(text))
+        .or_else(|| others(text))
+}
+
+/// cargo test, nextest.
+fn rust(text: &str) -> Option<(u64, u64)> {
+    if let Some(rest) = text.strip_prefix("test result: ") {
+        let (_, list) = rest.split_once(". ")?;
+        let counts = Items::of(list, ';');
+        let ran = counts.sum(&["passed", "failed", "measured"])?;
+        return Some((ran, counts.of_word("ignored")));
+    }
+    let rest = text.strip_prefix("Summary [")?;
+    let (_, rest) = rest.split_once("] ")?;
+    let (ran, list) = rest.split_once(": ")?;
+    // `3/5 tests run` where it ended early.
+    let ran = ran.strip_suffix(" run")?;
+    let ran = ran.split_once('/').map_or(ran, |(ran, _)| ran);
+    let ran = number(ran.split(' ').next()?)?;
+    Some((ran, Items::of(list, ',').of_word("skipped")))
+}
+
+/// `=== 3 passed, 1 skipped in 0.12s ===`, with `-q` without the frame.
+fn pytest(text: &str) -> Option<(u64, u64)> {
+    let text = text.trim_matches(['=', ' ']);
+    let (list, time) = text.rsplit_once(" in ")?;
+    let (seconds, rest) = time.split_once(' ').unwrap_or((time, "("));
+    seconds.strip_suffix('s')?.parse::<f64>().ok()?;
+    if !rest.starts_with('(') {
+        return None;
+    }
+    if list == "no tests ran" {
+        return Some((0, 0));
+    }
+    let counts = Items::of(list, ',');
+    let known = [
+        "passed",
+        "failed",
+        "error",
+        "skipped",
+        "xfailed",
+        "xpassed",
+        "deselected",
+        "warning",
+        "rerun",
+        "subtests",
+    ];
+    if !counts.are_all(&known) {
+        return None;
+    }
+    let ran = ["passed", "failed", "error", "xfailed", "xpassed"];
+    let ran = ran.iter().map(|word| counts.of_word(word)).sum();
+    Some((ran, counts.of_word("skipped")))
+}
+
+/// `ok  	example.org/a	0.01s`: a package in which at least one ran; gotestsum.
+fn go(line: &str) -> Option<(u64, u64)> {
+    if let Some(rest) = line.strip_prefix("DONE ") {
+        let (list, _) = rest.rsplit_once(" in ")?;
+        let counts = Items::of(list, ',');
+        let all = counts.sum(&["test"])?;
+        let skipped = counts.of_word("skipped").min(all);
+        return Some((all - skipped, skipped));
+    }
+    let mut parts = line.split('\t');
+    let verdict = parts.next()?.trim_end();
+    let package = parts.next()?;
+    let rest: Vec<&str> = parts.collect();
+    if !matches!(verdict, "ok" | "FAIL") || package.contains(' ') || rest.is_empty() {
+        return None;
+    }
+    let nothing = rest.iter().any(|it| it.contains("[no test"));
+    Some((u64::from(!nothing), 0))
+}
+
+/// `# tests 3` of node's own runner and of tape, `ℹ tests 3` on a terminal.
+fn node(text: &str) -> Option<(u64, u64)> {
+    let rest = text.strip_prefix("# ").or(text.strip_prefix("ℹ "))?;
+    let count = rest.strip_prefix("tests ")?;
+    Some((number(count.trim())?, 0))
+}
+
+/// Jest, Vitest, Mocha, AVA, Jasmine, Bun, Deno, Playwright.
+fn javascript(text: &str) -> Option<(u64, u64)> {
+    let jest = text.strip_prefix("Tests:").map(|it| (it, ','));
+    let vitest = text.strip_prefix("Tests  ").map(|it| (it, '|'));
+    if let Some((list, mark)) = jest.or(vitest) {
+        let list = list.split(" (").next()?;
+        let counts = Items::of(list, mark);
+        let known = ["passed", "failed", "skipped", "todo", "total", "pending"];
+        if !counts.are_all(&known) {
+            return None;
+        }
+        let skipped = counts.of_word("skipped") + counts.of_word("pending");
+        return Some((counts.of_word("passed") + counts.of_word("failed"), skipped));
+    }
+    if let Some(list) = text
+        .strip_prefix("ok | ")
+        .or(text.strip_prefix("FAILED | "))
+    {
+        let counts = Items::of(list.split(" (").next()?, '|');
+        let ran = counts.sum(&["passed", "failed"])?;
+        return Some((ran, counts.of_word("ignored")));
+    }
+    let (count, word) = text.split_once(' ')?;
+    let count = number(count)?;
+    // `3 passing (12ms)`
+    let word = match word.split_once(" (") {
+        Some((word, rest)) if rest.ends_with(')') => word,
+        Some(_) => return None,
+        None => word,
+    };
+    match word {
+        "passing" | "failing" | "pass" | "fail" | "passed" => Some((count, 0)),
+        "test passed" | "tests passed" | "test failed" | "tests failed" => Some((count, 0)),
+        "pending" | "skip" | "test skipped" | "tests skipped" => Some((0, count)),
+        _ => None,
+    }
+}
+
+/// unittest, CTest, GoogleTest, prove, RSpec, minitest, PHPUnit, Automake.
+fn others(text: &str) -> Option<(u64, u64)> {
+    if let Some(rest) = text.strip_prefix("Ran ") {
+        let (count, rest) = rest.split_once(' ')?;
+        let unittest = rest.starts_with("test in ") || rest.starts_with("tests in ");
+        return unittest.then(|| number(count)).flatten().map(|it| (it, 0));
+    }
+    if let Some((_, rest)) = text.split_once("% tests passed, ") {
+        let (_, all) = rest.split_once(" failed out of ")?;
+        return Some((number(all)?, 0));
+    }
+    if let Some(rest) = text.strip_prefix("[==========] ") {
+        return match rest.contains(" ran.") {
+            true => Some((number(rest.split(' ').next()?)?, 0)),
+            false => None,
+        };
+    }
+    if let Some((_, rest)) = text.split_once("Files=") {
+        let (_, rest) = rest.split_once("Tests=")?;
+        return Some((number(rest.split(',').next()?)?, 0));
+    }
+    if let Some(rest) = text.strip_prefix("OK (") {
+        let counts = Items::of(rest.split(')').next()?, ',');
+        return Some((counts.sum(&["test"])?, 0)).filter(|_| rest.contains("assertion"));
+    }
+    if let Some(count) = text.strip_prefix("# TOTAL:") {
+        return Some((number(count.trim())?, 0));
+    }
+    let counts = Items::of(text, ',');
+    let known = [
+        "example",
+        "spec",
+        "run",
+        "test",
+        "assertion",
+        "failure",
+        "error",
+        "skip",
+        "pending",
+        "omission",
+        "notification",
+        "pending spec",
+    ];
+    let whole = counts.0.len() > 1 && counts.are_all(&known) && text.contains(" failure");
+    let ran = counts.sum(&["example", "spec", "run", "test"]);
+    ran.filter(|_| whole).map(|all| {
+        let skipped = counts.of_word("pending") + counts.of_word("skip");
+        (all.saturating_sub(skipped), skipped)
+    })
+}
+
+/// What a later line says of tests that were counted: `OK (skipped=2)`, `# skipped 2`.
+fn told_later(text: &str) -> Option<u64> {
+    let rest = text.strip_prefix("# ").or(text.strip_prefix("ℹ "));
+    if let Some(count) = rest.and_then(|it| it.strip_prefix("skipped ")) {
+        return number(count.trim());
+    }
+    let list = text
+        .strip_prefix("OK (")
+        .or(text.strip_prefix("FAILED ("))?;
+    let mut items = list.strip_suffix(')')?.split(", ");
+    number(items.find_map(|it| it.strip_prefix("skipped="))?)
+}
+
+/// `3 passed, 1 skipped`: numbers, each with what it counts, in the singular.
+struct Items<'l>(Vec<(u64, &'l str)>);
+
+impl<'l> Items<'l> {
+    /// Up to the first that is no such pair: a time may stand behind them.
+    fn of(list: &'l str, mark: char) -> Items<'l> {
+        let pairs = list.split(mark).map(|item| {
+            let (count, word) = item.trim().split_once(' ')?;
+            Some((number(count)?, word.trim()))
+        });
+        Items(pairs.map_while(|it| it).collect())
+    }
+
+    fn is(said: &str, word: &str) -> bool {
+        said == word || said.strip_suffix('s') == Some(word) || said.split(' ').next() == Some(word)
+    }
+
+    fn of_word(&self, word: &str) -> u64 {
+        let of = self.0.iter().filter(|(_, said)| Items::is(said, word));
+        of.map(|(count, _)| count).sum()
+    }
+
+    /// All of these together, if one of them is there.
+    fn sum(&self, words: &[&str]) -> Option<u64> {
+        let there = |word: &&&str| self.0.iter().any(|(_, said)| Items::is(said, word));
+        let there: Vec<&&str> = words.iter().filter(there).collect();
+        (!there.is_empty()).then(|| there.iter().map(|word| self.of_word(word)).sum())
+    }
+
+    fn are_all(&self, words: &[&str]) -> bool {
+        let known = |said: &str| words.iter().any(|word| Items::is(said, word));
+        !self.0.is_empty() && self.0.iter().all(|(_, said)| known(said))
+    }
+}
+
+fn number(text: &str) -> Option<u64> {
+    let number: u64 = text.parse().ok()?;
+    (number <= MOST && text.bytes().all(|it| it.is_ascii_digit())).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(text: &str) -> (u64, u64, bool) {
+        let it = printed(text.as_bytes()).expect("memory");
+        (it.ran, it.skipped, it.told)
+    }
+
+    /// What tools print at their end, and what that tells of: ran, skipped.
+    const ENDS: &[(&str, u64, u64)] = &[
+        (
+            "running 0 tests\n\ntest result: ok. 3 passed; 1 failed; 2 ignored; 0 measured; \
+                 9 filtered out; finished in 0.01s\n\ntest result: ok. 0 passed; 0 failed; \
+                 0 ignored; 0 measured; 0 filtered out\n",
+            4,
+            2,
+        ),
+        (
+            "     Summary [   0.010s] 3 tests run: 3 passed, 1 skipped\n",
+            3,
+            1,
+        ),
+        (
+            "     Summary [   0.010s] 2/5 tests run: 1 passed, 1 failed\n",
+            2,
+            0,
+        ),
+        (
+            "============== 297 passed, 2 skipped in 1.20s ==============\n",
+            297,
+            2,
+        ),
+        (
+            "\x1b[32m\x1b[1m3 passed\x1b[0m, \x1b[33m1 warning\x1b[0m in 0.02s\n",
+            3,
+            0,
+        ),
+        (
+            "= 1 failed, 2 passed, 1 xfailed in 75.10s (0:01:15) =",
+            4,
+            0,
+        ),
+        ("===== no tests ran in 0.01s =====\n", 0, 0),
+        ("== 4 skipped in 0.01s ==\n", 0, 4),
+        (
+            "....\n----\nRan 4 tests in 0.003s\n\nOK (skipped=4)\n",
+            0,
+            4,
+        ),
+        ("Ran 1 test in 0.000s\n\nOK\n", 1, 0),
+        ("Ran 0 tests in 0.000s\n\nNO TESTS RAN\n", 0, 0),
+        (
+            "ok  \texample.org/a\t0.012s\n?   \texample.org/b\t[no test files]\n",
+            1,
+            0,
+        ),
+        (
+            "ok  \texample.org/a\t0.01s [no tests to run]\nFAIL\texample.org/c\t1s\n",
+            1,
+            0,
+        ),
+        (
+            "ok  \texample.org/a\t(cached)\tcoverage: 80.0% of statements\n",
+            1,
+            0,
+        ),
+        ("DONE 12 tests, 2 skipped in 0.100s\n", 10, 2),
+        (
+            "# tests 3\n# suites 0\n# pass 2\n# fail 0\n# cancelled 0\n# skipped 1\n",
+            2,
+            1,
+        ),
+        ("ℹ tests 3\nℹ skipped 0\n", 3, 0),
+        ("Tests:       1 skipped, 3 passed, 4 total\n", 3, 1),
+        ("      Tests  3 passed | 1 skipped (4)\n", 3, 1),
+        ("  3 passing (12ms)\n  1 pending\n  1 failing\n", 4, 1),
+        ("  3 tests passed\n  1 test skipped\n", 3, 1),
+        ("3 specs, 0 failures, 1 pending spec\n", 2, 1),
+        (" 3 pass\n 0 fail\n", 3, 0),
+        ("ok | 3 passed | 0 failed | 1 ignored (12ms)\n", 3, 1),
+        ("  3 passed (2.1s)\n", 3, 0),
+        ("100% tests passed, 0 tests failed out of 12\n", 12, 0),
+        (
+            "[==========] 12 tests from 3 test suites ran. (4 ms total)\n",
+            12,
+            0,
+        ),
+        ("Files=3, Tests=12,  0 wallclock secs\n", 12, 0),
+        ("3 examples, 0 failures\n", 3, 0),
+        (
+            "3 runs, 5 assertions, 0 failures, 0 errors, 1 skips\n",
+            2,
+            1,
+        ),
+        ("OK (3 tests, 5 assertions)\n", 3, 0),
+        ("# TOTAL: 7\n", 7, 0),
+    ];
+
+    #[test]
+    fn the_last_lines_of_tools_are_counted() {
+        for (text, ran, skipped) in ENDS {
+            assert_eq!(counted(text), (*ran, *skipped, true), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_tells_of_no_test_is_not_taken_for_one() {
+        for text in [
+            "",
+            "  py313: SKIP (0.04 seconds)\n  congratulations :) (0.11 seconds)\n",
+            "compiled 3 files in 2.5s\n",
+            "3 passengers\n",
+            "test result: great\n",
+            "Ran 3 migrations in 1s\n",
+            "Tests are important\n",
+            "ok\n",
+            "3 warnings in 0.1s of work\n",
+            "added 12 packages in 2s\n",
+            "99999999999999999999 passed in 1s\n",
+        ] {
+            assert_eq!(counted(text), (0, 0, false), "{text}");
+        }
+    }
+
+    #[test]
+    fn hostile_output_costs_a_line() {
+        let mut text = vec![b'x'; 4 << 20];
+        text.extend(b" 3 passed in 1s\n\xff\xfe 3 passed in 1s\n\x1b[\x1b[");
+        text.extend(b"\n3 passed in 1s\r4 passed in 1s");
+        assert_eq!(printed(&text[..]).expect("memory").ran, 7);
+        let many = "999999999 passed in 1s\n".repeat(20);
+        assert_eq!(counted(&many).0, 20 * 999_999_999);
+    }
+}
