@@ -6,9 +6,9 @@
 //! the server, in the simulator and in the model checker.
 //!
 //! Reading order: the three machines ([`run`], [`attempt`], [`lease`]), what a job may do
-//! ([`policy`], [`cause`], [`requirement`], [`group`]), what can be asked ([`command`]), how it is
-//! decided ([`decide`]) against a [`world`], who may use a lease ([`rights`]), and the other side
-//! of one ([`holder`]).
+//! ([`policy`], [`cause`], [`requirement`], [`tool`], [`group`]), what can be asked ([`command`]),
+//! how it is decided ([`decide`]) against a [`world`], who may use a lease ([`rights`]), and the
+//! other side of one ([`holder`]).
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +30,7 @@ pub mod rights;
 pub mod run;
 pub mod settings;
 pub mod time;
+pub mod tool;
 pub mod why;
 pub mod world;
 

@@ -333,7 +333,10 @@ fn lack(requirement: &str) -> String {
             "a runner for calls of the queue `{queue}` that name none (`queues` or `default` in \
              its file of runners)"
         ),
-        None => requirement.to_owned(),
+        None => match crate::tool::advice(requirement) {
+            Some(install) => format!("{requirement} ({install})"),
+            None => requirement.to_owned(),
+        },
     }
 }
 

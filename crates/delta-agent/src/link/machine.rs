@@ -1,10 +1,13 @@
-//! What this machine is and has, found out by looking (EP-4). Facts are free to tell; pools, zones
-//! and labels are granted by the server.
+//! What this machine is and has, found out by looking (EP-4): hardware, runtimes, tools. Facts are
+//! free to tell; pools, zones and labels are granted by the server.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use delta_core::tool::{TOOLS, Tool};
 use delta_wire::agent::proto::{Capabilities, Resources, Runtime, SlotGroup};
 use tokio::process::Command;
 
@@ -61,6 +64,15 @@ impl Machine {
         let mut asked = tokio::task::JoinSet::new();
         for (name, program, argument) in RUNTIMES {
             asked.spawn(async move { Some((name, version(program, argument).await?)) });
+        }
+        for tool in here(std::env::var_os("PATH").as_deref()) {
+            asked.spawn(async move {
+                let version = match tool.versioned {
+                    true => version(tool.name, "--version").await,
+                    false => None,
+                };
+                Some((tool.name, version.unwrap_or_default()))
+            });
         }
         let mut runtimes = Vec::new();
         while let Some(answer) = asked.join_next().await {
@@ -149,6 +161,22 @@ impl Machine {
     }
 }
 
+/// Tools that are among the programs here. They are looked for, and only those are asked anything
+/// of which a version matters: a program that starts costs more than all the looking.
+fn here(path: Option<&OsStr>) -> Vec<&'static Tool> {
+    let folders: Vec<PathBuf> = path
+        .map(std::env::split_paths)
+        .into_iter()
+        .flatten()
+        .collect();
+    let is_program = |file: PathBuf| {
+        let about = std::fs::metadata(file);
+        about.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    let has = |tool: &&Tool| folders.iter().any(|it| is_program(it.join(tool.name)));
+    TOOLS.iter().filter(has).collect()
+}
+
 async fn version(program: &str, argument: &str) -> Option<String> {
     let asked = Command::new(program)
         .arg(argument)
@@ -205,6 +233,23 @@ mod tests {
         ] {
             assert_eq!(version_in(text).as_deref(), version, "{text}");
         }
+    }
+
+    #[test]
+    fn tools_are_programs_on_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str, mode: u32| {
+            let file = folder.path().join(name);
+            std::fs::write(&file, "").unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        place("uv", 0o755);
+        place("pnpm", 0o644);
+        std::fs::create_dir(folder.path().join("make")).unwrap();
+        let path = std::env::join_paths([Path::new("/nonexistent"), folder.path()]).unwrap();
+        let names: Vec<&str> = here(Some(&path)).iter().map(|it| it.name).collect();
+        assert_eq!(names, ["uv"]);
+        assert!(here(None).is_empty());
     }
 
     #[tokio::test]

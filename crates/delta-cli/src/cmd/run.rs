@@ -257,9 +257,10 @@ async fn check_fit(pipeline: &Pipeline, labels: &[String]) -> Result<(), Failure
         let missing: Vec<String> = requires(job).into_iter().filter(lacks).collect();
         if let Some(first) = missing.first() {
             let what = format!("this machine cannot execute job `{}`", job.name);
-            let next = match first == IMAGE_REQUIREMENT {
-                true => "start docker or podman here".to_owned(),
-                false => format!("--label {first} if this machine has it"),
+            let next = match delta_core::tool::advice(first) {
+                Some(install) => install.to_owned(),
+                None if first == IMAGE_REQUIREMENT => "start docker or podman here".to_owned(),
+                None => format!("--label {first} if this machine has it"),
             };
             return Err(Failure::new(Exit::Refused, what)
                 .because(format!(

@@ -126,7 +126,9 @@ pub fn is_granted(scope: &Scope, tag: &str) -> bool {
 }
 
 fn is_fact(name: &str) -> bool {
-    FACTS.contains(&name) || FACT_FAMILIES.iter().any(|it| name.starts_with(it))
+    FACTS.contains(&name)
+        || delta_core::tool::named(name).is_some()
+        || FACT_FAMILIES.iter().any(|it| name.starts_with(it))
 }
 
 /// A label the way the matcher spells it; `zone` and `pool` are none.
