@@ -179,7 +179,7 @@ pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
 }
 
 /// Nothing is configured, and nothing was found.
-pub fn nothing(tree: &Path, empty: &delta_planner::EmptyPlan) -> Failure {
+fn nothing(tree: &Path, empty: &delta_planner::EmptyPlan) -> Failure {
     let what = format!(
         "EMPTY_PLAN: there is nothing to run in {}",
         given::shown(tree)
@@ -189,7 +189,7 @@ pub fn nothing(tree: &Path, empty: &delta_planner::EmptyPlan) -> Failure {
         .because(empty)
         .next(match above(tree) {
             Some(root) => format!("{file} is above: name its folder, {}", given::shown(&root)),
-            None => format!("write {file}: jobs: {{build: {{steps: [make]}}}}"),
+            None => format!("delta-ci init leaves {file} to edit: what was seen, and a job"),
         })
 }
 

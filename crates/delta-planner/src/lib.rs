@@ -34,7 +34,7 @@ mod yaml;
 pub use concurrency::Concurrency;
 pub use condition::{Condition, Fact, Term};
 pub use diagnostic::{Diagnostic, Diagnostics, MAX_DIAGNOSTICS};
-pub use discovery::{Discovery, EmptyPlan, Remark, TooLong, discover, written};
+pub use discovery::{Discovery, EmptyPlan, Remark, TooLong, discover, skeleton, written};
 pub use facts::{Changed, ChangedFiles, Event, Facts};
 pub use glob::{Glob, MAX_PATTERN};
 pub use matrix::MAX_CELLS;

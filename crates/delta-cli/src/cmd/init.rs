@@ -9,7 +9,6 @@ use delta_planner::{FILE_NAME, Folder};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
 use crate::given;
-use crate::planning;
 use crate::terminal::Terminal;
 
 const EXAMPLES: &str = "\
@@ -19,7 +18,8 @@ Examples:
   delta-ci init --force                over the one that is there
 
 The file says what `delta-ci plan --all` shows. Where there are several packages, `if: changed(...)`
-leaves out jobs of those that a change does not concern, as discovery does without the file.";
+leaves out jobs of those that a change does not concern, as discovery does without the file.
+Where nothing is found that is known, the file names what was seen and has a job to be edited.";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -40,13 +40,17 @@ pub fn run(args: Args, terminal: &Terminal) -> Done {
         let what = format!("cannot look at {}", given::shown(&args.path));
         Failure::new(Exit::NotFound, what).caused_by(&error)
     })?;
-    let found = delta_planner::discover(&tree);
-    let found = found.map_err(|empty| planning::nothing(&args.path, &empty))?;
-    let text = delta_planner::written(&found).map_err(|why| {
-        Failure::new(Exit::Refused, "this is too much for one pipeline file")
-            .caused_by(&why)
-            .next("delta-ci run needs none: it finds the same jobs each time")
-    })?;
+    let (text, jobs) = match delta_planner::discover(&tree) {
+        Ok(found) => {
+            let text = delta_planner::written(&found).map_err(|why| {
+                Failure::new(Exit::Refused, "this is too much for one pipeline file")
+                    .caused_by(&why)
+                    .next("delta-ci run needs none: it finds the same jobs each time")
+            })?;
+            (text, found.pipeline().jobs.len())
+        }
+        Err(empty) => (delta_planner::skeleton(&empty), 0),
+    };
     if args.print {
         terminal.bytes(text.as_bytes());
         return Ok(Exit::Ok);
@@ -73,9 +77,11 @@ pub fn run(args: Args, terminal: &Terminal) -> Done {
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all());
     written.map_err(internal(format!("cannot write {shown}")))?;
-    let jobs = found.pipeline().jobs.len();
     if terminal.json {
         terminal.value(&serde_json::json!({"file": shown, "jobs": jobs}));
+    } else if jobs == 0 {
+        let words = "nothing was found that is known; its one job fails until you say what it does";
+        terminal.say(&format!("{shown}: {words}"));
     } else {
         terminal.say(&format!("{shown}: {jobs} jobs; delta-ci plan shows them"));
     }

@@ -203,6 +203,11 @@ fn job_lines(included: &Included, depth: usize, terminal: &Terminal, lines: &mut
     if job.around.contains_key("results") {
         about.push("writes results of tests".to_owned());
     }
+    match job.around.get("count_tests").and_then(|it| it.as_str()) {
+        None => {}
+        Some("none") => about.push("tests not counted".to_owned()),
+        Some(_) => about.push("fails if no test ran".to_owned()),
+    }
     if !about.is_empty() {
         lines.push(quiet(about.join("; ")));
     }

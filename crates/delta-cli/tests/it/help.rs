@@ -125,7 +125,8 @@ fn a_folder_without_a_pipeline_file_says_so() {
         ran.stderr
     );
     assert!(
-        ran.stderr.contains("next: write .delta-ci.yaml"),
+        ran.stderr
+            .contains("next: delta-ci init leaves .delta-ci.yaml"),
         "{}",
         ran.stderr
     );

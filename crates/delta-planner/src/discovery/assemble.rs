@@ -1,7 +1,7 @@
 //! From what was found and what a change concerns to a plan: each job with its name, its commands
 //! narrowed to the packages that are concerned, and its reason.
 
-use delta_wire::job_spec::check_around;
+use delta_wire::job_spec::{CountTests, check_around};
 use serde_json::{Map, Value, json};
 
 use super::affected::{Affected, place};
@@ -9,6 +9,7 @@ use super::bundle::{Chosen, bundled};
 use super::concerns::{Concerns, condition};
 use super::found::{Found, Job, Project};
 use super::names::names;
+use super::{tools, versions};
 use crate::pipeline::{PlannedJob, PlannedStep};
 use crate::plan::{Included, Omitted, Plan};
 
@@ -30,9 +31,10 @@ pub fn plan(found: &Found, affected: &Affected, concerns: Option<&Concerns<'_>>)
             match &concerned {
                 None => omitted.push(omit(name, affected)),
                 Some(packages) => {
+                    let packages = packages.as_deref().filter(|it| narrows(project, job, it));
                     chosen.push(Chosen {
                         concerns: concerns.and_then(|it| it.project(number)),
-                        ..choose(name, project, job, packages.as_deref(), &why)
+                        ..choose(name, project, job, packages, &why)
                     });
                 }
             }
@@ -101,6 +103,16 @@ fn concerned<'f>(
     (names, why)
 }
 
+/// Whether a job may be narrowed to these packages. One that counts tests is not narrowed to
+/// packages without any: it would find none, though there are some.
+fn narrows(project: &Project, job: &Job, names: &[&str]) -> bool {
+    let tested = |name: &&str| {
+        let mut packages = project.packages.iter();
+        packages.any(|it| it.name == **name && it.tested)
+    };
+    job.count.is_none() || names.iter().any(tested)
+}
+
 fn choose(
     name: String,
     project: &Project,
@@ -108,14 +120,16 @@ fn choose(
     packages: Option<&[&str]>,
     why: &str,
 ) -> Chosen {
+    let steps: Vec<String> = job.steps.iter().map(|it| it.script(packages)).collect();
     Chosen {
         name,
         kind: job.kind,
         ecosystem: project.ecosystem,
         workdir: job.workdir.clone(),
-        steps: job.steps.iter().map(|it| it.script(packages)).collect(),
-        requires: job.requires.clone(),
+        requires: requires(job, &steps),
+        steps,
         results: job.results.clone(),
+        count: job.count,
         caches: job.caches.clone(),
         reason: match why {
             "" => job.reason.clone(),
@@ -123,6 +137,17 @@ fn choose(
         },
         concerns: None,
     }
+}
+
+/// What the job asks for, and each tool that one of its steps calls.
+fn requires(job: &Job, steps: &[String]) -> Vec<String> {
+    let mut all = job.requires.clone();
+    for tool in steps.iter().flat_map(|it| tools::of_script(it)) {
+        if !all.iter().any(|it| versions::tool_of(it) == tool) {
+            all.push(tool.to_owned());
+        }
+    }
+    all
 }
 
 fn included(chosen: Chosen) -> Included {
@@ -163,5 +188,10 @@ fn around(chosen: &Chosen) -> Map<String, Value> {
             all.extend(checked);
         }
     }
+    let count = match chosen.count {
+        Some(CountTests::Report) if !all.contains_key("results") => Some(CountTests::None),
+        other => other,
+    };
+    all.extend(count.map(|it| ("count_tests".to_owned(), json!(it.as_str()))));
     all
 }

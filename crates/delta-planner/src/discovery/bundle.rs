@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use delta_wire::job_spec::CountTests;
+
 use super::concerns::Paths;
 use super::found::{Cache, Report};
 use super::shell::quoted;
@@ -26,6 +28,7 @@ pub struct Chosen {
     pub steps: Vec<String>,
     pub requires: Vec<String>,
     pub results: Vec<Report>,
+    pub count: Option<CountTests>,
     pub caches: Vec<Cache>,
     pub reason: String,
     /// What it is about, where somebody asked.
@@ -77,6 +80,10 @@ fn together(mut group: Vec<Chosen>) -> Chosen {
         whole.steps.push(script(&job.workdir, alone));
         whole.requires.extend(job.requires);
         whole.results.extend(job.results);
+        if whole.count != job.count {
+            // No one place tells of all of them.
+            whole.count = Some(CountTests::None);
+        }
         whole.caches.extend(job.caches);
         whole.concerns = match (whole.concerns, job.concerns) {
             (Some(all), Some(more)) => Some(all.into_iter().chain(more).collect()),

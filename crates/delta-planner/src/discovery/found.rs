@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use delta_wire::job_spec::CountTests;
+
 use crate::tree::Tree;
 
 /// Packages of one repository. Beyond it somebody must say what is to run.
@@ -19,6 +21,8 @@ pub struct Found {
     pub remarks: Vec<Remark>,
     /// Remarks beyond [`MAX_REMARKS`].
     pub unsaid: usize,
+    /// A job runs the hooks of pre-commit.
+    pub pre_commit: bool,
 }
 
 impl Found {
@@ -31,6 +35,12 @@ impl Found {
             what: what.into(),
             reason: reason.into(),
         });
+    }
+
+    /// Whether a project has a job in this folder, of whichever kind.
+    pub fn has_project(&self, folder: &str) -> bool {
+        let mut kinds = ["lint", "clippy", "fmt", "build", "test"].iter();
+        kinds.any(|kind| self.has_job(folder, kind).is_some())
     }
 
     pub fn packages(&self) -> usize {
@@ -79,6 +89,8 @@ pub struct Package {
     /// Where its own files are when it shares its folder with the whole project; without any,
     /// everything in its folder is its own.
     pub own: Vec<&'static str>,
+    /// It has tests of its own, where jobs of the whole project are narrowed to some packages.
+    pub tested: bool,
     /// What its jobs look at is not known: any change in its folder concerns it, and is nobody's
     /// for that.
     pub anything: bool,
@@ -95,6 +107,8 @@ pub struct Job {
     pub workdir: String,
     pub requires: Vec<String>,
     pub results: Vec<Report>,
+    /// Where it is told how many tests ran; absent of jobs that are not for testing.
+    pub count: Option<CountTests>,
     pub caches: Vec<Cache>,
     /// Why a maintainer would have it.
     pub reason: String,
@@ -112,7 +126,7 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Select {
     /// What means all of them, such as ` --workspace`.
-    pub all: &'static str,
+    pub all: String,
     /// What stands before the name of one, such as ` -p `.
     pub one: &'static str,
 }
@@ -130,7 +144,7 @@ impl Step {
         let mut script = self.head.clone();
         match (&self.select, names) {
             (None, _) => {}
-            (Some(select), None) => script.push_str(select.all),
+            (Some(select), None) => script.push_str(&select.all),
             (Some(select), Some(names)) => {
                 for name in names {
                     script.push_str(select.one);

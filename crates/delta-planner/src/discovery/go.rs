@@ -1,7 +1,10 @@
 //! Go: modules by `go.mod`, several together by `go.work`. Tests write their events as JSON, which
-//! is read as a report; on a failure they are printed, too.
+//! is read as a report; on a failure they are printed, too. A module without tests is built, one
+//! without packages left alone; linted is what golangci-lint is set up for.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use delta_wire::job_spec::CountTests;
 
 use super::found::first_there;
 use super::found::{Cache, Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Report, Step};
@@ -61,7 +64,15 @@ impl Ecosystem for Go {
             roots.entry(root).or_default().push(folder);
         }
         for (root, folders) in roots {
-            found.projects.push(project(tree, root, &folders, &modules));
+            let mut project = project(tree, root, &folders, &modules);
+            project.packages.retain(|package| {
+                if package.jobs.is_empty() {
+                    let path = join(&package.folder, "go.mod");
+                    found.remark(path, "is of a module without packages");
+                }
+                !package.jobs.is_empty()
+            });
+            found.projects.push(project);
         }
     }
 }
@@ -151,7 +162,10 @@ fn project(tree: &Tree, root: &str, folders: &[&str], modules: &BTreeMap<&str, M
             name: file_name(&module.path).to_owned(),
             folder: (*folder).to_owned(),
             depends_on: needed.filter(|it| it != folder).collect::<BTreeSet<_>>(),
-            jobs: jobs(tree, root, folder, module),
+            jobs: match Sources::of(tree, folder, modules) {
+                Sources::None => Vec::new(),
+                sources => jobs(tree, root, folder, module, sources == Sources::Tested),
+            },
             ..Package::default()
         }
     });
@@ -164,7 +178,60 @@ fn project(tree: &Tree, root: &str, folders: &[&str], modules: &BTreeMap<&str, M
     }
 }
 
-fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module) -> Vec<Job> {
+/// What a module has.
+#[derive(PartialEq, Eq)]
+enum Sources {
+    /// No package that is ever built.
+    None,
+    Untested,
+    Tested,
+}
+
+/// Sources of a module that are read for what they are built with: more of them are a program.
+const MAX_READ: usize = 5;
+
+impl Sources {
+    fn of(tree: &Tree, folder: &str, modules: &BTreeMap<&str, Module>) -> Sources {
+        let mut own = Vec::new();
+        for path in tree.below(folder).iter().filter(|it| it.ends_with(".go")) {
+            let inner = path.strip_prefix(folder).unwrap_or(path);
+            let inner = inner.trim_start_matches('/');
+            let aside =
+                |part: &str| part.starts_with(['_', '.']) || matches!(part, "testdata" | "vendor");
+            let mut above = folder_of(path);
+            while above.len() > folder.len() && !modules.contains_key(above) {
+                above = folder_of(above);
+            }
+            if above.len() > folder.len() || inner.split('/').any(aside) {
+                continue;
+            }
+            if path.ends_with("_test.go") {
+                return Sources::Tested;
+            }
+            own.push(path);
+        }
+        let built = own.len() > MAX_READ
+            || own.iter().any(|path| {
+                let text = tree.text(path).unwrap_or_default();
+                let mut lines = text
+                    .lines()
+                    .take_while(|line| !line.starts_with("package "));
+                let never = [
+                    "//go:build tools",
+                    "//go:build ignore",
+                    "// +build tools",
+                    "// +build ignore",
+                ];
+                !lines.any(|line| never.contains(&line.trim()))
+            });
+        match built {
+            true => Sources::Untested,
+            false => Sources::None,
+        }
+    }
+}
+
+fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module, tested: bool) -> Vec<Job> {
     let path = join(folder, "go.mod");
     let sum = join(folder, "go.sum");
     let base = Job {
@@ -181,35 +248,64 @@ fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module) -> Vec<Job> {
             .collect(),
         ..Job::default()
     };
-    let mut lint = vec![Step::of("go vet ./...")];
-    let mut why = format!("{path}: vet comes with Go");
-    let set_up = [folder, root]
-        .iter()
-        .find_map(|it| first_there(tree, it, &LINT_FILES));
-    if let Some(name) = set_up {
-        lint.push(Step::of("golangci-lint run"));
-        why = format!("{name}: golangci-lint is set up");
+    let mut jobs = Vec::new();
+    let set_up = [folder, root].iter().find_map(|it| {
+        let name = first_there(tree, it, &LINT_FILES)?;
+        Some(join(it, name))
+    });
+    if let Some(path) = set_up {
+        let mut requires = base.requires.clone();
+        requires.push(linter(&tree.text(&path).unwrap_or_default()));
+        jobs.push(Job {
+            kind: "lint",
+            steps: vec![Step::of("golangci-lint run")],
+            requires,
+            reason: format!("{path}: golangci-lint is set up"),
+            ..base.clone()
+        });
+    }
+    if !tested {
+        jobs.push(Job {
+            kind: "build",
+            steps: vec![Step::of("go build ./...")],
+            reason: format!("{path}: there are no tests; it is built"),
+            ..base
+        });
+        return jobs;
     }
     let report = Report::in_folder(folder, "json", "test-results.json");
     // Only what went wrong is worth reading as text; the rest is in the report.
     let test = "go test -json ./... > test-results.json || \
                 { code=$?; cat test-results.json; exit $code; }";
-    let plain = "go test ./...";
-    vec![
-        Job {
-            kind: "lint",
-            steps: lint,
-            reason: why,
-            ..base.clone()
-        },
-        Job {
-            kind: "test",
-            steps: vec![Step::of(if report.is_some() { test } else { plain })],
-            results: report.into_iter().collect(),
-            reason: format!("{path}: tests"),
-            ..base
-        },
-    ]
+    jobs.push(Job {
+        kind: "test",
+        steps: vec![Step::of(if report.is_some() {
+            test
+        } else {
+            "go test ./..."
+        })],
+        count: Some(match &report {
+            Some(_) => CountTests::Report,
+            None => CountTests::Output,
+        }),
+        results: report.into_iter().collect(),
+        reason: format!("{path}: tests"),
+        ..base
+    });
+    jobs
+}
+
+/// Files of the second version say so, and the first one does not read them.
+fn linter(text: &str) -> String {
+    let second = text.lines().take(MAX_LINES).any(|line| {
+        let value = line.trim().strip_prefix("version").unwrap_or_default();
+        let value = value.trim_start_matches([' ', ':', '=', '"', '\'']);
+        line.starts_with("version") && value.starts_with('2')
+    });
+    match second {
+        true => "golangci-lint>=2".to_owned(),
+        false => "golangci-lint".to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ mod names;
 mod node;
 mod python;
 mod shell;
+mod strangers;
+mod tools;
 mod versions;
 mod write;
 
@@ -33,7 +35,7 @@ use crate::plan::Plan;
 use crate::tree::Tree;
 
 pub use self::found::Remark;
-pub use self::write::{TooLong, written};
+pub use self::write::{TooLong, skeleton, written};
 
 /// Every ecosystem, in the order of the jobs. Make comes last: it leaves to others what they do.
 static ECOSYSTEMS: [&dyn Ecosystem; 5] = [
@@ -94,7 +96,13 @@ impl fmt::Display for EmptyPlan {
         for remark in &self.remarks {
             write!(f, "\n{}: {}", remark.what, remark.reason)?;
         }
-        Ok(())
+        match self.remarks.is_empty() {
+            true => Ok(()),
+            false => write!(
+                f,
+                "\n`delta-ci init` leaves a file to edit, with what was seen"
+            ),
+        }
     }
 }
 
@@ -112,6 +120,7 @@ pub fn discover(tree: &Tree) -> Result<Discovery<'_>, EmptyPlan> {
     for ecosystem in ECOSYSTEMS {
         ecosystem.find(tree, &mut found);
     }
+    strangers::name_them(tree, &mut found);
     if found.unsaid > 0 {
         let unsaid = found.unsaid;
         found.remarks.push(Remark {

@@ -12,34 +12,57 @@ use crate::tree::file_name;
 pub type Place = (usize, Option<usize>, usize);
 
 pub fn names(found: &Found) -> HashMap<Place, String> {
-    let mut places: Vec<(Place, &'static str, Vec<String>)> = Vec::new();
+    let mut wanted: Vec<Wanted> = Vec::new();
     for (number, project) in found.projects.iter().enumerate() {
         let whole = labels(&project.folder, project.ecosystem, None);
         for (at, job) in project.jobs.iter().enumerate() {
-            places.push(((number, None, at), job.kind, whole.clone()));
+            wanted.push(Wanted {
+                place: (number, None, at),
+                kind: job.kind,
+                at_root: project.folder.is_empty(),
+                labels: whole.clone(),
+            });
         }
         for (inner, package) in project.packages.iter().enumerate() {
             let labels = labels(&package.folder, project.ecosystem, Some(&package.name));
             for (at, job) in package.jobs.iter().enumerate() {
-                places.push(((number, Some(inner), at), job.kind, labels.clone()));
+                wanted.push(Wanted {
+                    place: (number, Some(inner), at),
+                    kind: job.kind,
+                    at_root: package.folder.is_empty(),
+                    labels: labels.clone(),
+                });
             }
         }
     }
-    let mut kinds: HashMap<&str, usize> = HashMap::new();
-    for (_, kind, _) in &places {
-        *kinds.entry(kind).or_default() += 1;
+    // How many there are of a kind, and how many of them are for the root.
+    let mut kinds: HashMap<&str, (usize, usize)> = HashMap::new();
+    for it in &wanted {
+        let (all, at_root) = kinds.entry(it.kind).or_default();
+        *all += 1;
+        *at_root += usize::from(it.at_root);
     }
     let mut taken: HashSet<String> = HashSet::new();
     let mut names = HashMap::new();
-    for (place, kind, labels) in places {
-        let name = match kinds[kind] {
-            1 => kind.to_owned(),
-            _ => free(kind, &labels, &taken),
+    for it in wanted {
+        // The only one for the root has the word to itself: the others say what they are for.
+        let name = match kinds[it.kind] {
+            (1, _) => it.kind.to_owned(),
+            (_, 1) if it.at_root => it.kind.to_owned(),
+            _ => free(it.kind, &it.labels, &taken),
         };
         taken.insert(name.clone());
-        names.insert(place, name);
+        names.insert(it.place, name);
     }
     names
+}
+
+/// A job that is to have a name.
+struct Wanted {
+    place: Place,
+    kind: &'static str,
+    at_root: bool,
+    labels: Vec<String>,
 }
 
 /// What a package may be called, best first.

@@ -54,6 +54,11 @@ fn bound(word: &str) -> Option<Vec<u32>> {
     (!numbers.is_empty()).then_some(numbers)
 }
 
+/// What a requirement is about, whatever its version.
+pub fn tool_of(requirement: &str) -> &str {
+    requirement.split(">=").next().unwrap_or(requirement)
+}
+
 /// Of several requirements on one tool the one that includes the others.
 pub fn strictest(requirements: &[String]) -> Vec<String> {
     let mut tools: BTreeMap<&str, (Vec<u32>, &String)> = BTreeMap::new();

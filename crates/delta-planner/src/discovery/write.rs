@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::Discovery;
+use super::{Discovery, EmptyPlan, Remark};
 use crate::pipeline::PlannedJob;
 use crate::read::MAX_FILE_BYTES;
 
@@ -34,12 +34,56 @@ const HEAD: &str = "\
 # All keys: docs/pipeline.md. Check an edit with `delta-ci plan`.
 ";
 
+const HEAD_OF_NOTHING: &str = "\
+# `delta-ci init` found nothing here that it knows how to run. This file decides what runs.
+# All keys: docs/pipeline.md. Check an edit with `delta-ci plan`.
+";
+
 /// Where jobs have conditions.
 const ABOUT_CONDITIONS: &str = "\
 #
 # `if: changed(...)` names what a job is about: its package, what that is built with, and what
 # belongs to nobody. A path that comes later and is in no list starts nothing until it is added.
 ";
+
+/// What stands in the place of jobs where none was found.
+const NO_JOBS: &str = "
+jobs:
+  test:
+    steps:
+      - \"echo 'say here what tests this repository' >&2; exit 1\"
+";
+
+/// A file to edit for a repository in which nothing was found: what was seen, and a job that fails
+/// until somebody says what it is to do.
+pub fn skeleton(empty: &EmptyPlan) -> String {
+    let mut text = HEAD_OF_NOTHING.to_owned();
+    seen(&empty.remarks, &mut text);
+    text.push_str(NO_JOBS);
+    text
+}
+
+fn seen(remarks: &[Remark], text: &mut String) {
+    if remarks.is_empty() {
+        return;
+    }
+    text.push_str("#\n# Seen and left out:\n");
+    for remark in remarks {
+        let _ = writeln!(
+            text,
+            "#   {}",
+            comment(&format!("{}: {}", remark.what, remark.reason))
+        );
+    }
+}
+
+/// A text on one line of remarks, whatever is in it.
+fn comment(text: &str) -> String {
+    text.replace(
+        |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}'),
+        " ",
+    )
+}
 
 /// The pipeline file.
 pub fn written(discovery: &Discovery<'_>) -> Result<String, TooLong> {
@@ -48,15 +92,10 @@ pub fn written(discovery: &Discovery<'_>) -> Result<String, TooLong> {
     if plan.jobs.iter().any(|it| it.job.condition.is_some()) {
         text.push_str(ABOUT_CONDITIONS);
     }
-    if !discovery.remarks().is_empty() {
-        text.push_str("#\n# Seen and left out:\n");
-        for remark in discovery.remarks() {
-            let _ = writeln!(text, "#   {}: {}", remark.what, remark.reason);
-        }
-    }
+    seen(discovery.remarks(), &mut text);
     text.push_str("\njobs:\n");
     for included in &plan.jobs {
-        let _ = writeln!(text, "  # {}", included.reason);
+        let _ = writeln!(text, "  # {}", comment(&included.reason));
         job(&included.job, &mut text);
     }
     match text.len() > MAX_FILE_BYTES {

@@ -97,6 +97,9 @@ fn plan_text(plan: &Plan, remarks: &[Remark]) -> String {
             for item in value.as_array().into_iter().flatten() {
                 let _ = writeln!(text, "    {key} {item}");
             }
+            if let Some(word) = value.as_str() {
+                let _ = writeln!(text, "    {key} {word}");
+            }
         }
     }
     for omitted in &plan.omitted {

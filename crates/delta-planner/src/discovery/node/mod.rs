@@ -1,5 +1,6 @@
 //! JavaScript and TypeScript by `package.json`: its scripts `lint`, `build` and `test`, installed
-//! by the manager whose lock file is there; workspaces with a job set per package.
+//! by the manager whose lock file is there; workspaces with a job set per package, unless a script
+//! of the root goes over them by a tool that knows their order: then that is what runs.
 //!
 //! Scripts are never run while planning; which of them can write a report is read off their text.
 
@@ -8,6 +9,7 @@ mod scripts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use delta_wire::job_spec::CountTests;
 use serde_json::Value as Json;
 
 use self::manager::Manager;
@@ -232,6 +234,7 @@ fn workspace(
     // What they are called is not known: whoever needs a name that is nobody's could mean them.
     let broken = members.iter().filter(|it| all[**it].broken.is_some());
     let broken: Vec<&str> = broken.copied().collect();
+    let by_root = ByRoot::of(manifest);
     let mut packages = Vec::new();
     for folder in members {
         let package = &all[*folder];
@@ -240,10 +243,17 @@ fn workspace(
             manager: &manager,
             root,
             before: before.as_deref(),
+            root_build: by_root.builds_alone,
         };
-        let jobs = install.jobs(tree, folder, package, manifest);
-        if jobs.is_empty() {
-            found.remark(join(folder, "package.json"), nothing_to_run(package));
+        let path = join(folder, "package.json");
+        let mut jobs = install.jobs(tree, folder, package, manifest);
+        if let Some(why) = ignored(folder) {
+            jobs.clear();
+            found.remark(path, why);
+        } else if jobs.is_empty() {
+            found.remark(path, nothing_to_run(package));
+        } else {
+            jobs.retain(|job| !by_root.does(job.kind));
         }
         let mut depends_on = needs(folder);
         let mut asked = package.dependencies.keys();
@@ -259,24 +269,37 @@ fn workspace(
             ..Package::default()
         });
     }
-    let install = Install {
-        manager: &manager,
-        root,
-        before: Some(&[]),
-    };
-    let own_jobs = root_jobs(tree, root, manifest, &install, members.is_empty());
-    if !own_jobs.is_empty() {
-        packages.push(Package {
-            name: name_of(root, manifest),
-            folder: root.to_owned(),
-            // Its scripts usually go over all packages.
-            depends_on: members.iter().map(|it| (*it).to_owned()).collect(),
-            jobs: own_jobs,
-            ..Package::default()
-        });
+    if let Some(words) = by_root.words() {
+        found.remark(join(root, "package.json"), words);
     }
+    packages.extend(root_package(tree, root, members, manifest, &manager));
     let any = packages.iter().any(|it| !it.jobs.is_empty());
     any.then(|| project(root, &manager, packages))
+}
+
+/// The root with what its own scripts do.
+fn root_package(
+    tree: &Tree,
+    root: &str,
+    members: &[&str],
+    manifest: &Manifest,
+    manager: &Manager,
+) -> Option<Package> {
+    let install = Install {
+        manager,
+        root,
+        before: Some(&[]),
+        root_build: false,
+    };
+    let jobs = root_jobs(tree, root, manifest, &install, members.is_empty());
+    (!jobs.is_empty()).then(|| Package {
+        name: name_of(root, manifest),
+        folder: root.to_owned(),
+        // Its scripts usually go over all packages.
+        depends_on: members.iter().map(|it| (*it).to_owned()).collect(),
+        jobs,
+        ..Package::default()
+    })
 }
 
 /// Scripts of a workspace's root. Those that only start the packages' own are left to them.
@@ -287,22 +310,79 @@ fn root_jobs(
     install: &Install<'_>,
     no_members: bool,
 ) -> Vec<Job> {
-    let mut manifest = Manifest {
-        scripts: manifest.scripts.clone(),
+    let all = &manifest.scripts;
+    let kept = |name: &str| no_members || !scripts::is_over_packages(&scripts::followed(all, name));
+    let kept = all.iter().filter(|(name, _)| kept(name));
+    let kept = kept.map(|(name, script)| (name.clone(), script.clone()));
+    let mut kept: HashMap<String, String> = kept.collect();
+    // A tool that knows the packages' order builds what is tested.
+    if scripts::is_by_task_runner(&scripts::followed(&kept, "test")) {
+        kept.remove("build");
+    }
+    let own = Manifest {
+        scripts: kept,
         dependencies: manifest.dependencies.clone(),
+        engine: manifest.engine.clone(),
         ..Manifest::default()
     };
-    manifest
-        .scripts
-        .retain(|_, script| no_members || !scripts::is_over_packages(script));
-    install.jobs(tree, root, &manifest, &manifest)
+    install.jobs(tree, root, &own, &own)
+}
+
+/// What the root's own scripts do for all packages.
+struct ByRoot {
+    /// Kinds of jobs that a tool which knows the packages' order does.
+    kinds: Vec<&'static str>,
+    /// The root is built by a script of its own, which packages may need.
+    builds_alone: bool,
+}
+
+impl ByRoot {
+    fn of(manifest: &Manifest) -> ByRoot {
+        let scripts = &manifest.scripts;
+        let by_runner = |name: &&str| {
+            scripts.contains_key(*name)
+                && scripts::is_by_task_runner(&scripts::followed(scripts, name))
+        };
+        let mut kinds: Vec<&str> = ["lint", "build", "test"]
+            .into_iter()
+            .filter(by_runner)
+            .collect();
+        // Whoever tests by such a tool has it build what comes before.
+        if kinds.contains(&"test") && !kinds.contains(&"build") {
+            kinds.push("build");
+        }
+        let build = scripts
+            .contains_key("build")
+            .then(|| scripts::followed(scripts, "build"));
+        ByRoot {
+            kinds,
+            builds_alone: build.is_some_and(|text| {
+                !scripts::is_over_packages(&text) && !scripts::is_by_task_runner(&text)
+            }),
+        }
+    }
+
+    fn does(&self, kind: &str) -> bool {
+        self.kinds.contains(&kind)
+    }
+
+    fn words(&self) -> Option<String> {
+        let all = self.kinds.join(", ");
+        let words = "goes over all packages: theirs are not run once more";
+        (!self.kinds.is_empty()).then(|| format!("its own {all} {words}"))
+    }
 }
 
 /// Why a package has no job.
 fn nothing_to_run(manifest: &Manifest) -> &'static str {
-    match manifest.scripts.contains_key("test") {
-        true => "its script test is the placeholder of npm, and it has no lint or build",
-        false => "has no script called lint, build or test",
+    match manifest
+        .scripts
+        .get("test")
+        .map(|it| it.contains("no test specified"))
+    {
+        Some(true) => "its script test is the placeholder of npm, and it has no lint or build",
+        Some(false) => "its script test tests nothing, and it has no lint or build",
+        None => "has no script called lint, build or test",
     }
 }
 
@@ -312,6 +392,7 @@ fn alone(tree: &Tree, folder: &str, manifest: &Manifest, found: &mut Found) -> O
         manager: &manager,
         root: folder,
         before: Some(&[]),
+        root_build: false,
     };
     let jobs = install.jobs(tree, folder, manifest, manifest);
     if jobs.is_empty() {
@@ -401,9 +482,30 @@ struct Install<'a> {
     manager: &'a Manager,
     root: &'a str,
     before: Option<&'a [String]>,
+    /// The root itself is built before that.
+    root_build: bool,
 }
 
 impl Install<'_> {
+    /// What comes before a package's own scripts: installing, and building what it needs.
+    fn before(&self, install: Option<&str>) -> Vec<Step> {
+        let mut steps: Vec<Step> = install.into_iter().map(Step::of).collect();
+        if self.root_build {
+            steps.push(Step::of(
+                self.manager.script(self.root, self.root, "build", ""),
+            ));
+        }
+        match self.before {
+            Some(before) => {
+                let before = before.iter();
+                let built = before.map(|it| self.manager.script(self.root, it, "build", ""));
+                steps.extend(built.map(Step::of));
+            }
+            None => steps.push(Step::of(self.manager.build_all())),
+        }
+        steps
+    }
+
     fn jobs(&self, tree: &Tree, folder: &str, package: &Manifest, root: &Manifest) -> Vec<Job> {
         let path = join(folder, "package.json");
         let base = Job {
@@ -439,21 +541,17 @@ impl Install<'_> {
         if test.is_none() && !build {
             return jobs;
         }
-        let mut steps: Vec<Step> = install.iter().map(Step::of).collect();
-        match self.before {
-            Some(before) => {
-                let before = before.iter();
-                let built = before.map(|it| self.manager.script(self.root, it, "build", ""));
-                steps.extend(built.map(Step::of));
-            }
-            None => steps.push(Step::of(self.manager.build_all())),
-        }
+        let mut steps = self.before(install.as_deref());
         steps.extend(build.then(|| run("build")));
         let mut named: Vec<&str> = if build { vec!["build"] } else { Vec::new() };
-        let mut results = Vec::new();
+        let (mut results, mut count) = (Vec::new(), None);
         if let Some(test) = test {
             named.push("test");
             let report = scripts::report(test, folder);
+            count = Some(match &report {
+                Some(_) => CountTests::Report,
+                None => scripts::count(&scripts::followed(&package.scripts, "test")),
+            });
             let more = report.as_ref().map_or("", |(more, _)| *more);
             let script = self.manager.script(self.root, folder, "test", more);
             steps.push(Step::of(script));
@@ -463,6 +561,7 @@ impl Install<'_> {
             kind: if test.is_some() { "test" } else { "build" },
             steps,
             results,
+            count,
             reason: format!("{path}: {}", said(&named)),
             ..base
         });

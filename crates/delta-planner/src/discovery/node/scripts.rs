@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use delta_wire::job_spec::CountTests;
+
 use super::super::found::Report;
 
 /// Scripts that only look at the source, by the names they usually have.
@@ -20,10 +22,66 @@ pub fn lints(scripts: &HashMap<String, String>) -> Vec<&'static str> {
     there.collect()
 }
 
-/// The script `test`, unless it is the one that `npm init` writes.
+/// The script `test`, unless it tests nothing: the one that `npm init` writes, or a mere `echo`.
 pub fn test(scripts: &HashMap<String, String>) -> Option<&str> {
     let script = scripts.get("test")?;
-    (!script.contains("no test specified")).then_some(script)
+    let says = |part: &str| {
+        let first = part.split_whitespace().next().unwrap_or_default();
+        matches!(first, "" | "echo" | "exit" | "true" | ":" | "printf")
+    };
+    let nothing = script.contains("no test specified") || script.split(['&', ';']).all(says);
+    (!nothing).then_some(script)
+}
+
+/// Names of scripts that one starts in turn; beyond it nobody follows.
+const MAX_STARTED: usize = 8;
+
+/// The text of a script, and of the scripts of the same package that it starts.
+pub fn followed(scripts: &HashMap<String, String>, name: &str) -> String {
+    let mut names = vec![name.to_owned()];
+    let mut text = String::new();
+    let mut at = 0;
+    while let Some(script) = names.get(at).and_then(|it| scripts.get(it)) {
+        at += 1;
+        text.push_str(script);
+        text.push('\n');
+        let words: Vec<&str> = script.split_whitespace().collect();
+        for pair in words.windows(2) {
+            let runs = matches!(pair[0], "run" | "npm" | "pnpm" | "yarn" | "bun");
+            let new = scripts.contains_key(pair[1]) && !names.iter().any(|it| it == pair[1]);
+            if runs && new && names.len() < MAX_STARTED {
+                names.push(pair[1].to_owned());
+            }
+        }
+    }
+    text
+}
+
+/// Tools that know which packages need which, and build what comes before.
+const TASK_RUNNERS: [&str; 4] = ["nx", "turbo", "lerna", "wireit"];
+
+/// Whether a script is carried out by a tool that goes over all packages in order.
+pub fn is_by_task_runner(text: &str) -> bool {
+    let words = text.split(|c: char| c.is_whitespace() || "&|;\"'".contains(c));
+    let mut words = words.map(|it| it.rsplit('/').next().unwrap_or(it));
+    words.any(|it| TASK_RUNNERS.contains(&it))
+}
+
+/// Tools whose last line is counted, by their names.
+const COUNTED: [&str; 6] = ["jest", "vitest", "mocha", "ava", "jasmine", "tape"];
+
+/// Where it is told how many tests a script ran that writes no report.
+pub fn count(text: &str) -> CountTests {
+    let told = ["reporter", "-R ", "--silent", "--json"];
+    if is_by_task_runner(text) || told.iter().any(|it| text.contains(it)) {
+        return CountTests::None;
+    }
+    let mut words = text.split(|c: char| c.is_whitespace() || "&|;\"'".contains(c));
+    let known = words.any(|it| COUNTED.contains(&it.rsplit('/').next().unwrap_or(it)));
+    match known || text.contains("node --test") || text.contains("bun test") {
+        true => CountTests::Output,
+        false => CountTests::None,
+    }
 }
 
 /// Whether a script of a workspace's root only starts those of its packages.
@@ -35,12 +93,9 @@ pub fn is_over_packages(script: &str) -> bool {
         "pnpm -r",
         "pnpm --recursive",
         "yarn workspaces",
-        "turbo ",
-        "nx ",
-        "lerna ",
         "--filter",
     ];
-    over.iter().any(|it| script.contains(it))
+    over.iter().any(|it| script.contains(it)) && !is_by_task_runner(script)
 }
 
 /// What a test script must be told so that it writes a report, and where that is.
@@ -91,6 +146,55 @@ mod tests {
 
     fn format(script: &str) -> Option<&'static str> {
         report(script, "").map(|(_, report)| report.format)
+    }
+
+    fn scripts(all: &[(&str, &str)]) -> HashMap<String, String> {
+        let all = all
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()));
+        all.collect()
+    }
+
+    #[test]
+    fn what_tests_nothing_is_no_test() {
+        for text in [
+            "echo \"no test specified\" && exit 1",
+            "echo later",
+            "exit 0",
+            "true",
+            "",
+        ] {
+            assert_eq!(test(&scripts(&[("test", text)])), None, "{text}");
+        }
+        assert!(test(&scripts(&[("test", "echo go && mocha")])).is_some());
+    }
+
+    #[test]
+    fn a_script_is_followed_to_what_it_starts() {
+        let all = scripts(&[
+            ("test", "pnpm run test:ci"),
+            ("test:ci", "nx run-many --targets=test"),
+            ("a", "npm run b"),
+            ("b", "yarn a"),
+        ]);
+        assert!(is_by_task_runner(&followed(&all, "test")));
+        assert_eq!(followed(&all, "a"), "npm run b\nyarn a\n");
+        assert!(!is_by_task_runner("mocha next/*.js"));
+    }
+
+    #[test]
+    fn counted_is_what_ends_with_a_line_that_is_known() {
+        for (text, wanted) in [
+            ("npm run build && jest\ntsc", CountTests::Output),
+            ("node_modules/.bin/mocha", CountTests::Output),
+            ("node --test test/*.js", CountTests::Output),
+            ("mocha -R dot", CountTests::None),
+            ("turbo run test", CountTests::None),
+            ("tap", CountTests::None),
+            ("node test.js", CountTests::None),
+        ] {
+            assert_eq!(count(text), wanted, "{text}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::Value;
 
 use super::super::manifest::{self, Table, deep, strings, sub, text};
+use super::runners::Runners;
 use crate::glob::Glob;
 use crate::tree::{Tree, file_name, join, resolve};
 
@@ -18,6 +19,8 @@ pub struct Declared {
     /// The file that says most about it.
     pub manifest: &'static str,
     pub requires_python: Option<String>,
+    /// The version of uv that it asks for.
+    pub requires_uv: Option<String>,
     /// Names of packages it asks for, in whatever group.
     pub asks: BTreeSet<String>,
     /// The project itself is to be installed: it has dependencies, or lies below `src`.
@@ -36,9 +39,13 @@ pub struct Declared {
     pub pytest: bool,
     /// pytest is set up, not only asked for.
     pub configured: bool,
-    pub tox: bool,
-    pub nox: bool,
-    pub linters: Vec<&'static Linter>,
+    /// Where tests are is not what pytest takes by itself.
+    pub unusual: bool,
+    pub runners: Runners,
+    /// Linters that are set up.
+    pub linters: Vec<&'static str>,
+    /// Groups that ask for a package, by its name.
+    asked_by: BTreeMap<String, String>,
     /// Paths of what it is built with, relative to it.
     paths: Vec<String>,
     /// Names of what comes from the same uv workspace.
@@ -46,39 +53,15 @@ pub struct Declared {
     members: Vec<String>,
 }
 
-/// A linter, the table of `pyproject.toml` or the file that sets it up, and its command.
-pub struct Linter {
-    pub tool: &'static str,
-    table: &'static str,
-    files: &'static [&'static str],
-    pub command: &'static str,
-}
-
-static LINTERS: [Linter; 4] = [
-    Linter {
-        tool: "ruff",
-        table: "ruff",
-        files: &["ruff.toml", ".ruff.toml"],
-        command: "python -m ruff check .",
-    },
-    Linter {
-        tool: "black",
-        table: "black",
-        files: &[],
-        command: "python -m black --check .",
-    },
-    Linter {
-        tool: "flake8",
-        table: "flake8",
-        files: &[".flake8"],
-        command: "python -m flake8",
-    },
-    Linter {
-        tool: "mypy",
-        table: "mypy",
-        files: &["mypy.ini", ".mypy.ini"],
-        command: "python -m mypy .",
-    },
+/// Linters, and the table of `pyproject.toml` or the files that set them up. How they are run, and
+/// over what, is for the project to say: here they are only named.
+const LINTERS: [(&str, &[&str]); 6] = [
+    ("ruff", &["ruff.toml", ".ruff.toml"]),
+    ("black", &[]),
+    ("flake8", &[".flake8"]),
+    ("mypy", &["mypy.ini", ".mypy.ini"]),
+    ("pyright", &["pyrightconfig.json"]),
+    ("pylint", &[".pylintrc", "pylintrc"]),
 ];
 
 /// Extras and groups that hold what tests need, best first.
@@ -98,8 +81,6 @@ impl Declared {
     pub fn read(tree: &Tree, folder: &str) -> Declared {
         let there = |name: &str| tree.has(&join(folder, name));
         let mut declared = Declared {
-            tox: there("tox.ini"),
-            nox: there("noxfile.py"),
             configured: there("pytest.ini") || there(".pytest.ini"),
             ..Declared::default()
         };
@@ -114,12 +95,18 @@ impl Declared {
             }
             Err(_) => Table::new(),
         };
+        declared.runners = Runners::read(tree, folder, &table);
         declared.project(&table);
         declared.tools(&table);
         // A group of the standard could be called optional elsewhere; to name it does no harm.
         declared.optional = declared.optional.take().or(declared.group.clone());
         if let Ok(text) = tree.text(&join(folder, "setup.cfg")) {
             declared.configured |= text.contains("[tool:pytest]");
+            declared.unusual |= is_unusual(&text);
+        }
+        for name in ["pyproject.toml", "pytest.ini", ".pytest.ini", "tox.ini"] {
+            let text = tree.text(&join(folder, name)).unwrap_or_default();
+            declared.unusual |= is_unusual(&text);
         }
         declared.installs |= there("setup.py");
         for name in REQUIREMENTS {
@@ -134,10 +121,10 @@ impl Declared {
         let told = path.is_some_and(|it| it.contains_key("pythonpath"));
         let package = table.contains_key("project") && table.contains_key("build-system");
         declared.installs |= package && !told && !tree.below(&src).is_empty();
-        let set_up = |it: &&Linter| {
-            it.files.iter().any(|name| there(name)) || deep(&table, &["tool", it.table]).is_some()
+        let set_up = |(tool, files): &&(&str, &[&str])| {
+            files.iter().any(|name| there(name)) || deep(&table, &["tool", tool]).is_some()
         };
-        declared.linters = LINTERS.iter().filter(set_up).collect();
+        declared.linters = LINTERS.iter().filter(set_up).map(|it| it.0).collect();
         declared
     }
 
@@ -154,6 +141,18 @@ impl Declared {
         self.extra = self.groups(extras);
         self.installs |= self.extra.is_some();
         let groups = sub(table, "dependency-groups");
+        for (name, asked) in groups
+            .into_iter()
+            .flat_map(|it| it.keys().map(|k| (k, strings(it, k))))
+        {
+            for tool in asked.iter().map(|it| normal(it)) {
+                let kept = self.asked_by.entry(tool).or_insert_with(|| name.clone());
+                // Of several groups that have it, one that is taken anyway.
+                if name == "dev" {
+                    name.clone_into(kept);
+                }
+            }
+        }
         self.group = self.groups(groups);
     }
 
@@ -171,6 +170,12 @@ impl Declared {
         for_tests(groups, &with_pytest)
     }
 
+    /// The group that uv must be told of so that a tool is there.
+    pub fn uv_group_of(&self, tool: &str) -> Option<&str> {
+        let group = self.asked_by.get(tool).map(String::as_str);
+        group.filter(|it| !self.uv_takes(it))
+    }
+
     /// Whether uv installs a group unasked.
     pub fn uv_takes(&self, group: &str) -> bool {
         match &self.defaults {
@@ -184,10 +189,11 @@ impl Declared {
             return;
         };
         self.configured |= sub(tools, "pytest").is_some();
-        self.tox |= sub(tools, "tox").is_some();
         if let Some(workspace) = deep(tools, &["uv", "workspace"]) {
             self.members = strings(workspace, "members");
         }
+        let uv = deep(tools, &["uv"]).and_then(|it| text(it, "required-version"));
+        self.requires_uv = uv.map(str::to_owned);
         let defaults = deep(tools, &["uv"]).filter(|it| it.contains_key("default-groups"));
         self.defaults = defaults.map(|it| match it["default-groups"].as_str() {
             Some("all") => sub(table, "dependency-groups")
@@ -290,6 +296,18 @@ impl Declared {
         needed.remove(folder);
         needed
     }
+}
+
+/// pytest is told of files that it would not take for tests by itself.
+fn is_unusual(text: &str) -> bool {
+    [
+        "python_files",
+        "doctest-modules",
+        "doctest-glob",
+        "doctest_glob",
+    ]
+    .iter()
+    .any(|it| text.contains(it))
 }
 
 /// The group with what tests need: it asks for pytest, or is called so.

@@ -119,21 +119,40 @@ impl Install {
         }
     }
 
-    /// Steps that bring a tool which makes its own environments.
-    pub fn tool(&self, tool: &str) -> Vec<String> {
+    /// Whether the lock file has a package of this name; true where there is none to ask.
+    pub fn locks(&self, tree: &Tree, tool: &str) -> bool {
+        let (Install::Uv(lock, _) | Install::Poetry(lock)) = self else {
+            return true;
+        };
+        let wanted = format!("name = \"{tool}\"");
+        let text = tree.text(lock);
+        // One that is too long to be read is believed.
+        text.map_or(true, |text| text.lines().any(|line| line.trim() == wanted))
+    }
+
+    pub fn is_locked(&self) -> bool {
+        matches!(self, Install::Uv(..) | Install::Poetry(_))
+    }
+
+    /// Steps that run a tool of the project: locked where it is, else brought along.
+    pub fn tool(&self, tree: &Tree, own: &Declared, tool: &str, command: &str) -> Vec<String> {
         match self {
-            Install::Uv(..) => Vec::new(),
+            Install::Uv(..) if self.locks(tree, tool) => {
+                let mut uv = "uv run --locked".to_owned();
+                push(&mut uv, "--group", own.uv_group_of(tool));
+                vec![format!("{uv} {command}")]
+            }
+            // Projects that are locked by uv have tox install with uv.
+            Install::Uv(..) if tool == "tox" => vec![format!("uvx --with tox-uv {command}")],
+            Install::Uv(..) => vec![format!("uvx {command}")],
+            Install::Poetry(_) if self.locks(tree, tool) => {
+                vec!["poetry install".to_owned(), format!("poetry run {command}")]
+            }
             _ => vec![
                 "python3 -m venv .venv".to_owned(),
                 format!(".venv/bin/python -m pip install {tool}"),
+                format!(".venv/bin/{command}"),
             ],
-        }
-    }
-
-    pub fn run_tool(&self, command: &str) -> String {
-        match self {
-            Install::Uv(..) => format!("uvx {command}"),
-            _ => format!(".venv/bin/python -m {command}"),
         }
     }
 

@@ -1,20 +1,28 @@
 //! Python by `pyproject.toml`, `tox.ini`, `noxfile.py`, `setup.py` or requirements: tests by tox or
-//! nox where the project has set them up, else by pytest, which writes a report, else by unittest.
+//! nox where the project has set them up and its lock file knows them, else by pytest, which writes
+//! a report, else by unittest or Django. Linted is what tox, nox or the hooks of pre-commit lint,
+//! as they do it: a linter that is only set up is named and not run.
 //!
 //! What is installed follows the lock file: uv, poetry, or pip into a folder of the job's own. A
 //! project that declares nothing to install is tested with the Python that is there.
 
 mod declared;
 mod install;
+mod runners;
 mod suites;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use delta_wire::job_spec::CountTests;
+
 use self::declared::Declared;
 use self::install::{Install, Needs};
+use self::runners::{For, Named};
 use self::suites::{Runner, Tests};
 use super::found::{Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Report, Step};
+use super::shell::quoted;
+use super::strangers::HOOKS;
 use super::{ignored, versions};
 use crate::tree::{Tree, file_name, folder_of, join};
 
@@ -42,6 +50,10 @@ const SHARED: [&str; 8] = [
     "conftest.py",
     "pytest.ini",
 ];
+
+/// Makes nox take the Python that is here, whatever versions a session names.
+const HERE: &str =
+    r#" --force-python "$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')""#;
 
 /// Where the root's own files are when packages lie below it.
 const OWN: &[&str] = &["src", "tests", "test"];
@@ -163,35 +175,44 @@ struct Seen<'a> {
 
 impl Seen<'_> {
     fn jobs(mut self, tests: &Tests<'_>, read: &Cell<usize>, found: &mut Found) -> Vec<Job> {
-        let base = Job {
+        let mut base = Job {
             workdir: self.folder.to_owned(),
             requires: vec![python_version(self.tree, self.folder, self.declared)],
             caches: self.install.cache().into_iter().collect(),
             ..Job::default()
         };
-        let mut jobs: Vec<Job> = self.lint(&base).into_iter().collect();
-        let runner = match (self.declared.tox, self.declared.nox) {
-            (true, _) => Some(("tox", "tox run")),
-            (false, true) => Some(("nox", "nox")),
-            (false, false) => None,
-        };
-        if let Some((tool, command)) = runner {
-            let mut steps = self.install.tool(tool);
-            steps.push(self.install.run_tool(command));
-            jobs.push(Job {
-                kind: "test",
-                steps: steps.into_iter().map(Step::of).collect(),
-                reason: format!("{tool} is set up: its environments decide what is tested"),
-                ..base
-            });
+        if let (Install::Uv(..), Some(range)) = (&self.install, &self.workspace.requires_uv) {
+            base.requires.push(versions::requirement("uv", range));
+        }
+        let mut jobs = self.by_runner(tests, &base, found);
+        jobs.extend(match jobs.iter().any(|it| it.kind == "lint") {
+            true => None,
+            false => self.hooks(&base, found),
+        });
+        let manifest = join(self.folder, self.declared.manifest);
+        if !jobs.iter().any(|it| it.kind == "lint") && !self.declared.linters.is_empty() {
+            let words = "no tox environment, nox session or hook that is run says how to lint";
+            let tools = self.declared.linters.join(", ");
+            found.remark(&manifest, format!("sets up {tools}, and {words}"));
+        }
+        if jobs.iter().any(|it| it.kind == "test") {
             return jobs;
         }
-        let manifest = join(self.folder, self.declared.manifest);
-        if !self.declared.configured && !tests.conftest && tests.files.is_empty() {
-            if jobs.is_empty() {
-                let why = "has no tests, no tox, no nox and no linter set up";
-                found.remark(manifest, why);
+        let own = !tests.files.is_empty() || (self.declared.configured && self.declared.unusual);
+        let django = self.declared.asks.contains("django")
+            && !self.declared.pytest
+            && self.tree.has(&join(self.folder, "manage.py"));
+        if !own && !django {
+            if self.declared.configured {
+                found.remark(manifest, "pytest is set up, and there are no tests");
+            } else if jobs.is_empty() {
+                found.remark(manifest, "has no tests, no tox and no nox");
             }
+            return jobs;
+        }
+        if django {
+            let command = ["python manage.py test".to_owned()];
+            jobs.push(self.unittest(&join(self.folder, "manage.py"), &command, base));
             return jobs;
         }
         let runner = match self.declared.pytest {
@@ -205,17 +226,102 @@ impl Seen<'_> {
         jobs
     }
 
-    fn lint(&self, base: &Job) -> Option<Job> {
-        let linters = &self.declared.linters;
-        if linters.is_empty() {
+    /// Jobs by tox or nox, where the project has set one up that it still uses: with a lock file
+    /// that does not know it, it is what somebody left behind.
+    fn by_runner(&self, tests: &Tests<'_>, base: &Job, found: &mut Found) -> Vec<Job> {
+        let runners = &self.declared.runners;
+        let all = [("tox", &runners.tox), ("nox", &runners.nox)];
+        for (tool, named) in all {
+            let Some(named) = named else { continue };
+            let other = self.declared.pytest && !tests.files.is_empty();
+            if self.install.is_locked() && other && !self.install.locks(self.tree, tool) {
+                let words = "is set up, and not among what the lock file has: it is not used";
+                found.remark(
+                    join(self.folder, self.declared.manifest),
+                    format!("{tool} {words}"),
+                );
+                continue;
+            }
+            let mut jobs = Vec::new();
+            for (kind, is_for) in [("lint", For::Lint), ("test", For::Tests)] {
+                let chosen: Vec<&Named> = named.iter().filter(|it| it.is_for == is_for).collect();
+                if !chosen.is_empty() {
+                    found.pre_commit |= chosen.iter().any(|it| it.hooks);
+                    jobs.push(self.run_by(tool, kind, &chosen, base));
+                }
+            }
+            for it in named.iter().filter(|it| it.is_for == For::Other) {
+                let what = match tool {
+                    "tox" => format!("tox -e {}", it.name),
+                    _ => format!("nox -s {}", it.name),
+                };
+                found.remark(what, "is not run: what it is for is not known");
+            }
+            if !jobs.is_empty() {
+                return jobs;
+            }
+        }
+        Vec::new()
+    }
+
+    fn run_by(&self, tool: &str, kind: &'static str, chosen: &[&Named], base: &Job) -> Job {
+        let names: Vec<&str> = chosen.iter().map(|it| it.name.as_str()).collect();
+        let commands: Vec<String> = match tool {
+            // An interpreter that is not here is no reason to succeed.
+            "tox" => vec![format!(
+                "tox run --skip-missing-interpreters false -e {}",
+                quoted(&names.join(","))
+            )],
+            _ => [false, true]
+                .into_iter()
+                .filter_map(|versions| {
+                    let some = chosen.iter().filter(|it| it.versions == versions);
+                    let some: Vec<String> = some.map(|it| quoted(&it.name)).collect();
+                    let force = if versions { HERE } else { "" };
+                    (!some.is_empty()).then(|| format!("nox -s {}{force}", some.join(" ")))
+                })
+                .collect(),
+        };
+        let mut steps: Vec<String> = Vec::new();
+        for command in commands {
+            for step in self.install.tool(self.tree, self.declared, tool, &command) {
+                if !steps.contains(&step) {
+                    steps.push(step);
+                }
+            }
+        }
+        let counted = chosen.iter().all(|it| it.counted);
+        Job {
+            kind,
+            steps: steps.into_iter().map(Step::of).collect(),
+            count: (kind == "test").then_some(match counted {
+                true => CountTests::Output,
+                false => CountTests::None,
+            }),
+            reason: format!("{tool} is set up: {}", names.join(", ")),
+            ..base.clone()
+        }
+    }
+
+    /// The hooks of pre-commit, where the project asks for it: they hold its lint.
+    fn hooks(&self, base: &Job, found: &mut Found) -> Option<Job> {
+        let there = self.tree.has(&join(self.folder, HOOKS));
+        if !there || !self.declared.asks.contains("pre-commit") {
             return None;
         }
-        let tools: Vec<&str> = linters.iter().map(|it| it.tool).collect();
-        let commands: Vec<&str> = linters.iter().map(|it| it.command).collect();
+        found.pre_commit = true;
+        // That hook is about people, not about what they wrote.
+        let command = "pre-commit run --all-files --show-diff-on-failure";
+        let mut steps = self
+            .install
+            .tool(self.tree, self.declared, "pre-commit", command);
+        if let Some(last) = steps.last_mut() {
+            *last = format!("SKIP=no-commit-to-branch {last}");
+        }
         Some(Job {
             kind: "lint",
-            steps: self.steps(&tools, &commands),
-            reason: format!("{} set up", tools.join(", ")),
+            steps: steps.into_iter().map(Step::of).collect(),
+            reason: format!("{}: hooks of pre-commit", join(self.folder, HOOKS)),
             ..base.clone()
         })
     }
@@ -233,6 +339,10 @@ impl Seen<'_> {
         Job {
             kind: "test",
             steps: self.steps(&["pytest"], &[command]),
+            count: Some(match &report {
+                Some(_) => CountTests::Report,
+                None => CountTests::Output,
+            }),
             results: report.into_iter().collect(),
             reason: format!("{manifest}: tests by pytest"),
             ..base
@@ -244,6 +354,7 @@ impl Seen<'_> {
         Job {
             kind: "test",
             steps: self.steps(&[], &commands),
+            count: Some(CountTests::Output),
             reason: format!("{manifest}: tests by unittest"),
             ..base
         }

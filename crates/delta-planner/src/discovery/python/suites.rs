@@ -65,8 +65,13 @@ pub fn of_projects<'t>(
         while !above.is_empty() && !folders.contains(above) {
             above = folder_of(above);
         }
+        let inner = path
+            .strip_prefix(above)
+            .unwrap_or(path)
+            .trim_start_matches('/');
         let tests = tested.entry(above).or_default();
-        tests.files.extend(test.then_some(path.as_str()));
+        let own = test && ignored(folder_of(inner)).is_none();
+        tests.files.extend(own.then_some(path.as_str()));
         tests.conftest |= name == "conftest.py";
     }
     tested

@@ -2,14 +2,21 @@
 //!
 //! Members of a workspace share one lock file and one build, so they get one job of each kind,
 //! narrowed by `-p` to what changed: a job per crate would build the same dependencies again in
-//! each. Formatting and clippy are checked where the repository has set them up.
+//! each. Formatting and clippy are checked where a file sets them up, as strictly as that says.
+//! A crate without tests is built; one of a fuzzer, or outside its workspace, is left alone.
 
+mod tested;
+
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use delta_wire::job_spec::CountTests;
+
+use self::tested::{Features, Tested};
 use super::found::{Cache, Ecosystem, Found, Job, Package, Project, Report, Select, Step};
 use super::found::{MAX_PACKAGES, first_there};
 use super::manifest::{self, Table, strings, sub, text};
-use super::{ignored, versions};
+use super::{ignored, shell, versions};
 use crate::glob::Glob;
 use crate::tree::{Tree, folder_of, join, resolve};
 
@@ -48,6 +55,11 @@ impl Ecosystem for Cargo {
 
     fn find(&self, tree: &Tree, found: &mut Found) {
         let crates = read_all(tree, found);
+        let look = Look {
+            tree,
+            crates: &crates,
+            read: Cell::new(0),
+        };
         let mut taken: BTreeSet<&str> = BTreeSet::new();
         for (folder, manifest) in &crates {
             if manifest.workspace.is_some() && ignored(folder).is_none() {
@@ -58,9 +70,8 @@ impl Ecosystem for Cargo {
                     found.remark(join(folder, "Cargo.toml"), "is a workspace without members");
                     continue;
                 }
-                found
-                    .projects
-                    .push(project(tree, folder, &members, &crates));
+                let project = look.project(folder, &members, found);
+                found.projects.extend(project);
             }
         }
         for (folder, manifest) in &crates {
@@ -70,12 +81,18 @@ impl Ecosystem for Cargo {
             let path = join(folder, "Cargo.toml");
             if let Some(why) = ignored(folder) {
                 found.remark(path, why);
-            } else if let Some(root) = claimed(folder, &crates) {
+            } else if let Some((root, excluded)) = claimed(folder, &crates) {
                 let root = join(root, "Cargo.toml");
-                found.remark(path, format!("is no member of the workspace of {root}"));
+                let why = match excluded {
+                    true => format!("is excluded from the workspace of {root}"),
+                    false => format!("is no member of the workspace of {root}"),
+                };
+                found.remark(path, why);
+            } else if manifest.fuzz {
+                found.remark(path, "is for a fuzzer, which runs until it is stopped");
             } else if manifest.name.is_some() || manifest.broken.is_some() {
-                let alone = [folder.as_str()];
-                found.projects.push(project(tree, folder, &alone, &crates));
+                let project = look.project(folder, &[folder.as_str()], found);
+                found.projects.extend(project);
             } else {
                 found.remark(path, "names no package and no workspace");
             }
@@ -94,6 +111,9 @@ struct Manifest {
     inherited: Vec<String>,
     rust_version: Option<String>,
     clippy: bool,
+    features: Features,
+    /// It is a crate of cargo-fuzz or another fuzzer.
+    fuzz: bool,
     /// Why it cannot be read.
     broken: Option<String>,
 }
@@ -133,6 +153,8 @@ fn read(table: &Table) -> Manifest {
     }
     let lints = |table: &Table| sub(table, "lints").is_some_and(|it| it.contains_key("clippy"));
     manifest.clippy = lints(table);
+    manifest.features = Features::read(table);
+    manifest.fuzz = is_fuzz(table);
     dependencies(table, &mut manifest);
     for target in sub(table, "target").into_iter().flat_map(Table::values) {
         if let Some(target) = target.as_table() {
@@ -156,6 +178,16 @@ fn read(table: &Table) -> Manifest {
         });
     }
     manifest
+}
+
+/// Whether a crate says that it is cargo-fuzz's, or is linked to a fuzzer.
+fn is_fuzz(table: &Table) -> bool {
+    let metadata = sub(table, "package").and_then(|it| sub(it, "metadata"));
+    let said = metadata.and_then(|it| it.get("cargo-fuzz"));
+    let needed = sub(table, "dependencies");
+    let fuzzers = ["libfuzzer-sys", "honggfuzz", "afl"];
+    said.and_then(toml::Value::as_bool) == Some(true)
+        || needed.is_some_and(|it| fuzzers.iter().any(|name| it.contains_key(*name)))
 }
 
 fn dependencies(table: &Table, into: &mut Manifest) {
@@ -244,8 +276,8 @@ fn needs(
     own.chain(inherited).filter(|it| it != folder).collect()
 }
 
-/// The workspace above a crate that does not have it as a member, unless it is excluded there.
-fn claimed<'c>(folder: &str, crates: &'c BTreeMap<String, Manifest>) -> Option<&'c str> {
+/// The workspace above a crate that does not have it as a member, and whether it says so itself.
+fn claimed<'c>(folder: &str, crates: &'c BTreeMap<String, Manifest>) -> Option<(&'c str, bool)> {
     let mut above = folder;
     while !above.is_empty() {
         above = folder_of(above);
@@ -255,38 +287,139 @@ fn claimed<'c>(folder: &str, crates: &'c BTreeMap<String, Manifest>) -> Option<&
         if let Some(workspace) = &manifest.workspace {
             let mut exclude = workspace.exclude.iter().filter_map(|it| resolve(root, it));
             let out = exclude.any(|it| folder == it || folder.starts_with(&format!("{it}/")));
-            return (!out).then_some(root.as_str());
+            return Some((root.as_str(), out));
         }
     }
     None
 }
 
-fn project(
-    tree: &Tree,
-    root: &str,
-    members: &[&str],
-    crates: &BTreeMap<String, Manifest>,
-) -> Project {
-    let manifest = &crates[root];
-    let workspace = manifest.workspace.as_ref().map(|it| (root, it));
-    let packages: Vec<Package> = members
-        .iter()
-        .map(|folder| Package {
-            name: name_of(folder, crates),
-            folder: (*folder).to_owned(),
-            depends_on: needs(folder, workspace, crates),
-            ..Package::default()
+/// What is looked at for all projects.
+struct Look<'a> {
+    tree: &'a Tree,
+    crates: &'a BTreeMap<String, Manifest>,
+    /// Sources that were read.
+    read: Cell<usize>,
+}
+
+impl Look<'_> {
+    /// A workspace, or a crate alone. None when there is nothing in it but fuzzers.
+    fn project(&self, root: &str, members: &[&str], found: &mut Found) -> Option<Project> {
+        let manifest = &self.crates[root];
+        let workspace = manifest.workspace.as_ref().map(|it| (root, it));
+        let inner: BTreeSet<&str> = self.crates.keys().map(String::as_str).collect();
+        let (fuzzers, members): (Vec<&str>, Vec<&str>) = members
+            .iter()
+            .copied()
+            .partition(|it| self.crates[*it].fuzz);
+        let mut suite = Suite::default();
+        let mut packages = Vec::new();
+        for folder in members {
+            let features = &self.crates[folder].features;
+            let tested = Tested::look(self.tree, folder, features, &inner, &self.read);
+            packages.push(Package {
+                name: name_of(folder, self.crates),
+                folder: folder.to_owned(),
+                depends_on: needs(folder, workspace, self.crates),
+                tested: tested.any(),
+                ..Package::default()
+            });
+            suite.add(&tested, features);
+        }
+        for folder in &fuzzers {
+            let why = "is for a fuzzer, which runs until it is stopped";
+            found.remark(join(folder, "Cargo.toml"), why);
+        }
+        if packages.is_empty() {
+            return None;
+        }
+        let mut crates = packages.iter().map(|it| &self.crates[&it.folder]);
+        let shape = Shape {
+            clippy: manifest.clippy || crates.any(|it| it.clippy),
+            several: packages.len() > 1,
+            without: fuzzers.iter().map(|it| name_of(it, self.crates)).collect(),
+            suite,
+        };
+        let path = join(root, "Cargo.toml");
+        if let Some(words) = shape.suite.left_behind(shape.several) {
+            found.remark(&path, words);
+        }
+        Some(Project {
+            ecosystem: Cargo.name(),
+            folder: root.to_owned(),
+            shared: SHARED.iter().map(|it| join(root, it)).collect(),
+            jobs: jobs(self.tree, root, manifest, &shape),
+            packages,
         })
-        .collect();
-    let clippy = members.iter().any(|it| crates[*it].clippy) || manifest.clippy;
-    Project {
-        ecosystem: Cargo.name(),
-        folder: root.to_owned(),
-        shared: SHARED.iter().map(|it| join(root, it)).collect(),
-        jobs: jobs(tree, root, manifest, packages.len() > 1, clippy),
-        packages,
     }
 }
+
+/// What decides how the crates of a project are built and tested.
+struct Shape {
+    clippy: bool,
+    several: bool,
+    /// Names of members that are left out.
+    without: Vec<String>,
+    suite: Suite,
+}
+
+/// The tests of all crates of a project.
+#[derive(Default)]
+struct Suite {
+    tested: Tested,
+    no_harness: bool,
+    risky: bool,
+    go_together: bool,
+}
+
+impl Suite {
+    fn add(&mut self, tested: &Tested, features: &Features) {
+        self.tested.by_default += tested.by_default;
+        self.tested.behind += tested.behind;
+        self.tested.features.extend(tested.features.iter().cloned());
+        self.tested.unsure |= tested.unsure;
+        self.no_harness |= features.no_harness;
+        self.risky |= features.are_risky();
+        self.go_together |= features.go_together;
+    }
+
+    /// What switches on the tests that default features compile out, where those are most of them.
+    fn features(&self, several: bool) -> String {
+        let names: Vec<&str> = self.tested.features.iter().map(String::as_str).collect();
+        match (self.tested.mostly_behind(), several) {
+            (false, _) => String::new(),
+            (true, false) if !self.go_together => {
+                format!(" --features {}", super::shell::quoted(&names.join(",")))
+            }
+            (true, true) if self.risky => String::new(),
+            (true, _) => " --all-features".to_owned(),
+        }
+    }
+
+    /// What is to be said of tests that do not run.
+    fn left_behind(&self, several: bool) -> Option<String> {
+        let (count, names) = (self.tested.behind, &self.tested.features);
+        if count == 0 || !self.features(several).is_empty() {
+            return None;
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).take(MAX_NAMED).collect();
+        Some(format!(
+            "{count} of its tests do not run: they are behind features that are not on by default, \
+             such as {}",
+            names.join(", ")
+        ))
+    }
+
+    fn count(&self) -> CountTests {
+        // A test without a harness prints what it likes; others of the same crates tell.
+        match self.no_harness && self.tested.by_default == 0 {
+            true => CountTests::None,
+            false => CountTests::Output,
+        }
+    }
+}
+
+/// Features that a remark names.
+const MAX_NAMED: usize = 5;
 
 fn name_of(folder: &str, crates: &BTreeMap<String, Manifest>) -> String {
     let name = crates.get(folder).and_then(|it| it.name.clone());
@@ -296,16 +429,15 @@ fn name_of(folder: &str, crates: &BTreeMap<String, Manifest>) -> String {
     name.unwrap_or_else(|| crate::tree::file_name(folder).to_owned())
 }
 
-fn jobs(tree: &Tree, root: &str, manifest: &Manifest, several: bool, clippy: bool) -> Vec<Job> {
-    let toolchain = toolchain(tree, root);
-    let component = |name: &str| toolchain.as_ref().is_some_and(|it| it.components(name));
+fn jobs(tree: &Tree, root: &str, manifest: &Manifest, shape: &Shape) -> Vec<Job> {
     let locked = match tree.has(&join(root, "Cargo.lock")) {
         true => " --locked",
         false => "",
     };
+    let pinned = first_there(tree, root, &["rust-toolchain.toml", "rust-toolchain"]);
     let base = Job {
         workdir: root.to_owned(),
-        requires: vec![match (&toolchain, &manifest.rust_version) {
+        requires: vec![match (pinned, &manifest.rust_version) {
             // rustup brings the toolchain that the file names.
             (None, Some(version)) => versions::requirement("rust", version),
             _ => "rust".to_owned(),
@@ -320,17 +452,8 @@ fn jobs(tree: &Tree, root: &str, manifest: &Manifest, several: bool, clippy: boo
             .collect(),
         ..base.clone()
     };
-    let step = |head: String, tail: &str| Step {
-        head,
-        select: several.then_some(Select {
-            all: " --workspace",
-            one: " -p ",
-        }),
-        tail: tail.to_owned(),
-    };
     let mut jobs = Vec::new();
-    let format = first_there(tree, root, &["rustfmt.toml", ".rustfmt.toml"]);
-    if let Some(why) = format.or(component("rustfmt").then_some("the toolchain's rustfmt")) {
+    if let Some(why) = first_there(tree, root, &["rustfmt.toml", ".rustfmt.toml"]) {
         jobs.push(Job {
             kind: "fmt",
             steps: vec![Step::of("cargo fmt --all --check")],
@@ -339,18 +462,34 @@ fn jobs(tree: &Tree, root: &str, manifest: &Manifest, several: bool, clippy: boo
         });
     }
     let lints = first_there(tree, root, &["clippy.toml", ".clippy.toml"]);
-    let lints = lints.or(clippy.then_some("[lints.clippy]"));
-    if let Some(why) = lints.or(component("clippy").then_some("the toolchain's clippy")) {
+    if let Some(why) = lints.or(shape.clippy.then_some("[lints.clippy]")) {
         let head = format!("cargo clippy{locked}");
         jobs.push(Job {
             kind: "clippy",
-            steps: vec![step(head, " --all-targets -- -D warnings")],
+            steps: vec![shape.step(head, " --all-targets")],
             reason: format!("{why}: lints are checked"),
             ..cached.clone()
         });
     }
-    jobs.push(test_job(tree, root, manifest, locked, cached, step));
+    jobs.push(test_job(tree, root, manifest, locked, cached, shape));
     jobs
+}
+
+impl Shape {
+    fn step(&self, head: String, tail: &str) -> Step {
+        let without = self
+            .without
+            .iter()
+            .map(|it| format!(" --exclude {}", shell::quoted(it)));
+        Step {
+            head,
+            select: (self.several || !self.without.is_empty()).then(|| Select {
+                all: format!(" --workspace{}", without.collect::<String>()),
+                one: " -p ",
+            }),
+            tail: tail.to_owned(),
+        }
+    }
 }
 
 /// What Cargo fetches from elsewhere.
@@ -362,7 +501,7 @@ fn test_job(
     manifest: &Manifest,
     locked: &str,
     base: Job,
-    step: impl Fn(String, &str) -> Step,
+    shape: &Shape,
 ) -> Job {
     let path = join(root, "Cargo.toml");
     let nextest = join(root, ".config/nextest.toml");
@@ -374,11 +513,25 @@ fn test_job(
             ..base
         };
     }
+    if !shape.suite.tested.any() {
+        return Job {
+            kind: "build",
+            steps: vec![shape.step(format!("cargo build{locked}"), " --all-targets")],
+            reason: format!("{path}: there are no tests; it is built"),
+            ..base
+        };
+    }
+    let features = shape.suite.features(shape.several);
     if !tree.has(&nextest) {
+        let why = match features.is_empty() {
+            true => format!("{path}: tests"),
+            false => format!("{path}: tests, most of them behind features"),
+        };
         return Job {
             kind: "test",
-            steps: vec![step(format!("cargo test{locked}"), "")],
-            reason: format!("{path}: tests"),
+            steps: vec![shape.step(format!("cargo test{locked}"), &features)],
+            count: Some(shape.suite.count()),
+            reason: why,
             ..base
         };
     }
@@ -390,11 +543,11 @@ fn test_job(
         ),
         None => format!("cargo nextest run{locked}"),
     };
-    let mut steps = vec![step(head, " --no-tests=pass")];
+    let mut steps = vec![shape.step(head, &format!("{features} --no-tests=pass"))];
     let libraries = tree.below(root).iter().any(|it| it.ends_with("src/lib.rs"));
     if libraries {
         // nextest leaves the examples in documentation out.
-        steps.push(step(format!("cargo test{locked} --doc"), ""));
+        steps.push(shape.step(format!("cargo test{locked} --doc"), &features));
     }
     let report = profile.and_then(|(profile, file)| {
         let file = format!("target/nextest/{profile}/{file}");
@@ -404,6 +557,8 @@ fn test_job(
         kind: "test",
         steps,
         results: report.into_iter().collect(),
+        // Both steps count, and only one of them writes a report.
+        count: Some(shape.suite.count()),
         reason: format!("{nextest}: tests by nextest"),
         ..base
     }
@@ -418,19 +573,4 @@ fn junit(table: &Table) -> Option<(String, String)> {
         Some((name.to_owned(), path.to_owned()))
     };
     path("ci").or_else(|| profiles.keys().find_map(|name| path(name)))
-}
-
-struct Toolchain(Vec<String>);
-
-impl Toolchain {
-    fn components(&self, name: &str) -> bool {
-        self.0.iter().any(|it| it == name)
-    }
-}
-
-fn toolchain(tree: &Tree, root: &str) -> Option<Toolchain> {
-    let name = first_there(tree, root, &["rust-toolchain.toml", "rust-toolchain"])?;
-    let table = manifest::toml(tree, &join(root, name)).unwrap_or_default();
-    let components = sub(&table, "toolchain").map(|it| strings(it, "components"));
-    Some(Toolchain(components.unwrap_or_default()))
 }
