@@ -153,7 +153,7 @@ fn pytest(text: &str) -> Option<(u64, u64)> {
     Some((ran, counts.of_word("skipped")))
 }
 
-/// `ok  	example.org/a	0.01s`: a package in which at least one ran; gotestsum.
+/// `ok example.org/a 0.01s` with tabs between: a package in which at least one ran; gotestsum.
 fn go(line: &str) -> Option<(u64, u64)> {
     if let Some(rest) = line.strip_prefix("DONE ") {
         let (list, _) = rest.rsplit_once(" in ")?;

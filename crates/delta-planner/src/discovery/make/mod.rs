@@ -116,13 +116,9 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
         };
         if let Some(other) = kinds.iter().find_map(|kind| found.has_job(folder, kind)) {
             let name = other.ecosystem;
-            let calls = |it: &&str| {
-                makefile
-                    .commands(target)
-                    .iter()
-                    .any(|line| line.starts_with(it))
-            };
-            let whole = WHOLE.iter().any(|it| calls(&it));
+            let commands = makefile.commands(target);
+            let begins = |line: &String| WHOLE.iter().any(|it| line.starts_with(it));
+            let whole = commands.iter().any(begins);
             if whole && target != "check" {
                 take_place(found, folder, kinds, job);
             } else {

@@ -186,7 +186,7 @@ fn environments(
             base
         };
         let one = Named {
-            is_for: is_for(&name, commands, versions),
+            is_for: is_for(&name, versions),
             counted: is_counted(commands),
             versions,
             hooks: commands.contains("pre-commit"),
@@ -259,7 +259,7 @@ fn noxfile(text: &str) -> Vec<Named> {
         }
     }
     for it in &mut all {
-        it.is_for = is_for(&it.name, if it.counted { "pytest" } else { "" }, false);
+        it.is_for = is_for(&it.name, false);
     }
     all.truncate(MAX_NAMED);
     all
@@ -296,7 +296,7 @@ fn is_counted(commands: &str) -> bool {
     known.iter().any(|it| commands.contains(it)) && !commands.contains("-qq")
 }
 
-fn is_for(name: &str, commands: &str, versions: bool) -> For {
+fn is_for(name: &str, versions: bool) -> For {
     let parts: BTreeSet<&str> = name.split(['-', '_', ':', '.']).collect();
     let has = |words: &[&str]| {
         words.iter().any(|it| parts.contains(it) || name == *it)
@@ -305,8 +305,6 @@ fn is_for(name: &str, commands: &str, versions: bool) -> For {
     if has(&LINTS) {
         For::Lint
     } else if has(&TESTS) || parts.iter().any(|it| it.starts_with("test")) || versions {
-        For::Tests
-    } else if is_counted(commands) && parts.contains("py") {
         For::Tests
     } else {
         For::Other
