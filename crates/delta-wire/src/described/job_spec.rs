@@ -10,9 +10,9 @@ use super::texts::{
 };
 use crate::api::create_run::{MAX_TIMEOUT, MIN_TIMEOUT};
 use crate::job_spec::{
-    MAX_ARGUMENTS, MAX_CARRIED, MAX_DEPTH, MAX_ENV, MAX_ENV_VALUE_BYTES, MAX_ENVIRONMENT,
-    MAX_INPUTS, MAX_PATH, MAX_PATTERNS, MAX_QUEUE, MAX_RESTORE_KEYS, MAX_ROUTED, MAX_SECRETS,
-    MAX_SERVICES, MAX_STEP_BYTES, MAX_STEPS, MAX_TEST_ARGUMENTS, MAX_TESTS, MAX_WORD,
+    CountTests, MAX_ARGUMENTS, MAX_CARRIED, MAX_DEPTH, MAX_ENV, MAX_ENV_VALUE_BYTES,
+    MAX_ENVIRONMENT, MAX_INPUTS, MAX_PATH, MAX_PATTERNS, MAX_QUEUE, MAX_RESTORE_KEYS, MAX_ROUTED,
+    MAX_SECRETS, MAX_SERVICES, MAX_STEP_BYTES, MAX_STEPS, MAX_TEST_ARGUMENTS, MAX_TESTS, MAX_WORD,
     ResultsFormat,
 };
 use crate::step::{MAX_STEP_ENV, MAX_STEP_NAME, StepWhen};
@@ -101,6 +101,10 @@ fn spec() -> Value {
     // A container is made of an image; tests may each bring their own.
     spec["dependentSchemas"] = json!({"container": {
         "if": {"not": {"required": ["tests"]}}, "then": {"required": ["image"]},
+    }, "count_tests": {
+        "required": ["steps"],
+        "if": {"properties": {"count_tests": {"const": "report"}}},
+        "then": {"required": ["results"]},
     }});
     spec
 }
@@ -151,6 +155,8 @@ fn fields() -> Value {
         "inputs": about("Artifacts of jobs that this one needs.",
             list(items(0, MAX_INPUTS), either(short(), input))),
         "results": about("Reports of tests that the work writes.", either(report, reports)),
+        "count_tests": about("Where it is told how many tests ran; none is a failure.",
+            words(CountTests::ALL, CountTests::as_str)),
         "secrets": about("Secrets that the work gets as variables.",
             list(items(0, MAX_SECRETS), either(string(variable(MAX_WORD)), secret))),
         "environment": about("What it works on, such as production.",
