@@ -21,6 +21,61 @@ pub const UNNAMED: &str = "unnamed";
 /// The same for the pool of all queues but these, which others serve.
 pub const UNNAMED_BUT: &str = "unnamed-but";
 
+/// Names an agent finds out for itself, and may claim: the machine, its size, its tools. Every
+/// other word in a list of capabilities is a label.
+pub const FACTS: [&str; 40] = [
+    "os",
+    "arch",
+    "cpu",
+    "memory",
+    "disk",
+    "docker",
+    "podman",
+    "linux",
+    "macos",
+    "windows",
+    "freebsd",
+    "netbsd",
+    "openbsd",
+    "android",
+    "x86",
+    "x86_64",
+    "amd64",
+    "arm",
+    "arm64",
+    "aarch64",
+    "riscv64",
+    "s390x",
+    "powerpc64",
+    "bun",
+    "deno",
+    "dotnet",
+    "elixir",
+    "erlang",
+    "gcc",
+    "git",
+    "go",
+    "java",
+    "kotlin",
+    "node",
+    "perl",
+    "php",
+    "python",
+    "ruby",
+    "rust",
+    "swift",
+];
+
+/// Kinds of work and of runners: `work:steps`, `runner:python`.
+const FACT_FAMILIES: [&str; 2] = ["work:", "runner:"];
+
+/// Whether an agent finds this out for itself.
+pub fn is_fact(name: &str) -> bool {
+    FACTS.contains(&name)
+        || crate::tool::named(name).is_some()
+        || FACT_FAMILIES.iter().any(|it| name.starts_with(it))
+}
+
 /// The queue of a match key.
 pub fn queue_of(key: &str) -> Option<&str> {
     let mut words = key.split(' ');

@@ -6,56 +6,8 @@
 use std::collections::BTreeSet;
 
 use delta_core::Text;
-use delta_core::requirement::Requirement;
+use delta_core::requirement::{Requirement, is_fact};
 use delta_store::read::{Labels, Scope};
-
-/// Names an agent finds out for itself, and may claim: the machine, its size, its tools. Every
-/// other word in a list of capabilities is a label.
-const FACTS: [&str; 40] = [
-    "os",
-    "arch",
-    "cpu",
-    "memory",
-    "disk",
-    "docker",
-    "podman",
-    "linux",
-    "macos",
-    "windows",
-    "freebsd",
-    "netbsd",
-    "openbsd",
-    "android",
-    "x86",
-    "x86_64",
-    "amd64",
-    "arm",
-    "arm64",
-    "aarch64",
-    "riscv64",
-    "s390x",
-    "powerpc64",
-    "bun",
-    "deno",
-    "dotnet",
-    "elixir",
-    "erlang",
-    "gcc",
-    "git",
-    "go",
-    "java",
-    "kotlin",
-    "node",
-    "perl",
-    "php",
-    "python",
-    "ruby",
-    "rust",
-    "swift",
-];
-
-/// Kinds of work and of runners: `work:steps`, `runner:python`.
-const FACT_FAMILIES: [&str; 2] = ["work:", "runner:"];
 
 /// The zones an agent is in, of those it says.
 pub fn zones<'a>(scope: &Scope, said: impl IntoIterator<Item = &'a str>) -> BTreeSet<Text> {
@@ -123,12 +75,6 @@ pub fn is_granted(scope: &Scope, tag: &str) -> bool {
             .iter()
             .any(|it| spelled(it).as_ref() == Some(&label)),
     }
-}
-
-fn is_fact(name: &str) -> bool {
-    FACTS.contains(&name)
-        || delta_core::tool::named(name).is_some()
-        || FACT_FAMILIES.iter().any(|it| name.starts_with(it))
 }
 
 /// A label the way the matcher spells it; `zone` and `pool` are none.
