@@ -164,6 +164,12 @@ fn said(plan: &Plan, remarks: &[Remark], order: &PlanOrder) -> PlanAnswer {
     let included = plan.jobs.iter().map(|it| reason(&it.job.name, &it.reason));
     let omitted = plan.omitted.iter().map(|it| reason(&it.name, &it.reason));
     let remarks = remarks.iter().map(|it| reason(&it.what, &it.reason));
+    let warnings = plan.warnings().iter().map(|it| {
+        let hint = it.suggestion.as_deref().unwrap_or_default();
+        let words = format!("{}; {hint}", it.sentence());
+        reason(&it.place(), words.trim_end_matches("; "))
+    });
+    let remarks = remarks.chain(warnings);
     let said = serde_json::json!({
         "jobs": included.collect::<Vec<_>>(),
         "omitted": omitted.collect::<Vec<_>>(),

@@ -12,6 +12,7 @@ use delta_wire::nearest::nearest;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::given;
+use crate::terminal::{Terminal, Tone};
 use crate::words;
 
 /// What is to be planned, and for which trigger.
@@ -92,6 +93,15 @@ impl Asked {
 fn local(branch: String) -> Option<String> {
     let name = branch.strip_prefix("origin/").unwrap_or(&branch);
     (name != "HEAD").then(|| name.to_owned())
+}
+
+/// What is to be said of a pipeline file that is planned all the same.
+pub fn say_warnings(planned: &Planned, terminal: &Terminal) {
+    for warning in planned.plan.warnings() {
+        for line in warning.to_string().lines() {
+            terminal.say(&terminal.paint_err(Tone::Warn, line));
+        }
+    }
 }
 
 /// A plan, and where it comes from.
@@ -211,8 +221,10 @@ pub fn read_pipeline(file: &Path) -> Result<Pipeline, Failure> {
             .next("write one, or name the folder that has one: delta-ci run PATH")
     })?;
     delta_planner::parse(&shown, &bytes).map_err(|faults| {
-        let count = faults.items.len() + faults.left_out;
-        let things = if count == 1 { "a fault" } else { "faults" };
+        let things = match faults.faults() {
+            1 => "a fault",
+            _ => "faults",
+        };
         Failure::new(Exit::Usage, format!("{shown} has {things}")).because(faults)
     })
 }

@@ -4,7 +4,10 @@
 //! shape, and what is wrong with it is pointed at in the file. Which keys there are `shape` knows:
 //! a misspelt one is pointed at itself.
 
-use delta_wire::job_spec::check_around;
+use std::time::Duration;
+
+use delta_wire::api::create_run::MIN_TIMEOUT;
+use delta_wire::job_spec::{MAX_READY_TIMEOUT, READY_PAUSES, check_around};
 use serde_json::{Map, Value as Json};
 
 use crate::diagnostic::{Collector, sentence};
@@ -27,6 +30,9 @@ pub(crate) const KEYS: [&str; 10] = [
     "secrets",
 ];
 
+/// A service that is ready sooner needs no patience.
+const MIN_READY: Duration = MIN_TIMEOUT.as_duration();
+
 /// The fields of the job spec that these keys mean.
 pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Json> {
     let mut asked = Map::new();
@@ -34,7 +40,11 @@ pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Jso
     for key in KEYS {
         if let Some(node) = map.get(key).filter(|node| !node.is_absent()) {
             let node = known.keys(key, node, out);
-            asked.insert(key.to_owned(), as_json(&node));
+            let value = node.map(|node| match key {
+                "container" => in_seconds(as_json(&node), &node, out),
+                _ => as_json(&node),
+            });
+            asked.extend(value.map(|value| (key.to_owned(), value)));
         }
     }
     if let Some(node) = map.get("no_output_timeout") {
@@ -50,8 +60,7 @@ pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Jso
         Ok(_) => {}
         Err(problems) => {
             for (path, words) in problems.iter().map(|it| (it.place(), &it.message)) {
-                // That it is missing is said already, where it stands under a wrong name.
-                if words == MISSING && known.is_misspelt(path) {
+                if known.is_said(path, words) {
                     continue;
                 }
                 if let Some(place) = place(map, path) {
@@ -63,8 +72,47 @@ pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Jso
     Map::new()
 }
 
-/// What the rules say of a key that is not there.
-const MISSING: &str = "is missing";
+/// How long the services of a container may take to be ready, as the job spec counts it.
+fn in_seconds(mut container: Json, node: &Node, out: &mut Collector<'_>) -> Json {
+    let ranges = [
+        ("timeout", MIN_READY..=MAX_READY_TIMEOUT.as_duration()),
+        (
+            "every",
+            READY_PAUSES.start().as_duration()..=READY_PAUSES.end().as_duration(),
+        ),
+    ];
+    let written = get(node, "services").map(|it| &it.value);
+    let Some(Value::List(written)) = written else {
+        return container;
+    };
+    for (at, service) in written.iter().enumerate() {
+        let Some(ready) = get(service, "ready") else {
+            continue;
+        };
+        let Some(said) = container["services"][at]["ready"].as_object_mut() else {
+            continue;
+        };
+        for (key, range) in &ranges {
+            let Some(node) = get(ready, key) else {
+                continue;
+            };
+            said.remove(*key);
+            let what = format!("`{key}` of `ready`");
+            let time = fields::duration(node, &what, range.clone(), out);
+            let seconds = time.map(|it| Json::from(it.as_secs_f64()));
+            said.extend(seconds.map(|it| (format!("{key}_seconds"), it)));
+        }
+    }
+    container
+}
+
+fn get<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+    let Value::Map(pairs) = &node.value else {
+        return None;
+    };
+    let same = |it: &Node| matches!(&it.value, Value::Scalar { text, .. } if text == key);
+    pairs.iter().find(|(it, _)| same(it)).map(|(_, it)| it)
+}
 
 /// A value as JSON: what is not quoted and looks like a number or a truth is one.
 fn as_json(node: &Node) -> Json {

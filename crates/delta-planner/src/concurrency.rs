@@ -6,19 +6,17 @@
 use crate::diagnostic::{Collector, shown};
 use crate::facts::Facts;
 use crate::fields::{self, Keys};
+use crate::foreign;
 use crate::yaml::{Node, Value};
 
 /// Characters of a name as it is written: more than anybody says aloud.
 const MAX_WRITTEN: usize = 200;
 
-const KEYS: Keys = Keys {
+pub(crate) const KEYS: Keys = Keys {
     known: &["group", "cancel_older"],
     not_yet: &[],
-    advice: &[
-        ("cancel-in-progress", "write `cancel_older`"),
-        ("cancel_in_progress", "write `cancel_older`"),
-        ("name", "write `group`"),
-    ],
+    foreign: foreign::CONCURRENCY,
+    look: fields::by_name_alone,
 };
 
 /// What a name may speak of.

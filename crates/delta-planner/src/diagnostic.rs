@@ -1,9 +1,11 @@
 //! What is wrong with a pipeline file, said so that it can be mended: file, line, column, the line
-//! itself with a mark under the fault, the reason, and what to write instead.
+//! itself with a mark under the fault, the reason, and what to write instead. A warning looks the
+//! same, and fails nothing.
 //!
 //! The text of the file is untrusted: control characters never reach the terminal, and a line of a
-//! megabyte is cut to a window around the fault.
+//! megabyte is cut to a window around the fault. What may be the value of a secret is not shown.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use crate::yaml::Place;
@@ -11,6 +13,9 @@ use crate::yaml::Place;
 /// Diagnostics kept for one file. A person mends a few at a time; a hostile file could have one per
 /// line.
 pub const MAX_DIAGNOSTICS: usize = 50;
+
+/// Warnings kept beside them: they are read on every run, and fewer are read at all.
+const MAX_WARNINGS: usize = 20;
 
 /// Columns of the source line that are shown.
 const MAX_SHOWN_COLUMNS: usize = 100;
@@ -21,9 +26,19 @@ const MAX_SENTENCE: usize = 300;
 /// Characters of a name that are repeated in a sentence.
 const MAX_SHOWN_NAME: usize = 60;
 
-/// One fault.
+/// What follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// The file is refused.
+    Fault,
+    /// The file means something, and perhaps not what its author thinks.
+    Warning,
+}
+
+/// One fault, or one warning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
+    pub level: Level,
     pub file: String,
     pub line: usize,
     pub column: usize,
@@ -40,11 +55,7 @@ impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.line.to_string();
         let margin = " ".repeat(number.len());
-        writeln!(
-            f,
-            "{}:{}:{}: {}",
-            self.file, self.line, self.column, self.reason
-        )?;
+        writeln!(f, "{}: {}", self.place(), self.sentence())?;
         writeln!(f, "{number} | {}", self.source_line)?;
         let indent = " ".repeat(self.mark_start);
         write!(f, "{margin} | {indent}{}", "^".repeat(self.mark_width))?;
@@ -55,12 +66,35 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Every fault found in one file, in file order.
+impl Diagnostic {
+    /// `FILE:LINE:COLUMN`.
+    pub fn place(&self) -> String {
+        format!("{}:{}:{}", self.file, self.line, self.column)
+    }
+
+    /// The reason, which says so where it is only a warning.
+    pub fn sentence(&self) -> String {
+        match self.level {
+            Level::Fault => self.reason.clone(),
+            Level::Warning => format!("warning: {}", self.reason),
+        }
+    }
+}
+
+/// Every fault found in one file, and its warnings, in file order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostics {
     pub items: Vec<Diagnostic>,
     /// Faults found beyond [`MAX_DIAGNOSTICS`].
     pub left_out: usize,
+}
+
+impl Diagnostics {
+    /// How many faults there are, those left out counted and warnings not.
+    pub fn faults(&self) -> usize {
+        let faults = self.items.iter().filter(|it| it.level == Level::Fault);
+        faults.count() + self.left_out
+    }
 }
 
 impl fmt::Display for Diagnostics {
@@ -84,12 +118,24 @@ impl std::error::Error for Diagnostics {}
 pub(crate) struct Collector<'a> {
     file: &'a str,
     lines: Vec<&'a str>,
-    items: Vec<Diagnostic>,
-    /// Beside each item: whose it is, and its reason without a name in it.
-    owners: Vec<(Owner, String)>,
+    faults: Vec<Noted>,
+    warnings: Vec<Noted>,
     left_out: usize,
     pushed: usize,
     reading: Owner,
+    /// Places of which nothing more is to be said.
+    settled: HashSet<(usize, usize)>,
+    /// From where on lines are not shown.
+    hidden: Vec<Place>,
+}
+
+/// What was said of a place, whose it is, and the reason without a name in it.
+struct Noted {
+    place: Place,
+    reason: String,
+    suggestion: Option<String>,
+    owner: Owner,
+    bare: String,
 }
 
 /// Who is being read: a job or a template as sentences call it, and which cell of its matrix.
@@ -104,11 +150,13 @@ impl<'a> Collector<'a> {
         Collector {
             file,
             lines: text.lines().collect(),
-            items: Vec::new(),
-            owners: Vec::new(),
+            faults: Vec::new(),
+            warnings: Vec::new(),
             left_out: 0,
             pushed: 0,
             reading: Owner::default(),
+            settled: HashSet::new(),
+            hidden: Vec::new(),
         }
     }
 
@@ -126,41 +174,70 @@ impl<'a> Collector<'a> {
     pub fn push(&mut self, place: Place, reason: impl Into<String>, suggestion: Option<String>) {
         let reason = reason.into();
         self.pushed += 1;
-        if self.is_said(place, &reason) || self.counted() {
+        let settled = self.settled.contains(&(place.line, place.column));
+        if settled || self.is_said(&self.faults, place, &reason) || self.counted() {
             return;
         }
-        self.owners.push((self.reading.clone(), self.bare(&reason)));
-        let line = self.lines.get(place.line - 1).copied().unwrap_or("");
-        let (source_line, mark_start) = window(line, place.column - 1);
-        let room = source_line
-            .chars()
-            .count()
-            .saturating_sub(mark_start)
-            .max(1);
-        self.items.push(Diagnostic {
-            file: self.file.to_owned(),
-            line: place.line,
-            column: place.column,
-            source_line,
-            mark_start,
-            mark_width: place.width.min(room),
+        let noted = self.noted(place, reason, suggestion);
+        self.faults.push(noted);
+    }
+
+    /// Whatever else is wrong with the value at this place follows from what was said of it.
+    pub fn settle(&mut self, place: Place) {
+        self.settled.insert((place.line, place.column));
+    }
+
+    /// Where a part of the text stands that begins at `place` and has so many lines; at `place`
+    /// where it is not found as it is written.
+    pub fn part(&self, place: Place, lines: usize, part: &str) -> Place {
+        let from = place.line - 1;
+        // A text that stands below its key has one line more.
+        let mut written = (from..=from + lines).filter_map(|at| Some((at, self.lines.get(at)?)));
+        let found = written.find_map(|(at, line)| Some((at, line, line.find(part)?)));
+        found.map_or(place, |(at, line, start)| Place {
+            line: at + 1,
+            column: line[..start].chars().count() + 1,
+            width: part.chars().count().max(1),
+        })
+    }
+
+    /// Something that fails nothing.
+    pub fn warn(&mut self, place: Place, reason: impl Into<String>, suggestion: Option<String>) {
+        let reason = reason.into();
+        let full = self.warnings.len() >= MAX_WARNINGS;
+        if !full && !self.is_said(&self.warnings, place, &reason) {
+            let noted = self.noted(place, reason, suggestion);
+            self.warnings.push(noted);
+        }
+    }
+
+    /// What stands here may be secret: no line of the file is shown from here on.
+    pub fn hide(&mut self, place: Place) {
+        self.hidden.push(place);
+    }
+
+    fn noted(&self, place: Place, reason: String, suggestion: Option<String>) -> Noted {
+        Noted {
+            place,
+            bare: self.bare(&reason),
             reason,
             suggestion,
-        });
+            owner: self.reading.clone(),
+        }
     }
 
     /// What several jobs have from one template is said once, and so is what several cells share.
     /// Two faults of one place are two.
-    fn is_said(&self, place: Place, reason: &str) -> bool {
+    fn is_said(&self, all: &[Noted], place: Place, reason: &str) -> bool {
         let reading = &self.reading;
-        let mut same_place = self.items.iter().zip(&self.owners).filter(|(item, _)| {
+        let mut same_place = all.iter().filter(|it| {
             // The rest of it costs more.
-            (item.line, item.column) == (place.line, place.column)
+            (it.place.line, it.place.column) == (place.line, place.column)
         });
         let bare = self.bare(reason);
-        same_place.any(|(_, (owner, said))| {
-            let other_cell = owner.what == reading.what && owner.cell != reading.cell;
-            other_cell || *said == bare
+        same_place.any(|it| {
+            let other_cell = it.owner.what == reading.what && it.owner.cell != reading.cell;
+            other_cell || it.bare == bare
         })
     }
 
@@ -175,22 +252,66 @@ impl<'a> Collector<'a> {
     /// Counts a fault instead of describing it, once there are enough: describing costs time that a
     /// hostile file would multiply. True when it was counted.
     pub fn counted(&mut self) -> bool {
-        let full = self.items.len() >= MAX_DIAGNOSTICS;
+        let full = self.faults.len() >= MAX_DIAGNOSTICS;
         self.left_out += usize::from(full);
         full
     }
 
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.faults.is_empty()
     }
 
-    pub fn finish(mut self) -> Diagnostics {
-        self.items.sort_by_key(|item| (item.line, item.column));
+    /// What is to be said of a file that is read all the same.
+    pub fn warnings(&self) -> Vec<Diagnostic> {
+        let all = self.warnings.iter();
+        sorted(all.map(|it| self.shown(it, Level::Warning)).collect())
+    }
+
+    /// Everything, of a file that is refused. Faults come before warnings where not all fit.
+    pub fn finish(self) -> Diagnostics {
+        let faults = self.faults.iter().map(|it| self.shown(it, Level::Fault));
+        let warnings = self.warnings.iter();
+        let warnings = warnings.map(|it| self.shown(it, Level::Warning));
+        let items = faults.chain(warnings).take(MAX_DIAGNOSTICS);
         Diagnostics {
-            items: self.items,
+            items: sorted(items.collect()),
             left_out: self.left_out,
         }
     }
+
+    fn shown(&self, noted: &Noted, level: Level) -> Diagnostic {
+        let place = noted.place;
+        let line = self.lines.get(place.line - 1).copied().unwrap_or("");
+        let hidden = self.hidden.iter().filter(|it| it.line == place.line);
+        let open = hidden.map(|it| it.column - 1).min();
+        let covered: String = match open {
+            Some(open) => line.chars().take(open).chain(['…']).collect(),
+            None => line.to_owned(),
+        };
+        let at = (place.column - 1).min(open.unwrap_or(usize::MAX));
+        let (source_line, mark_start) = window(&covered, at);
+        let room = source_line
+            .chars()
+            .count()
+            .saturating_sub(mark_start)
+            .max(1);
+        Diagnostic {
+            level,
+            file: self.file.to_owned(),
+            line: place.line,
+            column: place.column,
+            source_line,
+            mark_start,
+            mark_width: place.width.min(room),
+            reason: noted.reason.clone(),
+            suggestion: noted.suggestion.clone(),
+        }
+    }
+}
+
+fn sorted(mut items: Vec<Diagnostic>) -> Vec<Diagnostic> {
+    items.sort_by_key(|item| (item.line, item.column));
+    items
 }
 
 /// A sentence that quotes the file, safe to print and not longer than a few lines.

@@ -16,6 +16,8 @@ pub(crate) struct Fields<'n> {
     values: HashMap<&'static str, &'n Node>,
     /// What keys that are not known were probably meant as.
     meant: Vec<&'static str>,
+    /// It has a merge key: everything may be meant to be in it.
+    merged: bool,
 }
 
 impl<'n> Fields<'n> {
@@ -25,7 +27,7 @@ impl<'n> Fields<'n> {
 
     /// Whether it is there under a wrong name: that it is missing is said already, then.
     pub fn is_misspelt(&self, key: &str) -> bool {
-        self.meant.contains(&key)
+        self.merged || self.meant.contains(&key)
     }
 }
 
@@ -34,8 +36,27 @@ impl<'n> Fields<'n> {
 pub(crate) struct Keys {
     pub known: &'static [&'static str],
     pub not_yet: &'static [&'static str],
-    /// Names that people bring from elsewhere, and what to write instead.
-    pub advice: &'static [(&'static str, &'static str)],
+    /// Names that people bring from elsewhere.
+    pub foreign: &'static [Foreign],
+    /// What to write for a key with such a value, where that says more than its name.
+    pub look: fn(&str, &Node) -> Option<&'static str>,
+}
+
+/// A name that people bring from elsewhere.
+pub(crate) struct Foreign {
+    pub word: &'static str,
+    /// The key it stands for; that this one is missing is then no fault of its own. May be another
+    /// such word, beside which nothing is said of this one. Empty where it stands for none.
+    pub means: &'static str,
+    /// What to write instead.
+    pub advice: &'static str,
+    /// It changes nothing: it is passed over with a warning.
+    pub idle: bool,
+}
+
+/// For maps whose keys say enough.
+pub(crate) fn by_name_alone(_: &str, _: &Node) -> Option<&'static str> {
+    None
 }
 
 /// Reads a map with known keys. `what` names the map in sentences, such as ``job `unit` ``.
@@ -46,29 +67,70 @@ pub(crate) fn fields<'n>(
     out: &mut Collector<'_>,
 ) -> Option<Fields<'n>> {
     let pairs = pairs(node, what, keys.known, out)?;
-    let (mut values, mut meant) = (HashMap::new(), Vec::new());
-    for (name, key, value) in pairs {
-        if let Some(&known) = keys.known.iter().find(|known| **known == name) {
-            values.insert(known, value);
+    let mut read = Fields {
+        values: HashMap::new(),
+        meant: Vec::new(),
+        merged: false,
+    };
+    for (name, key, value) in &pairs {
+        if let Some(&known) = keys.known.iter().find(|known| *known == name) {
+            read.values.insert(known, value);
             continue;
         }
-        let name = shown(name);
-        let reason = match name.as_str() {
-            "<<" => format!("merge keys (`<<`) are not supported in {what}"),
-            _ if keys.not_yet.contains(&name.as_str()) => {
-                format!("key `{name}` in {what} is not supported by this version yet")
+        let foreign = keys.foreign.iter().find(|it| it.word == *name);
+        let beside = |it: &Foreign| it.means != it.word && !keys.known.contains(&it.means);
+        let said = foreign
+            .is_some_and(|it| beside(it) && pairs.iter().any(|(name, ..)| *name == it.means));
+        match foreign {
+            Some(it) if it.idle => {
+                let reason = format!("`{name}` of {what} means nothing here");
+                out.warn(key.place, reason, Some(it.advice.to_owned()));
             }
-            _ => format!("unknown key `{name}` in {what}"),
-        };
-        meant.extend(nearest(&name, keys.known.iter().copied()));
-        let advice = keys.advice.iter().find(|(it, _)| *it == name);
-        let hint = match advice {
-            Some((_, advice)) => (*advice).to_owned(),
-            None => did_you_mean(&name, keys.known),
-        };
-        out.push(key.place, reason, Some(hint));
+            // What is said of the other one is said of both.
+            Some(_) if said => {}
+            _ => unknown(name, key, value, keys, what, &mut read, out),
+        }
     }
-    Some(Fields { values, meant })
+    Some(read)
+}
+
+/// A key that is not known, and what to write in its place.
+fn unknown(
+    name: &str,
+    key: &Node,
+    value: &Node,
+    keys: &Keys,
+    what: &str,
+    read: &mut Fields<'_>,
+    out: &mut Collector<'_>,
+) {
+    let (bare, name) = (name, shown(name));
+    if bare == "<<" {
+        read.merged = true;
+        let reason = format!("merge keys (`<<`) are not supported in {what}");
+        let advice = "write what jobs share as a template, `templates: {NAME: {…}}`, and \
+                      `extends: NAME` in each of them";
+        return out.push(key.place, reason, Some(advice.to_owned()));
+    }
+    let reason = match keys.not_yet.contains(&bare) {
+        true => format!("key `{name}` in {what} is not supported by this version yet"),
+        false => format!("unknown key `{name}` in {what}"),
+    };
+    let foreign = keys.foreign.iter().find(|it| it.word == bare);
+    let near = nearest(bare, keys.known.iter().copied());
+    let seen = (keys.look)(bare, value);
+    let hint = match (seen, foreign) {
+        (Some(advice), _) => advice.to_owned(),
+        (None, Some(foreign)) => foreign.advice.to_owned(),
+        (None, None) => did_you_mean(bare, keys.known),
+    };
+    read.meant.extend(match foreign {
+        Some(foreign) => Some(foreign.means),
+        // What looks like something of its own is what the first key names: the file's jobs.
+        None if seen.is_some() => keys.known.first().copied(),
+        None => near,
+    });
+    out.push(key.place, reason, Some(hint));
 }
 
 /// The pairs of a map with free keys; a key that is no text or repeats is reported and left out.
@@ -154,13 +216,17 @@ pub(crate) fn list<'n>(
     items
 }
 
-/// A list of at most `most` texts, each with its place.
+/// A list of at most `most` texts, each with its place. A text alone is a list of one.
 pub(crate) fn texts(
     node: &Node,
     what: &str,
     most: usize,
     out: &mut Collector<'_>,
 ) -> Vec<(String, Place)> {
+    if matches!(&node.value, Value::Scalar { .. }) && !node.is_absent() {
+        let one = text(node, what, out).map(|text| (text.to_owned(), node.place));
+        return one.into_iter().collect();
+    }
     let item_name = format!("each item of {what}");
     list(node, what, most, out)
         .iter()

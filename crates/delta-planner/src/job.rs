@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use delta_core::Cause;
 use delta_core::policy::RetryOn;
-use delta_core::requirement::Requirement;
+use delta_core::requirement::{FACTS, Requirement, is_fact};
 use delta_wire::api::create_run::{
     MAX_ATTEMPTS, MAX_NEEDS, MAX_PRIORITY, MAX_REQUIRES, MAX_RETRY_ON, MAX_TIMEOUT, MIN_TIMEOUT,
 };
-use delta_wire::job_spec::MAX_ENV;
+use delta_wire::job_spec::{MAX_ENV, is_inside};
+use delta_wire::nearest::nearest;
 
 use crate::around;
 use crate::concurrency;
 use crate::diagnostic::{Collector, shown};
 use crate::env;
 use crate::fields::{self, Fields, Keys};
+use crate::foreign;
 use crate::pipeline::{PlannedJob, Retry};
 use crate::steps::{self, Of};
 use crate::yaml::{Node, Place};
@@ -52,7 +54,8 @@ pub(crate) const JOB_KEYS: Keys = Keys {
         "secrets",
     ],
     not_yet: &["function", "tests"],
-    advice: JOB_ADVICE,
+    foreign: foreign::JOB,
+    look: fields::by_name_alone,
 };
 
 /// Keys that make sense for every job of a file alike.
@@ -74,35 +77,15 @@ pub(crate) const DEFAULTS_KEYS: Keys = Keys {
         "secrets",
     ],
     not_yet: &[],
-    advice: &[
-        (
-            "steps",
-            "steps of several jobs stand in a template: `templates: {NAME: {steps: …}}`",
-        ),
-        ("matrix", "write it in a template, and `extends` it"),
-        ("if", "write it in a template, and `extends` it"),
-    ],
+    foreign: foreign::DEFAULTS,
+    look: fields::by_name_alone,
 };
-
-const JOB_ADVICE: &[(&str, &str)] = &[
-    ("script", "write `steps`"),
-    ("run", "write `steps: [...]`"),
-    ("when", "write `if`"),
-    ("only", "write `if: branch == \"main\"`"),
-    ("except", "write `if: branch != \"main\"`"),
-    ("runs-on", "write `requires: [linux]`"),
-    ("tags", "write `requires: [linux]`"),
-    ("strategy", "write `matrix: {version: [1, 2]}`"),
-    ("variables", "write `env`"),
-    ("services", "write `container: {services: …}`"),
-    ("cache", "write `caches: [{key: …, paths: […]}]`"),
-    ("depends_on", "write `needs`"),
-];
 
 const RETRY_KEYS: Keys = Keys {
     known: &["attempts", "on"],
     not_yet: &[],
-    advice: &[],
+    foreign: &[],
+    look: fields::by_name_alone,
 };
 
 /// What a job or a step may take.
@@ -249,16 +232,42 @@ fn read_requires(node: &Node, out: &mut Collector<'_>) -> Vec<String> {
             let rule = "write `linux`, `zone=eu`, `python>=3.11`, `cpu>=4` or `memory>=2GiB`";
             out.push(place, reason, Some(rule.into()));
         }
+        warn_of_label(&text, place, out);
         requires.push(text);
     }
     requires
 }
 
+/// Letters from which on a label that is nearly a fact is taken for a slip: `gpu` is no `cpu`.
+const MIN_NEAR: usize = 4;
+
+/// A label that no agent finds out by itself, and that looks as if one should. Any other one is a
+/// word of whoever runs the agents.
+fn warn_of_label(text: &str, place: Place, out: &mut Collector<'_>) {
+    let name = text.split(['>', '=']).next().unwrap_or_default();
+    if is_fact(&name.to_lowercase()) {
+        return;
+    }
+    let long = name.len() >= MIN_NEAR;
+    let near = nearest(name, FACTS.into_iter().filter(|_| long));
+    let hint = match (foreign::machine(name), near) {
+        (Some(""), _) => "every agent is one of yours; remove it".to_owned(),
+        (Some(here), _) => format!("write `{here}`, or `image: NAME:TAG` for what is installed"),
+        (None, Some(near)) => format!("did you mean `{near}`?"),
+        (None, None) => return,
+    };
+    let name = shown(name);
+    let reason = format!(
+        "no agent finds out `{name}` by itself; on a server the job waits for one that was \
+         started with `--label {name}`"
+    );
+    out.warn(place, reason, Some(hint));
+}
+
 /// The folder steps start in: inside the workspace, whatever the file says.
 fn read_workdir(node: &Node, out: &mut Collector<'_>) -> Option<String> {
     let text = fields::text(node, "`workdir`", out)?;
-    let inside = !text.starts_with('/') && text.split('/').all(|part| part != "..");
-    if !inside {
+    if !is_inside(text) {
         let reason = format!("workdir `{}` leaves the workspace", shown(text));
         out.push(
             node.place,

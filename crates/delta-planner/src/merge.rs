@@ -16,7 +16,7 @@ use crate::read::check_name;
 use crate::yaml::{Cost, Node, Place, Value};
 
 /// Templates of one file.
-const MAX_TEMPLATES: usize = 200;
+pub(crate) const MAX_TEMPLATES: usize = 200;
 /// Templates that one job or template lists.
 const MAX_EXTENDS: usize = 16;
 /// Values in all jobs together, after templates and matrices: twice a full file.
@@ -232,10 +232,7 @@ fn extends(
     let Some((_, value)) = pairs.iter().find(|(key, _)| name(key) == Some("extends")) else {
         return Vec::new();
     };
-    let names = match &value.value {
-        Value::Scalar { text, .. } if !value.is_absent() => vec![(text.clone(), value.place)],
-        _ => fields::texts(value, "`extends`", MAX_EXTENDS, out),
-    };
+    let names = fields::texts(value, "`extends`", MAX_EXTENDS, out);
     for (name, place) in &names {
         if !known.contains(&name.as_str()) && !out.counted() {
             let reason = format!("{what} extends `{}`, which is no template", shown(name));

@@ -4,6 +4,7 @@
 use crate::diagnostic::{Collector, shown};
 use crate::facts::Event;
 use crate::fields::{self, Keys, did_you_mean};
+use crate::foreign;
 use crate::glob::Glob;
 use crate::trigger::{Input, InputKind, On, Triggers};
 use crate::yaml::{Node, Value};
@@ -18,39 +19,36 @@ const MAX_OPTIONS: usize = 100;
 pub(crate) const ON_KEYS: Keys = Keys {
     known: &["push", "pull_request", "tag", "manual"],
     not_yet: &["schedule"],
-    advice: &[
-        ("merge_request", "write `pull_request`"),
-        ("workflow_dispatch", "write `manual`"),
-        ("tags", "write `tag: {tags: [\"v*\"]}`"),
-        ("branches", "write `push: {branches: [main]}`"),
-    ],
+    foreign: foreign::ON,
+    look: fields::by_name_alone,
 };
 
 pub(crate) const BRANCH_KEYS: Keys = Keys {
     known: &["branches", "paths"],
     not_yet: &[],
-    advice: &[(
-        "tags",
-        "tags have a trigger of their own: `tag: {tags: [\"v*\"]}`",
-    )],
+    foreign: foreign::BRANCHES,
+    look: fields::by_name_alone,
 };
 
 pub(crate) const TAG_KEYS: Keys = Keys {
     known: &["tags"],
     not_yet: &[],
-    advice: &[],
+    foreign: &[],
+    look: fields::by_name_alone,
 };
 
 pub(crate) const MANUAL_KEYS: Keys = Keys {
     known: &["inputs"],
     not_yet: &[],
-    advice: &[],
+    foreign: &[],
+    look: fields::by_name_alone,
 };
 
 pub(crate) const INPUT_KEYS: Keys = Keys {
     known: &["type", "required", "default", "description", "options"],
     not_yet: &[],
-    advice: &[],
+    foreign: &[],
+    look: fields::by_name_alone,
 };
 
 /// Words of `type`.
@@ -83,11 +81,7 @@ pub(crate) fn read(node: &Node, out: &mut Collector<'_>) -> Triggers {
             .unwrap_or_default();
         return triggers;
     }
-    let names = match &node.value {
-        Value::Scalar { text, .. } if !node.is_absent() => vec![(text.clone(), node.place)],
-        _ => fields::texts(node, "`on`", ON_KEYS.known.len(), out),
-    };
-    for (name, place) in names {
+    for (name, place) in fields::texts(node, "`on`", ON_KEYS.known.len(), out) {
         match Event::from_name(&name) {
             Some(Event::Push) => triggers.push = On::default(),
             Some(Event::PullRequest) => triggers.pull_request = On::default(),
@@ -95,7 +89,12 @@ pub(crate) fn read(node: &Node, out: &mut Collector<'_>) -> Triggers {
             Some(Event::Manual) => {}
             None => {
                 let reason = format!("`{}` is no event", shown(&name));
-                out.push(place, reason, Some(did_you_mean(&name, ON_KEYS.known)));
+                let foreign = foreign::ON.iter().find(|it| it.word == name);
+                let hint = match foreign {
+                    Some(foreign) => foreign.advice.to_owned(),
+                    None => did_you_mean(&name, ON_KEYS.known),
+                };
+                out.push(place, reason, Some(hint));
             }
         }
     }

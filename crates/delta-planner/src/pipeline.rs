@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::concurrency::Concurrency;
 use crate::condition::Condition;
+use crate::diagnostic::Diagnostic;
 use crate::trigger::Triggers;
 
 /// The jobs of one repository, and what is said about all of them.
@@ -25,6 +26,8 @@ pub struct Pipeline {
     pub timeout: Option<Duration>,
     /// In file order, cells of a matrix side by side.
     pub jobs: Vec<PlannedJob>,
+    /// What is to be said of the file, and fails nothing.
+    pub warnings: Vec<Diagnostic>,
 }
 
 /// One job. Made by [`PlannedJob::new`], everything else being absent.

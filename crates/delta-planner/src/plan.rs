@@ -15,6 +15,7 @@ use delta_wire::step::StepWhen;
 use serde_json::Value;
 
 use crate::condition::{Known, Truth};
+use crate::diagnostic::Diagnostic;
 use crate::facts::Facts;
 use crate::pipeline::{Pipeline, PlannedJob, PlannedStep};
 use crate::trigger::InputFault;
@@ -52,6 +53,11 @@ impl Plan {
             omitted,
             rest: Pipeline::default(),
         }
+    }
+
+    /// What is to be said of the file, and fails nothing.
+    pub fn warnings(&self) -> &[Diagnostic] {
+        &self.rest.warnings
     }
 
     /// The jobs as a pipeline without conditions.
@@ -110,6 +116,7 @@ pub fn plan(pipeline: &Pipeline, facts: &Facts) -> Result<Plan, Vec<InputFault>>
         concurrency: (pipeline.concurrency.as_ref()).and_then(|it| it.of(facts)),
         timeout: pipeline.timeout,
         jobs: Vec::new(),
+        warnings: pipeline.warnings.clone(),
     };
     Ok(Plan {
         jobs,

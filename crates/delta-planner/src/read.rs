@@ -10,7 +10,9 @@ use serde_json::Value as Json;
 use crate::concurrency;
 use crate::condition::Scope;
 use crate::diagnostic::{Collector, Diagnostics, MAX_DIAGNOSTICS, shown};
+use crate::expression;
 use crate::fields::{self, Keys};
+use crate::foreign;
 use crate::graph::{self, Needs};
 use crate::job::{DEFAULTS_KEYS, TIMEOUTS, read_job};
 use crate::matrix::{self, Values};
@@ -38,25 +40,8 @@ pub(crate) const FILE_KEYS: Keys = Keys {
         "timeout",
     ],
     not_yet: &["include", "schedule"],
-    advice: &[
-        (
-            "env",
-            "write it for every job at once: `defaults: {env: …}`",
-        ),
-        (
-            "variables",
-            "write it for every job at once: `defaults: {env: …}`",
-        ),
-        (
-            "image",
-            "write it for every job at once: `defaults: {image: …}`",
-        ),
-        ("stages", "jobs are ordered by `needs`"),
-        (
-            "steps",
-            "steps belong to a job: `jobs: {build: {steps: [make]}}`",
-        ),
-    ],
+    foreign: foreign::FILE,
+    look: foreign::of_file,
 };
 
 /// Reads one pipeline file. `file` is only a name for diagnostics.
@@ -94,8 +79,10 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<Pipeline, Diagnostics> {
             return Err(out.finish());
         }
     };
-    let pipeline = read_file(&root, &mut out);
+    expression::check(&root, &mut out);
+    let mut pipeline = read_file(&root, &mut out);
     if out.is_empty() {
+        pipeline.warnings = out.warnings();
         Ok(pipeline)
     } else {
         Err(out.finish())
@@ -159,7 +146,9 @@ fn read_file(root: &Node, out: &mut Collector<'_>) -> Pipeline {
     }
     let inherited = Inheritance::read(defaults, templates, &mut budget, out);
     let Some(jobs) = file.get("jobs") else {
-        out.push(root.place, "the file has no `jobs`", Some(example.into()));
+        if !file.is_misspelt("jobs") {
+            out.push(root.place, "the file has no `jobs`", Some(example.into()));
+        }
         return pipeline;
     };
     let Some(pairs) = fields::pairs(jobs, "`jobs`", &["build"], out) else {

@@ -8,6 +8,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::facts::Event;
+use crate::fields::Foreign;
+use crate::foreign;
 use crate::job::{DEFAULTS_KEYS, JOB_KEYS};
 use crate::matrix::MAX_CELLS;
 use crate::on::INPUT_TYPES;
@@ -30,14 +32,7 @@ pub fn schema() -> Value {
             .map(|key| ((*key).to_owned(), job[*key].clone()));
         known.collect()
     };
-    json!({
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Delta CI pipeline file",
-        "description": "`.delta-ci.yaml` in the root of a repository.",
-        "type": "object",
-        "required": ["jobs"],
-        "additionalProperties": false,
-        "properties": {
+    let mut properties = json!({
             "jobs": {
                 "description": "The jobs, by name.",
                 "type": "object",
@@ -68,12 +63,35 @@ pub fn schema() -> Value {
                 "At most one run of this group is at work; the others wait, or end the older ones.",
             ),
             "timeout": about(duration(), "How long a run may take from its first job's start."),
-        },
+    });
+    idle(&mut properties, foreign::FILE);
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Delta CI pipeline file",
+        "description": "`.delta-ci.yaml` in the root of a repository.",
+        "type": "object",
+        "required": ["jobs"],
+        "additionalProperties": false,
+        "properties": properties,
         "$defs": definitions(some(JOB_KEYS.known)),
     })
 }
 
+/// Keys that are passed over with a warning.
+fn idle(properties: &mut Value, table: &[Foreign]) {
+    if let Value::Object(properties) = properties {
+        for foreign in table.iter().filter(|it| it.idle) {
+            let words = format!("Means nothing here: {}.", foreign.advice);
+            let key = json!({ "description": words, "deprecated": true });
+            properties.insert(foreign.word.to_owned(), key);
+        }
+    }
+}
+
 fn definitions(job: Map<String, Value>) -> Value {
+    let (mut job, mut step) = (Value::Object(job), step_properties());
+    idle(&mut job, foreign::JOB);
+    idle(&mut step, foreign::STEP);
     json!({
         "text": { "type": ["string", "number", "boolean"] },
         "value": { "type": ["string", "number", "boolean", "null"] },
@@ -106,7 +124,7 @@ fn definitions(job: Map<String, Value>) -> Value {
                     "type": "object",
                     "required": ["run"],
                     "additionalProperties": false,
-                    "properties": step_properties(),
+                    "properties": step,
                 },
             ],
         },
@@ -204,13 +222,15 @@ fn cells() -> Value {
 
 fn on() -> Value {
     let events: Vec<&str> = Event::ALL.iter().map(|event| event.name()).collect();
-    let patterns = json!({
+    let patterns = one_or_more(json!({
         "type": "array", "minItems": 1, "maxItems": 100, "items": { "$ref": "#/$defs/text" },
-    });
+    }));
+    let mut of_branches = json!({ "branches": patterns, "paths": patterns });
+    idle(&mut of_branches, foreign::BRANCHES);
     let branches = json!({
         "type": ["object", "boolean", "null"],
         "additionalProperties": false,
-        "properties": { "branches": patterns, "paths": patterns },
+        "properties": of_branches,
     });
     json!({
         "description": "What starts a run by itself; everything when absent. A person always may.",
@@ -256,7 +276,9 @@ fn input() -> Value {
             "required": { "type": "boolean" },
             "default": { "$ref": "#/$defs/text" },
             "description": { "$ref": "#/$defs/text" },
-            "options": { "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/text" } },
+            "options": one_or_more(json!({
+                "type": "array", "minItems": 1, "items": { "$ref": "#/$defs/text" },
+            })),
         },
     })
 }
@@ -264,7 +286,8 @@ fn input() -> Value {
 /// Every key of a job. A template may leave out `steps`, and so may a job that extends one.
 fn job_properties() -> Map<String, Value> {
     let text = reference("text");
-    let texts = |most: usize| json!({ "type": "array", "maxItems": most, "items": text });
+    let texts =
+        |most: usize| one_or_more(json!({ "type": "array", "maxItems": most, "items": text }));
     let truth = |words: &str| json!({ "description": words, "type": ["boolean", "null"] });
     let mut keys = around_properties();
     let own = json!({
@@ -275,7 +298,7 @@ fn job_properties() -> Map<String, Value> {
         },
         "extends": {
             "description": "Templates whose keys this job has unless it gives them itself.",
-            "oneOf": [{ "type": "string" }, texts(16)],
+            "oneOf": texts(16)["oneOf"],
         },
         "if": about(reference("condition"), "Whether it belongs to a run."),
         "matrix": about(
@@ -335,12 +358,12 @@ fn around_properties() -> Map<String, Value> {
         "environment": about(reference("value"), "What it works on, such as `production`."),
         "inputs": {
             "description": "Artifacts of jobs in `needs`, put into the workspace.",
-            "type": ["array", "null"], "maxItems": MAX_INPUTS,
+            "type": ["array", "string", "null"], "maxItems": MAX_INPUTS,
             "items": either(object(&["job"], &["path_glob", "into"])),
         },
         "artifacts": {
             "description": "Files to keep: patterns inside the workspace.",
-            "type": ["array", "null"], "maxItems": 100,
+            "type": ["array", "string", "null"], "maxItems": 100,
             "items": either(object(&["type", "path_glob"], &[])),
         },
         "results": {
@@ -368,7 +391,7 @@ fn around_properties() -> Map<String, Value> {
         },
         "secrets": {
             "description": "Names of secrets, each a variable of the steps.",
-            "type": ["array", "null"], "maxItems": MAX_SECRETS,
+            "type": ["array", "string", "null"], "maxItems": MAX_SECRETS,
             "items": either(object(&["name"], &["env"])),
         },
     });
@@ -389,6 +412,19 @@ fn container() -> Value {
             "image": { "type": "string" },
             "env": { "$ref": "#/$defs/env" },
             "command": words,
+            "ready": {
+                "description": "The steps begin when it is ready: `run` ends well in its \
+                                container, or it listens on `port`.",
+                "type": "object",
+                "additionalProperties": false,
+                "oneOf": [{ "required": ["run"] }, { "required": ["port"] }],
+                "properties": {
+                    "run": { "type": "string" },
+                    "port": { "type": "integer", "minimum": 1, "maximum": 65535 },
+                    "timeout": about(duration(), "How long it may take in all; 1m otherwise."),
+                    "every": about(duration(), "Between two looks; 1s otherwise."),
+                },
+            },
         },
     });
     let mount = json!({
@@ -428,6 +464,11 @@ fn result() -> Value {
             "path": { "type": "string" },
         },
     })
+}
+
+/// A list, or its only item.
+fn one_or_more(list: Value) -> Value {
+    json!({ "oneOf": [{ "$ref": "#/$defs/text" }, list] })
 }
 
 /// A text, or the same said at length.

@@ -6,7 +6,9 @@ use std::collections::HashSet;
 use delta_wire::nearest::nearest;
 
 use crate::diagnostic::Collector;
-use crate::fields::{self, Keys};
+use crate::fields::{self, Foreign, Keys};
+use crate::foreign;
+use crate::form::Refused;
 use crate::yaml::{Node, Value};
 
 /// A map, or a list of such maps, or something that is no map at all.
@@ -15,14 +17,21 @@ struct Shape {
     /// In sentences.
     what: &'static str,
     known: &'static [&'static str],
+    foreign: &'static [Foreign],
     inner: &'static [Shape],
 }
 
-const fn plain(key: &'static str, what: &'static str, known: &'static [&'static str]) -> Shape {
+const fn plain(
+    key: &'static str,
+    what: &'static str,
+    known: &'static [&'static str],
+    foreign: &'static [Foreign],
+) -> Shape {
     Shape {
         key,
         what,
         known,
+        foreign,
         inner: &[],
     }
 }
@@ -32,16 +41,19 @@ static SHAPES: [Shape; 7] = [
         "artifacts",
         "an item of `artifacts`",
         &["path_glob", "type"],
+        foreign::ARTIFACT,
     ),
     plain(
         "caches",
         "an item of `caches`",
         &["key", "paths", "restore_keys", "type"],
+        foreign::CACHE,
     ),
     plain(
         "checkout",
         "`checkout`",
         &["depth", "submodules", "lfs", "credential"],
+        &[],
     ),
     Shape {
         key: "container",
@@ -56,46 +68,90 @@ static SHAPES: [Shape; 7] = [
             "mounts",
             "services",
         ],
+        foreign: foreign::CONTAINER,
         inner: &[
             plain(
                 "mounts",
                 "an item of `mounts`",
                 &["source", "target", "read_only"],
+                &[],
             ),
-            plain(
-                "services",
-                "an item of `services`",
-                &["name", "image", "env", "command"],
-            ),
+            Shape {
+                key: "services",
+                what: "an item of `services`",
+                known: &["name", "image", "env", "command", "ready"],
+                foreign: foreign::SERVICE,
+                inner: &[plain(
+                    "ready",
+                    "`ready` of a service",
+                    &["run", "port", "timeout", "every"],
+                    foreign::READY,
+                )],
+            },
         ],
     },
     plain(
         "inputs",
         "an item of `inputs`",
         &["job", "path_glob", "into"],
+        foreign::INPUT,
     ),
-    plain("results", "`results`", &["format", "path"]),
-    plain("secrets", "an item of `secrets`", &["name", "env"]),
+    plain(
+        "results",
+        "`results`",
+        &["format", "path"],
+        foreign::RESULTS,
+    ),
+    plain(
+        "secrets",
+        "an item of `secrets`",
+        &["name", "env"],
+        foreign::SECRET,
+    ),
 ];
+
+/// Keys whose list may be written as its only item, a text.
+const LISTS: [&str; 3] = ["artifacts", "inputs", "secrets"];
 
 /// What was found out while keys were looked at.
 #[derive(Default)]
 pub(crate) struct Known {
     /// Paths such as `caches[0].key` whose key stands under a wrong name.
     misspelt: HashSet<String>,
+    /// Paths of maps with a key that stands for nothing of theirs.
+    strange: HashSet<String>,
+    refused: Refused,
 }
 
 impl Known {
-    /// The value of a key of a job without the keys in it that nobody knows, which are reported.
-    pub fn keys(&mut self, key: &str, node: &Node, out: &mut Collector<'_>) -> Node {
-        match SHAPES.iter().find(|it| it.key == key) {
+    /// The value of a key of a job without what is reported of it: its form, and the keys in it
+    /// that nobody knows. Nothing where no more is to be said of it.
+    pub fn keys(&mut self, key: &str, node: &Node, out: &mut Collector<'_>) -> Option<Node> {
+        if self.refused.look(key, node, out) {
+            return None;
+        }
+        let shape = SHAPES.iter().find(|it| it.key == key);
+        let node = match shape {
             Some(shape) => self.value(shape, key, node, out),
             None => node.clone(),
-        }
+        };
+        let alone = LISTS.contains(&key) && matches!(node.value, Value::Scalar { .. });
+        Some(match alone {
+            true => Node {
+                place: node.place,
+                value: Value::List(vec![node]),
+            },
+            false => node,
+        })
     }
 
-    pub fn is_misspelt(&self, path: &str) -> bool {
-        self.misspelt.contains(path)
+    /// Whether what the rules say of a path follows from something that was said already.
+    pub fn is_said(&self, path: &str, words: &str) -> bool {
+        let above = path.rsplit_once('.').map_or("", |(above, _)| above);
+        let missing =
+            words == MISSING && (self.misspelt.contains(path) || self.strange.contains(above));
+        let of_image = self.misspelt.contains("container.image") || self.refused.covers("image");
+        missing || (path == "container" && of_image) || self.refused.covers(path)
     }
 
     fn value(&mut self, shape: &Shape, path: &str, node: &Node, out: &mut Collector<'_>) -> Node {
@@ -125,7 +181,11 @@ impl Known {
         let keys = Keys {
             known: shape.known,
             not_yet: &[],
-            advice: &[],
+            foreign: shape.foreign,
+            look: match shape.key {
+                "secrets" => foreign::of_secret,
+                _ => fields::by_name_alone,
+            },
         };
         // Reports what is unknown, and what is there twice.
         fields::fields(node, &keys, shape.what, out);
@@ -135,20 +195,45 @@ impl Known {
                 continue;
             };
             if !shape.known.contains(&text.as_str()) {
-                let meant = nearest(text, shape.known.iter().copied());
-                self.misspelt.extend(meant.map(|it| format!("{path}.{it}")));
+                self.unknown(shape, path, text);
+                // Perhaps the value of a secret, by the name that it was given.
+                if shape.key == "secrets" {
+                    out.hide(value.place);
+                }
                 continue;
             }
             let inner = shape.inner.iter().find(|it| it.key == text);
             let value = match inner {
-                Some(inner) => self.value(inner, &format!("{path}.{text}"), value, out),
+                Some(inner) => {
+                    let path = format!("{path}.{text}");
+                    match self.refused.look(&path, value, out) {
+                        true => continue,
+                        false => self.value(inner, &path, value, out),
+                    }
+                }
                 None => value.clone(),
             };
             kept.push((key.clone(), value));
         }
         kept
     }
+
+    /// What a key that is not known was meant as.
+    fn unknown(&mut self, shape: &Shape, path: &str, key: &str) {
+        let foreign = shape.foreign.iter().find(|it| it.word == key);
+        let meant = match foreign {
+            Some(foreign) => Some(foreign.means).filter(|it| !it.is_empty()),
+            None => nearest(key, shape.known.iter().copied()),
+        };
+        match meant {
+            Some(meant) => self.misspelt.insert(format!("{path}.{meant}")),
+            None => self.strange.insert(path.to_owned()),
+        };
+    }
 }
+
+/// What the rules say of a key that is not there.
+const MISSING: &str = "is missing";
 
 #[cfg(test)]
 mod tests {
@@ -169,7 +254,8 @@ mod tests {
                 "cpus": 1, "pids": 9, "user": "u", "mounts": [whole("mounts")],
                 "services": [whole("services")]}),
             "mounts" => json!({"source": "a", "target": "/a", "read_only": true}),
-            "services" => json!({"name": "db", "image": "x", "env": {"A": "b"}, "command": ["y"]}),
+            "services" => json!({"name": "db", "image": "x", "env": {"A": "b"}, "command": ["y"],
+                "ready": {"port": 1}}),
             "inputs" => json!({"job": "a", "path_glob": "a", "into": "b"}),
             "results" => json!({"format": "junit", "path": "x"}),
             "secrets" => json!({"name": "A", "env": "B"}),

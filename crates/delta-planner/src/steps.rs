@@ -9,6 +9,7 @@ use crate::condition::Scope;
 use crate::diagnostic::{Collector, shown};
 use crate::env;
 use crate::fields::{self, Keys};
+use crate::foreign;
 use crate::job::TIMEOUTS;
 use crate::pipeline::PlannedStep;
 use crate::yaml::{self, Node, Place};
@@ -24,20 +25,8 @@ pub(crate) const STEP_KEYS: Keys = Keys {
         "shell",
     ],
     not_yet: &[],
-    advice: &[
-        ("script", "write `run`"),
-        ("continue-on-error", "write `continue_on_error`"),
-        ("timeout-minutes", "write `timeout: 10m`"),
-        (
-            "working-directory",
-            "`workdir` is a key of the job; or write `cd folder` in `run`",
-        ),
-        (
-            "workdir",
-            "`workdir` is a key of the job; or write `cd folder` in `run`",
-        ),
-        ("uses", "there are no actions: write the commands as `run`"),
-    ],
+    foreign: foreign::STEP,
+    look: foreign::of_step,
 };
 
 /// A job, or the part of one that a template is.
@@ -80,7 +69,7 @@ fn step(node: &Node, of: Of<'_>, out: &mut Collector<'_>) -> Option<PlannedStep>
     // Any other map is a script with a colon in it that lacks its quotes.
     let is_key = |(key, _): &(Node, Node)| match &key.value {
         yaml::Value::Scalar { text, .. } => {
-            let advised = STEP_KEYS.advice.iter().any(|(it, _)| it == text);
+            let advised = STEP_KEYS.foreign.iter().any(|it| it.word == text);
             advised || STEP_KEYS.known.contains(&text.as_str())
         }
         _ => false,
@@ -93,7 +82,9 @@ fn step(node: &Node, of: Of<'_>, out: &mut Collector<'_>) -> Option<PlannedStep>
     let map = fields::fields(node, &STEP_KEYS, &of_step, out)?;
     let Some(run) = map.get("run") else {
         let example = "a step needs a script: `{run: make test, timeout: 5m}`".to_owned();
-        out.push(node.place, format!("{of_step} has no `run`"), Some(example));
+        if !map.is_misspelt("run") {
+            out.push(node.place, format!("{of_step} has no `run`"), Some(example));
+        }
         return None;
     };
     let timeout = map.get("timeout");

@@ -168,6 +168,7 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
     let named = !args.job.is_empty() || args.from.is_some();
     asked.all |= named && asked.base.is_none();
     let planned = planning::plan(&args.path, &asked)?;
+    planning::say_warnings(&planned, terminal);
     if planned.file.is_none() {
         let count = words::count(planned.plan.jobs.len() as u64, "job");
         let changed = clean::text(&planned.changed);

@@ -1,6 +1,7 @@
 //! The text of a condition into words, each with its place in characters.
 
 use super::parse::Fault;
+use crate::foreign;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Word {
@@ -68,7 +69,7 @@ pub(super) fn words(text: &str) -> Result<Vec<Placed>, Fault> {
                 let name = letters[at..at + width].iter().collect();
                 (Word::Name(name), width)
             }
-            (c, _) => return Err(strange(c, at)),
+            (c, _) => return Err(strange(c, at, &letters[at + 1..])),
         };
         words.push(Placed { word, at, width });
         at += width;
@@ -80,7 +81,13 @@ fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
 }
 
-fn strange(c: char, at: usize) -> Fault {
+fn strange(c: char, at: usize, behind: &[char]) -> Fault {
+    let behind = behind.iter().skip_while(|c| matches!(c, '{' | ' '));
+    let name: String = behind.take_while(|c| is_name(**c)).collect();
+    let foreign = match c {
+        '$' => foreign::in_condition(&name),
+        _ => None,
+    };
     let hint = match c {
         '=' => "compare with `==`",
         '&' => "write `&&`",
@@ -92,7 +99,7 @@ fn strange(c: char, at: usize) -> Fault {
         at,
         width: 1,
         reason: format!("`{}` does not belong in a condition", c.escape_default()),
-        hint: Some(hint.to_owned()),
+        hint: Some(foreign.unwrap_or_else(|| hint.to_owned())),
     }
 }
 

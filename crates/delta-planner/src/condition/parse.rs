@@ -6,6 +6,7 @@ use delta_wire::nearest::nearest;
 use super::lex::{Placed, Word, words};
 use super::{Condition, Fact, Term};
 use crate::facts::Event;
+use crate::foreign;
 use crate::glob::Glob;
 use crate::trigger::{Input, InputKind};
 
@@ -163,6 +164,11 @@ impl<'a> Parser<'a> {
             }
             Word::Text(text) => Ok(Value::Text(Term::Text(text.clone()), first.clone())),
             Word::Name(name) if name == "changed" => self.changed(first),
+            Word::Name(name) if self.peek().is_some_and(|it| it.word == Word::Open) => {
+                let reason = format!("`{}` is no function", crate::diagnostic::shown(name));
+                let hint = foreign::function(name, self.scope.step);
+                Err(fault(first, reason, Some(hint)))
+            }
             Word::Name(name) => named(name, first, self.scope),
             other => Err(fault(
                 first,
@@ -258,9 +264,13 @@ fn named(name: &str, at: &Placed, scope: Scope<'_>) -> Result<Value, Fault> {
         .chain(["changed"])
         .chain(outcomes.iter().copied())
         .collect();
-    let hint = match nearest(name, names.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("known: {}, inputs.NAME, matrix.NAME", names.join(", ")),
+    let hint = match (
+        foreign::in_condition(name),
+        nearest(name, names.iter().copied()),
+    ) {
+        (Some(hint), _) => hint,
+        (None, Some(near)) => format!("did you mean `{near}`?"),
+        (None, None) => format!("known: {}, inputs.NAME, matrix.NAME", names.join(", ")),
     };
     let reason = format!("`{}` is not known here", crate::diagnostic::shown(name));
     Err(fault(at, reason, Some(hint)))

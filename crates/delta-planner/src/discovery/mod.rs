@@ -18,6 +18,7 @@ mod mentions;
 mod names;
 mod node;
 mod python;
+mod share;
 mod shell;
 mod strangers;
 mod tools;

@@ -5,7 +5,9 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::share::{self, Template, Written};
 use super::{Discovery, EmptyPlan, Remark};
+use crate::around::KEYS as AROUND;
 use crate::pipeline::PlannedJob;
 use crate::read::MAX_FILE_BYTES;
 
@@ -93,10 +95,34 @@ pub fn written(discovery: &Discovery<'_>) -> Result<String, TooLong> {
         text.push_str(ABOUT_CONDITIONS);
     }
     seen(discovery.remarks(), &mut text);
+    let jobs: Vec<Written> = plan.jobs.iter().map(|it| written_job(&it.job)).collect();
+    let templates = share::templates(&jobs);
+    if !templates.is_empty() {
+        text.push_str("\n# What several jobs have in common.\ntemplates:\n");
+    }
+    for template in &templates {
+        let _ = writeln!(text, "  {}:", scalar(&template.name));
+        text.extend(template.keys.iter().map(|(_, lines)| lines.as_str()));
+    }
     text.push_str("\njobs:\n");
-    for included in &plan.jobs {
+    for (at, (included, job)) in plan.jobs.iter().zip(&jobs).enumerate() {
         let _ = writeln!(text, "  # {}", comment(&included.reason));
-        job(&included.job, &mut text);
+        let _ = writeln!(text, "  {}:", scalar(&job.name));
+        let extended = templates.iter().filter(|it| it.jobs.contains(&at));
+        let extended: Vec<&Template> = extended.collect();
+        let names: Vec<String> = extended.iter().map(|it| scalar(&it.name)).collect();
+        match names.as_slice() {
+            [] => {}
+            [one] => drop(writeln!(text, "    extends: {one}")),
+            more => drop(writeln!(text, "    extends: [{}]", more.join(", "))),
+        }
+        let shared = |key: &str| {
+            extended
+                .iter()
+                .any(|it| it.keys.iter().any(|(k, _)| *k == key))
+        };
+        let own = job.keys.iter().filter(|(key, _)| !shared(key));
+        text.extend(own.map(|(_, lines)| lines.as_str()));
     }
     match text.len() > MAX_FILE_BYTES {
         true => Err(TooLong {
@@ -107,31 +133,42 @@ pub fn written(discovery: &Discovery<'_>) -> Result<String, TooLong> {
     }
 }
 
-fn job(job: &PlannedJob, text: &mut String) {
-    let _ = writeln!(text, "  {}:", scalar(&job.name));
+/// The keys of a job, each with the lines it takes below the job's name.
+fn written_job(job: &PlannedJob) -> Written {
+    let mut keys: Vec<(&'static str, String)> = Vec::new();
     if let Some(condition) = &job.condition {
-        let _ = writeln!(text, "    if: {}", single_quoted(&condition.to_string()));
+        let condition = single_quoted(&condition.to_string());
+        keys.push(("if", format!("    if: {condition}\n")));
     }
     if job.workdir != "." {
-        let _ = writeln!(text, "    workdir: {}", scalar(&job.workdir));
+        let workdir = scalar(&job.workdir);
+        keys.push(("workdir", format!("    workdir: {workdir}\n")));
     }
     if !job.requires.is_empty() {
         let all: Vec<String> = job.requires.iter().map(|it| scalar(it)).collect();
-        let _ = writeln!(text, "    requires: [{}]", all.join(", "));
+        keys.push(("requires", format!("    requires: [{}]\n", all.join(", "))));
     }
-    text.push_str("    steps:\n");
+    let mut steps = "    steps:\n".to_owned();
     for step in &job.steps {
-        let _ = writeln!(text, "      - {}", scalar(&step.spec.run));
+        let _ = writeln!(steps, "      - {}", scalar(&step.spec.run));
     }
-    for (key, value) in &job.around {
-        let Value::Array(items) = value else {
-            let _ = writeln!(text, "    {key}: {}", flow(value));
-            continue;
-        };
-        let _ = writeln!(text, "    {key}:");
-        for item in items {
-            let _ = writeln!(text, "      - {}", flow(item));
+    keys.push(("steps", steps));
+    for key in AROUND {
+        match job.around.get(key) {
+            None => {}
+            Some(Value::Array(items)) => {
+                let mut lines = format!("    {key}:\n");
+                for item in items {
+                    let _ = writeln!(lines, "      - {}", flow(item));
+                }
+                keys.push((key, lines));
+            }
+            Some(value) => keys.push((key, format!("    {key}: {}\n", flow(value)))),
         }
+    }
+    Written {
+        name: job.name.clone(),
+        keys,
     }
 }
 

@@ -4,7 +4,7 @@
 use delta_planner::{Changed, Facts, MAX_DIAGNOSTICS, parse, plan};
 
 /// Words that mean something somewhere.
-const WORDS: [&str; 40] = [
+const WORDS: [&str; 43] = [
     "jobs:",
     "on:",
     "steps:",
@@ -44,6 +44,9 @@ const WORDS: [&str; 40] = [
     "|| ",
     "(((((",
     "---\n",
+    "${{ matrix.a }}",
+    "secrets: {A: b}",
+    "caches: [a]",
     "\u{0}",
 ];
 
@@ -66,6 +69,7 @@ pub fn corpus() -> Vec<Vec<u8>> {
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = [
         here.join("tests/corpus/bad"),
+        here.join("tests/corpus/warned"),
         here.join("../../examples/pipelines"),
     ];
     let entries = folders

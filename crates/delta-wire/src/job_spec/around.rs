@@ -7,7 +7,8 @@
 use serde::{Serialize, Serializer};
 
 use super::braces::{MAX_ALTERNATIVES, alternatives};
-use super::{MAX_PATH, MAX_PATTERNS, MAX_WORD, Strangers, as_map, environment};
+use super::service::{self, ServiceSpec};
+use super::{MAX_PATH, MAX_PATTERNS, MAX_WORD, Strangers};
 use crate::fields::{Fields, Node};
 use crate::invalid::{Invalid, Problems};
 
@@ -21,8 +22,6 @@ pub const MAX_INPUTS: usize = 200;
 pub(crate) const MAX_ENVIRONMENT: usize = 100;
 /// Words of an entrypoint.
 pub(crate) const MAX_ARGUMENTS: usize = 100;
-/// Prefixes that a cache may be restored by.
-pub(crate) const MAX_RESTORE_KEYS: usize = 16;
 /// Commits of history that may be asked for; whoever wants more wants all of it, which is 0.
 pub(crate) const MAX_DEPTH: i64 = 1_000_000;
 
@@ -32,18 +31,6 @@ pub struct ArtifactPattern {
     #[serde(rename = "type")]
     pub kind: String,
     pub path_glob: String,
-}
-
-/// Files to restore before and save after the work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct CacheSpec {
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub key: String,
-    pub paths: Vec<String>,
-    /// Prefixes of keys to fall back on, in this order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub restore_keys: Vec<String>,
 }
 
 /// How the run's repository comes into the workspace.
@@ -116,17 +103,6 @@ pub struct MountSpec {
     pub read_only: bool,
 }
 
-/// A container beside the job, reachable by its name.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ServiceSpec {
-    pub name: String,
-    pub image: String,
-    #[serde(serialize_with = "as_map", skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<(String, String)>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub command: Option<Vec<String>>,
-}
-
 /// A report of tests that the work writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ResultsSpec {
@@ -195,33 +171,6 @@ pub(super) fn artifact(node: Node<'_>, strangers: Strangers) -> Result<ArtifactP
     })
 }
 
-pub(super) fn cache(node: Node<'_>, strangers: Strangers) -> Result<CacheSpec, Problems> {
-    object(node, strangers, |f, p| {
-        let kind = p.note(f.may("type", |it| it.text(MAX_WORD)));
-        let key = p.note(f.must("key", |it| it.text(MAX_PATH)));
-        let paths = p.note_all(f.must_all("paths", saved_paths));
-        let restore_keys = p.note_all(f.may_all("restore_keys", |it| texts(it, MAX_RESTORE_KEYS)));
-        Some(CacheSpec {
-            kind: kind?.unwrap_or_else(|| "files".to_owned()),
-            key: key?,
-            paths: paths?,
-            restore_keys: restore_keys?.unwrap_or_default(),
-        })
-    })
-}
-
-fn saved_paths(node: Node<'_>) -> Result<Vec<String>, Problems> {
-    let paths = texts(node, MAX_PATTERNS)?;
-    match paths.is_empty() {
-        true => Err(Invalid::here("is empty: there is nothing to save").into()),
-        false => Ok(paths),
-    }
-}
-
-fn texts(node: Node<'_>, most: usize) -> Result<Vec<String>, Problems> {
-    node.each_all(most, |it| it.text(MAX_PATH).map_err(Problems::from))
-}
-
 pub(super) fn checkout(node: Node<'_>, strangers: Strangers) -> Result<CheckoutSpec, Problems> {
     if !node.raw().get().starts_with('{') {
         return match node.boolean() {
@@ -258,7 +207,7 @@ pub(super) fn container(node: Node<'_>, strangers: Strangers) -> Result<Containe
             it.each_all(MAX_PATTERNS, |it| mount(it, strangers))
         }));
         let services = p.note_all(f.may_all("services", |it| {
-            it.each_all(MAX_SERVICES, |it| service(it, strangers))
+            it.each_all(MAX_SERVICES, |it| service::service(it, strangers))
         }));
         Some(ContainerSpec {
             entrypoint: entrypoint?,
@@ -318,32 +267,6 @@ fn target(node: Node<'_>) -> Result<String, Invalid> {
         true => Ok(target),
         false => Err(Invalid::here(
             "must be an absolute path without `..`, `,` or `:`",
-        )),
-    }
-}
-
-fn service(node: Node<'_>, strangers: Strangers) -> Result<ServiceSpec, Problems> {
-    object(node, strangers, |f, p| {
-        let name = p.note(f.must("name", host_name));
-        let image = p.note(f.must("image", image));
-        let env = p.note_all(f.may_all("env", environment));
-        let command = p.note_all(f.may_all("command", arguments));
-        Some(ServiceSpec {
-            name: name?,
-            image: image?,
-            env: env?.unwrap_or_default(),
-            command: command?,
-        })
-    })
-}
-
-fn host_name(node: Node<'_>) -> Result<String, Invalid> {
-    let name = node.text(63)?;
-    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    match name.chars().all(fits) && !name.starts_with('-') {
-        true => Ok(name),
-        false => Err(Invalid::here(
-            "is a host name: small letters, digits and `-`",
         )),
     }
 }
@@ -508,15 +431,20 @@ fn variable(node: Node<'_>) -> Result<String, Invalid> {
     }
 }
 
+/// Whether a path stays in the folder it is relative to, as far as its text goes.
+pub fn is_inside(path: &str) -> bool {
+    !path.starts_with('/') && !path.split('/').any(|part| part == "..") && !path.contains('\0')
+}
+
 /// A folder or file inside the workspace.
 pub(super) fn inside(node: Node<'_>) -> Result<String, Invalid> {
     let path = node.text(MAX_PATH)?;
-    if path.starts_with('/') || path.split('/').any(|part| part == "..") || path.contains('\0') {
-        return Err(Invalid::here(
+    match is_inside(&path) {
+        true => Ok(path),
+        false => Err(Invalid::here(
             "must be a path inside the work folder, without `..`",
-        ));
+        )),
     }
-    Ok(path)
 }
 
 /// A pattern of files inside the workspace.
@@ -531,7 +459,7 @@ pub(super) fn pattern(node: Node<'_>) -> Result<String, Invalid> {
 
 /// An object, with everything listed that is wrong with it. Every field is asked for before the
 /// first is found missing: what was not asked for counts as unknown.
-fn object<T>(
+pub(super) fn object<T>(
     node: Node<'_>,
     strangers: Strangers,
     read: impl FnOnce(&mut Fields<'_>, &mut Problems) -> Option<T>,

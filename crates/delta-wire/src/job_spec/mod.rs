@@ -7,7 +7,9 @@
 
 mod around;
 mod braces;
+mod cache;
 mod function;
+mod service;
 mod test_spec;
 
 use std::collections::BTreeSet;
@@ -22,16 +24,21 @@ use crate::seconds::Seconds;
 use crate::step::StepSpec;
 
 pub use around::{
-    ArtifactPattern, CacheSpec, CheckoutOptions, CheckoutSpec, ContainerSpec, CountTests,
-    InputSpec, MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec,
-    SecretSpec, ServiceSpec, environment_name, is_shells_own, secret_name,
+    ArtifactPattern, CheckoutOptions, CheckoutSpec, ContainerSpec, CountTests, InputSpec,
+    MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
+    environment_name, is_inside, is_shells_own, secret_name,
 };
-pub(crate) use around::{MAX_ARGUMENTS, MAX_DEPTH, MAX_ENVIRONMENT, MAX_RESTORE_KEYS, SHELLS_OWN};
+pub(crate) use around::{MAX_ARGUMENTS, MAX_DEPTH, MAX_ENVIRONMENT, SHELLS_OWN};
 pub use braces::alternatives;
+pub(crate) use cache::MAX_RESTORE_KEYS;
+pub use cache::{BadKey, CacheSpec, HOME_PREFIX, KeyPart, key_parts};
 pub use function::{DEFAULT_QUEUE, FunctionSpec, MAX_PARAMS_BYTES, MAX_QUEUE, is_name};
 pub(crate) use function::{
     MAX_CARRIED, MAX_FUNCTION, MAX_ROUTED, carrier, default_queue, function_name, no_params,
     params, queue_name,
+};
+pub use service::{
+    MAX_READY_TIMEOUT, READY_EVERY, READY_PAUSES, READY_TIMEOUT, ReadySpec, ServiceSpec,
 };
 pub(crate) use test_spec::MAX_TEST_ARGUMENTS;
 pub use test_spec::{ExecutionKind, ExecutionSpec, ResultConfig, TestSpec};
@@ -278,7 +285,7 @@ fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Opt
         it.each_all(MAX_PATTERNS, |it| around::artifact(it, strangers))
     }));
     let caches = p.note_all(f.may_all("caches", |it| {
-        it.each_all(MAX_PATTERNS, |it| around::cache(it, strangers))
+        it.each_all(MAX_PATTERNS, |it| cache::cache(it, strangers))
     }));
     let inputs = p.note_all(f.may_all("inputs", |it| {
         it.each_all(MAX_INPUTS, |it| around::input(it, strangers))

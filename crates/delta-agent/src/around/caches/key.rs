@@ -5,6 +5,7 @@
 use std::io::{self, Read};
 
 use aws_lc_rs::digest::{Context, SHA256};
+use delta_wire::job_spec::{BadKey, KeyPart, key_parts};
 use tokio_util::sync::CancellationToken;
 
 use super::super::files::{FileError, Owner, Root, WalkError};
@@ -43,10 +44,8 @@ const NONE: &str = "none";
 /// Why a key cannot be resolved.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyError {
-    #[error("`{{{0}}}` is not known; known are {{hash:FILE}}, {{lock_hash}}, {{os}} and {{arch}}")]
-    Unknown(String),
-    #[error("a brace is not closed")]
-    Open,
+    #[error(transparent)]
+    Bad(#[from] BadKey),
     #[error("`{0}` stands for too much")]
     Pattern(String),
     #[error("{0}: {1}")]
@@ -70,51 +69,36 @@ pub(super) fn resolve(
     owner: Owner,
     stopped: &CancellationToken,
 ) -> Result<Resolved, KeyError> {
-    let (mut resolved, mut rest) = (Resolved::default(), text);
-    while let Some((before, after)) = rest.split_once('{') {
-        resolved.key.push_str(before);
-        // Braces of a pattern may stand inside.
-        let end = closing(after).ok_or(KeyError::Open)?;
-        let (word, behind) = (&after[..end], &after[end + 1..]);
-        rest = behind;
-        let patterns: Vec<&str> = match word {
-            "os" => {
+    let mut resolved = Resolved::default();
+    for part in key_parts(text)? {
+        let patterns = match part {
+            KeyPart::Text(text) => {
+                resolved.key.push_str(text);
+                continue;
+            }
+            KeyPart::Os => {
                 resolved.key.push_str(std::env::consts::OS);
                 continue;
             }
-            "arch" => {
+            KeyPart::Arch => {
                 resolved.key.push_str(std::env::consts::ARCH);
                 continue;
             }
-            "lock_hash" => LOCK_FILES.to_vec(),
-            word => match word.strip_prefix("hash:") {
-                Some(pattern) => vec![pattern],
-                None => return Err(KeyError::Unknown(word.to_owned())),
-            },
+            KeyPart::LockHash => LOCK_FILES.to_vec(),
+            KeyPart::Hash(pattern) => vec![pattern],
         };
         match hash(&patterns, root, owner, stopped)? {
             Some(hash) => resolved.key.push_str(&hash),
             None => {
                 resolved.key.push_str(NONE);
-                resolved.missing.push(word.to_owned());
+                resolved.missing.push(match part {
+                    KeyPart::Hash(pattern) => format!("hash:{pattern}"),
+                    _ => "lock_hash".to_owned(),
+                });
             }
         }
     }
-    resolved.key.push_str(rest);
     Ok(resolved)
-}
-
-fn closing(text: &str) -> Option<usize> {
-    let mut depth = 0_usize;
-    for (at, c) in text.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth == 0 => return Some(at),
-            '}' => depth -= 1,
-            _ => {}
-        }
-    }
-    None
 }
 
 /// The hash of all files that the patterns mean, with their paths; nothing where there is none.
@@ -206,9 +190,10 @@ mod tests {
         assert_eq!(found.missing, ["hash:go.sum", "lock_hash"]);
         assert!(matches!(
             key(place.path(), "{branch}"),
-            Err(KeyError::Unknown(_))
+            Err(KeyError::Bad(BadKey::Unknown(_)))
         ));
-        assert!(matches!(key(place.path(), "a{os"), Err(KeyError::Open)));
+        let open = key(place.path(), "a{os");
+        assert!(matches!(open, Err(KeyError::Bad(BadKey::Open))));
         // T9: a link is no file.
         std::os::unix::fs::symlink("/etc/passwd", place.path().join("link")).expect("a link");
         let link = key(place.path(), "{hash:link}").expect("a key");

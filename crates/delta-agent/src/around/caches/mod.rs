@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use delta_core::Cause;
 use delta_wire::api::{CacheChecked, CacheFound, CacheView, FindCache, cache_key};
-use delta_wire::job_spec::CacheSpec;
+use delta_wire::job_spec::{CacheSpec, HOME_PREFIX};
 use reqwest::{Method, Response};
 use serde::{Deserialize, Serialize};
 
@@ -118,7 +118,7 @@ const SHARED_HOME: &str =
 fn places(around: &Around<'_>, cache: &CacheSpec) -> Result<(Vec<Place>, Vec<String>), Failed> {
     let (mut places, mut left) = (Vec::new(), Vec::new());
     for path in &cache.paths {
-        let (part, inside) = match path.strip_prefix("~/") {
+        let (part, inside) = match path.strip_prefix(HOME_PREFIX) {
             Some(inside) => (HOME, inside),
             None => (WORKSPACE, path.as_str()),
         };
