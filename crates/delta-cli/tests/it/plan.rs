@@ -343,6 +343,14 @@ fn what_init_writes_leaves_out_what_discovery_leaves_out() {
     let file = std::fs::read_to_string(place.path().join(".delta-ci.yaml")).expect("written");
     let condition = "    if: 'changed(\".delta-ci.yaml\", \"Makefile\", \"web\")'\n";
     assert!(file.contains(condition), "{file}");
+    // What several jobs have in common stands once.
+    assert!(file.contains("\ntemplates:\n"), "{file}");
+    let long = file
+        .lines()
+        .filter(|line| line.len() > 60 && !line.starts_with('#'));
+    let long: Vec<&str> = long.collect();
+    let once: std::collections::HashSet<&&str> = long.iter().collect();
+    assert_eq!(once.len(), long.len(), "{file}");
     git(place.path(), &["add", "-A"]);
     git(place.path(), &["commit", "-q", "-m", "two"]);
     git(place.path(), &["checkout", "-q", "-b", "topic"]);
@@ -393,6 +401,98 @@ fn a_change_narrows_the_plan_and_every_reason_is_said() {
         Some(6),
         "{all}"
     );
+}
+
+const WHOLE: &str = "\
+name: CI
+jobs:
+  unit:
+    matrix: {v: [1, 2]}
+    image: box:1
+    container: {services: [{name: db, image: 'postgres:16', ready: {port: 5432}}]}
+    timeout: 20m
+    requires: [ubuntu-latest]
+    caches: [{key: 'k-{lock_hash}', paths: [target]}]
+    artifacts: dist/**
+    secrets: [TOKEN]
+    steps:
+      - |
+        first line
+        second line
+  lint: {steps: [make lint]}
+";
+
+#[test]
+fn a_plan_shows_what_each_job_is_planned_with() {
+    let place = Place::new();
+    std::fs::write(place.path().join(".delta-ci.yaml"), WHOLE).expect("a file");
+    let ran = place.say("plan").expect(0);
+    let line = "image box:1; services db (postgres:16); requires ubuntu-latest; at most 20m; \
+                caches target; keeps dist/**; secrets TOKEN";
+    assert!(ran.stdout.contains(line), "{}", ran.stdout);
+    assert!(ran.stdout.contains("● unit (v=1)\n"), "{}", ran.stdout);
+    assert_eq!(
+        ran.stderr.matches("it has no condition").count(),
+        1,
+        "{}",
+        ran.shown()
+    );
+    assert!(
+        !ran.stdout.contains("it has no condition"),
+        "{}",
+        ran.stdout
+    );
+    let full = place.say("plan --job unit").expect(0);
+    for wanted in [
+        "● unit (v=1)",
+        "● unit (v=2)",
+        "second line",
+        "matrix: v = 2",
+        "key: k-",
+    ] {
+        assert!(full.stdout.contains(wanted), "{wanted}\n{}", full.stdout);
+    }
+    assert!(!full.stdout.contains("lint"), "{}", full.stdout);
+    let none = place.say("plan --job lnit").expect(5);
+    assert!(
+        none.stderr.contains("did you mean `lint`?"),
+        "{}",
+        none.stderr
+    );
+    let json = place.say("--json plan").expect(0).json();
+    assert_eq!(json["cells"]["unit (v=2)"]["values"]["v"], "2", "{json}");
+    assert_eq!(json["warnings"][0]["line"], 1, "{json}");
+}
+
+#[test]
+fn a_warning_is_shown_and_fails_nothing() {
+    let place = Place::new();
+    let text = "name: CI\njobs:\n  a: {steps: ['true'], name: The first}\n";
+    std::fs::write(place.path().join(".delta-ci.yaml"), text).expect("a file");
+    for command in ["plan", "run"] {
+        let ran = place.say(command).expect(0);
+        let said = "1:1: warning: `name` of the file means nothing here\n1 | name: CI\n  | ^^^^\n";
+        assert!(ran.stderr.contains(said), "{command}: {}", ran.shown());
+        assert!(
+            ran.stderr.contains("`name` of job `a` means nothing here"),
+            "{}",
+            ran.shown()
+        );
+    }
+}
+
+#[test]
+fn a_cache_that_leaves_its_place_is_pointed_at() {
+    let place = Place::new();
+    let text = "jobs:\n  a:\n    steps: ['true']\n    caches: [{key: k, paths: [../up, /abs]}]\n";
+    std::fs::write(place.path().join(".delta-ci.yaml"), text).expect("a file");
+    let ran = place.say("plan").expect(2);
+    for wanted in [
+        "4:31: caches[0].paths[0]: must be",
+        "4:38: caches[0].paths[1]: must be",
+    ] {
+        assert!(ran.stderr.contains(wanted), "{wanted}\n{}", ran.stderr);
+    }
 }
 
 #[test]
