@@ -11,6 +11,7 @@ mod runtime;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -146,6 +147,29 @@ pub struct Service {
     pub image: String,
     pub env: Vec<(String, String)>,
     pub command: Vec<String>,
+    /// What the first step waits for.
+    #[serde(default)]
+    pub ready: Option<Ready>,
+}
+
+/// When a service is ready.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ready {
+    pub sign: Sign,
+    /// How long it may take in all.
+    pub timeout: Duration,
+    /// Between two looks.
+    pub every: Duration,
+}
+
+/// What a service is known to be ready by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sign {
+    /// A script ends well in its container.
+    Run(String),
+    /// It listens on this port.
+    Port(u16),
 }
 
 /// What the label of an attempt says.

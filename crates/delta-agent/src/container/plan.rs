@@ -11,13 +11,13 @@ use std::path::{Component, Path};
 
 use delta_core::Cause;
 use delta_wire::JobSpec;
-use delta_wire::job_spec::{ContainerSpec, MountSpec, ServiceSpec};
+use delta_wire::job_spec::{ContainerSpec, MountSpec, ReadySpec, ServiceSpec};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
 use super::{
-    ContainerOrder, ContainerSettings, HOME, KEPT, Mount, Network, OWN_FOLDER, Runtime, Service,
-    TMP, WORKSPACE,
+    ContainerOrder, ContainerSettings, HOME, KEPT, Mount, Network, OWN_FOLDER, Ready, Runtime,
+    Service, Sign, TMP, WORKSPACE,
 };
 use crate::around::Failed;
 use crate::attempt::StateFolder;
@@ -270,9 +270,21 @@ fn services(asked: &[ServiceSpec]) -> Result<Vec<Service>, Failed> {
             image: service.image.clone(),
             env: service.env.clone(),
             command: service.command.clone().unwrap_or_default(),
+            ready: service.ready.as_ref().and_then(ready),
         });
     }
     Ok(services)
+}
+
+/// How it is known that a service is ready; a spec that was read says exactly one.
+fn ready(asked: &ReadySpec) -> Option<Ready> {
+    let by_run = asked.run.clone().map(Sign::Run);
+    let sign = by_run.or(asked.port.map(Sign::Port))?;
+    Some(Ready {
+        sign,
+        timeout: asked.timeout.as_duration(),
+        every: asked.every.as_duration(),
+    })
 }
 
 #[cfg(test)]

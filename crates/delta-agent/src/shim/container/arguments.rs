@@ -154,6 +154,13 @@ pub(super) fn step(names: &Names, workdir: &Path) -> Vec<OsString> {
     words.0
 }
 
+/// A look into a service: a script for a shell in its container.
+pub(super) fn look(names: &Names, service: &str, script: &str) -> Vec<OsString> {
+    let mut words = Words::new(["exec"]);
+    words.all([names.service(service).as_str(), "sh", "-c", script]);
+    words.0
+}
+
 pub(super) fn sweep(names: &Names, holder: &str, signal: &str) -> Vec<OsString> {
     let mut words = Words::new(["exec"]);
     words.all([

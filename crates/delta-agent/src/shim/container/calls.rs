@@ -75,6 +75,8 @@ pub(super) enum Waiting {
     AWhile,
     /// Until then, whatever is ordered.
     Until(Millis),
+    /// Until then, unless an order to stop comes.
+    UntilUnlessStopped(Millis),
 }
 
 /// Why there is no answer.
@@ -160,13 +162,13 @@ impl Shim {
         let deadline = match waiting {
             Waiting::UntilStopped => Millis::FAR,
             Waiting::AWhile | Waiting::AWhileUnlessStopped => clock::now() + PATIENCE,
-            Waiting::Until(deadline) => deadline,
+            Waiting::Until(deadline) | Waiting::UntilUnlessStopped(deadline) => deadline,
         };
         loop {
             if let Some(status) = self.end_of(calling.pid) {
                 return Ok(calling.ended(status));
             }
-            let obeys = [Waiting::UntilStopped, Waiting::AWhileUnlessStopped].contains(&waiting);
+            let obeys = !matches!(waiting, Waiting::AWhile | Waiting::Until(_));
             let stopped = obeys && self.stop.is_some();
             if stopped || clock::now() >= deadline {
                 self.unwatch(calling.pid);

@@ -101,14 +101,23 @@ impl Shim {
             self.say(&format!(
                 "the service {short} ended with exit code {code}; its last lines:"
             ));
-            let mut call = Call::words(["logs", "--tail", LAST_LINES, &name]);
-            if let Some(Ok(log)) = self.container.as_ref().map(|it| it.log()) {
-                call.output = Output::Shown(log);
-            }
-            if let Ok(called) = self.call(&runtime, call, Waiting::AWhile).await {
-                self.drain();
-                self.show(called.complaint.as_bytes());
-            }
+            self.show_last_lines(&name).await;
+        }
+    }
+
+    /// The last lines of a container, in the job's log.
+    pub(super) async fn show_last_lines(&mut self, name: &str) {
+        let Some(container) = &self.container else {
+            return;
+        };
+        let runtime = container.order.runtime.clone();
+        let mut call = Call::words(["logs", "--tail", LAST_LINES, name]);
+        if let Ok(log) = container.log() {
+            call.output = Output::Shown(log);
+        }
+        if let Ok(called) = self.call(&runtime, call, Waiting::AWhile).await {
+            self.drain();
+            self.show(called.complaint.as_bytes());
         }
     }
 

@@ -13,6 +13,7 @@ mod arguments;
 mod calls;
 mod ending;
 mod kernel_log;
+mod readiness;
 mod script;
 mod starting;
 mod verdict;

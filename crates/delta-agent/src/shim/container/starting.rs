@@ -20,7 +20,7 @@ use crate::shim::steps::StepEnd;
 /// Where services are that share the loopback of the job.
 const LOOPBACK: &str = "127.0.0.1";
 
-type Begun<T = ()> = Result<T, StepEnd>;
+pub(super) type Begun<T = ()> = Result<T, StepEnd>;
 
 impl Shim {
     /// Everything up to the first step; where it cannot be, the end of the attempt.
@@ -60,6 +60,7 @@ impl Shim {
                 self.start_main(&reachable).await?;
             }
         }
+        self.await_services(&order.services).await?;
         for service in &order.services {
             self.stands(service).await?;
         }
@@ -248,27 +249,29 @@ impl Shim {
         })
     }
 
-    /// A service that is gone before the first step will not be there for it.
-    async fn stands(&mut self, service: &Service) -> Begun {
+    /// A service that is gone before the first step will not be there for it. Of one that is there,
+    /// the number of its first process on this machine.
+    pub(super) async fn stands(&mut self, service: &Service) -> Begun<i32> {
         let Some(name) = self
             .container
             .as_ref()
             .map(|it| it.names.service(&service.name))
         else {
-            return Ok(());
+            return Ok(0);
         };
-        let format = "{{.State.Running}} {{.State.ExitCode}}";
+        let format = "{{.State.Running}} {{.State.ExitCode}} {{.State.Pid}}";
         let called = self
             .ask(Call::words(["inspect", "--format", format, &name]))
             .await?;
-        match called.text.trim().strip_prefix("false ") {
-            None => Ok(()),
-            Some(code) => {
-                let ended = format!("the service {} ended with exit code {code}", service.name);
-                let summary = format!("{ended} before the first step");
-                Err(StepEnd::NotStarted(Cause::SpecError, summary))
-            }
+        let mut words = called.text.split_whitespace();
+        let (running, code) = (words.next(), words.next().unwrap_or_default());
+        if running == Some("false") {
+            let ended = format!("the service {} ended with exit code {code}", service.name);
+            let summary = format!("{ended} before the first step");
+            return Err(StepEnd::NotStarted(Cause::SpecError, summary));
         }
+        let pid = words.next().and_then(|pid| pid.parse().ok());
+        Ok(pid.unwrap_or_default())
     }
 
     async fn ask(&mut self, call: Call) -> Begun<Called> {
