@@ -1,5 +1,5 @@
-//! Services of a job: containers beside it, reachable by name, and how it is known that one is ready
-//! for the first step.
+//! Services of a job: containers beside it, reachable by name, and how it is known that one is
+//! ready for the first step.
 
 use serde::Serialize;
 
