@@ -173,7 +173,7 @@ impl Runners {
         };
         let text = std::fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
         let folder = path.parent().unwrap_or(Path::new("/"));
-        let settings = RunnerSettings::parse(&text, folder);
+        let settings = RunnerSettings::parse(&given::shown(&path), &text, folder);
         let settings = settings.map_err(|problem| failed(problem.to_string()))?;
         let room = settings.room() + if self.mixed { beside } else { 0 };
         Ok(Pools {

@@ -9,7 +9,6 @@
 mod around;
 mod concurrency;
 mod condition;
-mod diagnostic;
 mod discovery;
 mod env;
 mod expression;
@@ -32,11 +31,12 @@ mod steps;
 mod substitute;
 mod tree;
 mod trigger;
-mod yaml;
+
+use delta_yaml::{diagnostic, yaml};
 
 pub use concurrency::Concurrency;
 pub use condition::{Condition, Fact, Term};
-pub use diagnostic::{Diagnostic, Diagnostics, Level, MAX_DIAGNOSTICS};
+pub use delta_yaml::{Diagnostic, Diagnostics, Level, MAX_DIAGNOSTICS};
 pub use discovery::{Discovery, EmptyPlan, Remark, TooLong, discover, skeleton, written};
 pub use facts::{Changed, ChangedFiles, Event, Facts};
 pub use glob::{Glob, MAX_PATTERN};

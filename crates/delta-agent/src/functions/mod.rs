@@ -26,6 +26,7 @@ mod pipeline;
 mod pool;
 pub mod printed;
 mod process;
+mod read;
 pub mod settings;
 mod share;
 mod sockets;

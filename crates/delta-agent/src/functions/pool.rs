@@ -327,7 +327,8 @@ mod tests {
     #[tokio::test]
     async fn who_gave_up_does_not_stay_among_those_that_wait() {
         let file = "pools: {h: {address: '127.0.0.1:9'}}";
-        let mut settings = RunnerSettings::parse(file, Path::new("/")).expect("pools");
+        let mut settings =
+            RunnerSettings::parse("runners.yaml", file, Path::new("/")).expect("pools");
         let pool = Pool::new(settings.pools.remove(0));
         for _ in 0..20 {
             let waiting = tokio::time::timeout(Duration::from_millis(1), pool.place());

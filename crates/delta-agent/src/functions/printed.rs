@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn the_values_of_its_env_are_masked_also_in_the_hint() {
         let file = "pools: {h: {command: [x], env: {URL: 'postgres://ann:hunter22@db'}}}";
-        let settings = RunnerSettings::parse(file, Path::new("/")).expect("pools");
+        let settings = RunnerSettings::parse("runners.yaml", file, Path::new("/")).expect("pools");
         let printed = Printed::of(&settings.pools[0]);
         let mut room = Room::new(Instant::now());
         let line = b"cannot connect to postgres://ann:hunter22@db\x07: refused";

@@ -43,7 +43,8 @@ mod tests {
             )
         };
         let text: String = rooms.iter().enumerate().map(pool).collect();
-        RunnerSettings::parse(&format!("pools:\n{text}"), Path::new("/")).expect("pools")
+        let text = format!("pools:\n{text}");
+        RunnerSettings::parse("runners.yaml", &text, Path::new("/")).expect("pools")
     }
 
     #[test]

@@ -135,11 +135,14 @@ fn up_calls_functions_and_takes_steps_only_when_it_is_mixed() {
 }
 
 #[test]
-fn a_file_of_runner_pools_that_is_wrong_is_told_by_field() {
+fn a_file_of_runner_pools_that_is_wrong_is_told_with_its_place() {
     let place = Place::new();
     place.write("runners.yaml", "pools: {py: {comand: [x]}}");
     let ran = place.say("up --runners runners.yaml").expect(2);
-    for words in ["runners.yaml", "pools.py.command: is missing; write"] {
+    for words in [
+        "runners.yaml:1:14: unknown key `comand` in pool `py`",
+        "= did you mean `command`?",
+    ] {
         assert!(ran.stderr.contains(words), "{}", ran.stderr);
     }
     place.say("up --mixed").expect(2);

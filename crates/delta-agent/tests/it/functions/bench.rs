@@ -50,7 +50,7 @@ pub fn sdk_runners(arguments: &str, env: &str) -> [String; 2] {
 }
 
 pub fn settings(file: &str, folder: &Path) -> RunnerSettings {
-    RunnerSettings::parse(file, folder).expect("a good file")
+    RunnerSettings::parse("runners.yaml", file, folder).expect("a good file")
 }
 
 impl Pools {

@@ -1,16 +1,16 @@
 //! YAML text into a tree of located nodes. This is the only module that knows the YAML library.
 //!
 //! It keeps the text of every scalar as it was written (`8080` stays `8080`, `010` stays `010`)
-//! together with its place, so that what reads the tree can point at the line. It refuses what a
-//! pipeline file never needs and an attacker likes: several documents, custom tags, deep nesting,
-//! aliases that multiply.
+//! together with its place, so that what reads the tree can point at the line. It refuses what such
+//! a file never needs and an attacker likes: several documents, custom tags, deep nesting, aliases
+//! that multiply.
 
 use std::collections::HashMap;
 
 use serde_saphyr::granit_parser::{self, Event, Parser, ScalarStyle, Span, StrInput};
 
-/// Nested collections allowed. The format needs five (file, jobs, job, retry, list); the rest is
-/// room for formats to come, and recursion this shallow fits any stack.
+/// Nested collections allowed. A pipeline file needs seven; the rest is room for formats to come,
+/// and recursion this shallow fits any stack.
 pub const MAX_DEPTH: usize = 32;
 
 /// Nodes in one file after aliases are expanded. Ten thousand jobs of ten nodes each; an alias bomb

@@ -1,4 +1,4 @@
-//! What is wrong with a pipeline file, said so that it can be mended: file, line, column, the line
+//! What is wrong with a file, said so that it can be mended: file, line, column, the line
 //! itself with a mark under the fault, the reason, and what to write instead. A warning looks the
 //! same, and fails nothing.
 //!
@@ -115,7 +115,7 @@ impl fmt::Display for Diagnostics {
 impl std::error::Error for Diagnostics {}
 
 /// Collects faults while a file is read.
-pub(crate) struct Collector<'a> {
+pub struct Collector<'a> {
     file: &'a str,
     lines: Vec<&'a str>,
     faults: Vec<Noted>,
@@ -257,6 +257,7 @@ impl<'a> Collector<'a> {
         full
     }
 
+    /// Whether no fault was found.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
     }
@@ -315,12 +316,12 @@ fn sorted(mut items: Vec<Diagnostic>) -> Vec<Diagnostic> {
 }
 
 /// A sentence that quotes the file, safe to print and not longer than a few lines.
-pub(crate) fn sentence(text: &str) -> String {
+pub fn sentence(text: &str) -> String {
     text.chars().take(MAX_SENTENCE).map(printable).collect()
 }
 
 /// A name from the file, safe to put into a sentence.
-pub(crate) fn shown(name: &str) -> String {
+pub fn shown(name: &str) -> String {
     let mut text: String = name.chars().take(MAX_SHOWN_NAME).map(printable).collect();
     if name.chars().nth(MAX_SHOWN_NAME).is_some() {
         text.push('…');
