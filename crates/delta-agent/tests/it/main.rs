@@ -7,6 +7,7 @@ mod causes;
 mod connection;
 mod container;
 mod container_ends;
+mod container_ready;
 mod fake_server;
 mod flow;
 mod functions;
