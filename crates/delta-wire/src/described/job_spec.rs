@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 
 use super::Schemas;
 use super::texts::{
-    environment, function, host, image, inside, items, map, name, script, seconds, target, text,
-    unbroken, user, variable,
+    environment, function, host, image, inside, items, key, map, name, saved, script, seconds,
+    target, text, unbroken, user, variable,
 };
 use crate::api::create_run::{MAX_TIMEOUT, MIN_TIMEOUT};
 use crate::job_spec::{
     CountTests, MAX_ARGUMENTS, MAX_CARRIED, MAX_DEPTH, MAX_ENV, MAX_ENV_VALUE_BYTES,
-    MAX_ENVIRONMENT, MAX_INPUTS, MAX_PATH, MAX_PATTERNS, MAX_QUEUE, MAX_RESTORE_KEYS, MAX_ROUTED,
-    MAX_SECRETS, MAX_SERVICES, MAX_STEP_BYTES, MAX_STEPS, MAX_TEST_ARGUMENTS, MAX_TESTS, MAX_WORD,
-    ResultsFormat,
+    MAX_ENVIRONMENT, MAX_INPUTS, MAX_PATH, MAX_PATTERNS, MAX_QUEUE, MAX_READY_TIMEOUT,
+    MAX_RESTORE_KEYS, MAX_ROUTED, MAX_SECRETS, MAX_SERVICES, MAX_STEP_BYTES, MAX_STEPS,
+    MAX_TEST_ARGUMENTS, MAX_TESTS, MAX_WORD, READY_PAUSES, ResultsFormat,
 };
 use crate::step::{MAX_STEP_ENV, MAX_STEP_NAME, StepWhen};
 
@@ -116,12 +116,12 @@ fn fields() -> Value {
         &["type", "path_glob"],
         json!({"type": short(), "path_glob": path()}),
     );
-    let paths = list(items(1, MAX_PATTERNS), string(text(MAX_PATH)));
+    let paths = list(items(1, MAX_PATTERNS), string(saved(MAX_PATH)));
     let cache = object(
         &["key", "paths"],
         json!({
-            "type": short(), "key": string(text(MAX_PATH)), "paths": paths,
-            "restore_keys": list(items(0, MAX_RESTORE_KEYS), string(text(MAX_PATH))),
+            "type": short(), "key": string(key(MAX_PATH)), "paths": paths,
+            "restore_keys": list(items(0, MAX_RESTORE_KEYS), string(key(MAX_PATH))),
         }),
     );
     let input = object(
@@ -220,7 +220,7 @@ fn container() -> Value {
         &["name", "image"],
         json!({
             "name": string(host(63)), "image": string(image(MAX_PATH)),
-            "env": variables(MAX_ENV), "command": words(),
+            "env": variables(MAX_ENV), "command": words(), "ready": ready(),
         }),
     );
     let container = object(
@@ -237,6 +237,22 @@ fn container() -> Value {
         }),
     );
     about("How the container of the job's image is run.", container)
+}
+
+/// When a service is ready: by a script, or by a port.
+fn ready() -> Value {
+    let by = |sign: &'static str, schema: Value| {
+        let (first, last) = (*READY_PAUSES.start(), *READY_PAUSES.end());
+        let mut fields = json!({
+            "timeout_seconds": number(seconds(MIN_TIMEOUT, MAX_READY_TIMEOUT)),
+            "every_seconds": number(seconds(first, last)),
+        });
+        fields[sign] = schema;
+        object(&[sign], fields)
+    };
+    let port = json!({"type": "integer", "minimum": 1, "maximum": u16::MAX});
+    let by_run = by("run", string(script(MAX_STEP_BYTES)));
+    json!({"anyOf": [by_run, by("port", port)]})
 }
 
 fn mount() -> Value {

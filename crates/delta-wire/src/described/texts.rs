@@ -147,6 +147,20 @@ pub fn inside(most: usize) -> Value {
     matched(most, format!("^{up}[^\\u0000]+$"))
 }
 
+/// A path of a cache: of the workspace or of the job's own HOME, and not all of it.
+pub fn saved(most: usize) -> Value {
+    let up = "(?!/)(?!~//)(?!(?:[^\\u0000]*/)?\\.\\.(?:/|$))";
+    let all = "(?!(?:~/)?(?:\\.?/)*\\.?$)";
+    matched(most, format!("^{up}{all}[^\\u0000]+$"))
+}
+
+/// The key of a cache. Its reader also takes braces inside of a pattern.
+pub fn key(most: usize) -> Value {
+    let file = "(?!/)(?!(?:[^{}]*/)?\\.\\.(?:/|\\}))[^{}\\u0000]*";
+    let word = format!("\\{{(?:os|arch|lock_hash|hash:{file})\\}}");
+    matched(most, format!("^(?:[^{{]|{word})+$"))
+}
+
 /// An absolute path of a container.
 pub fn target(most: usize) -> Value {
     let up = "(?!(?:[^\\u0000]*/)?\\.\\.(?:/|$))";
