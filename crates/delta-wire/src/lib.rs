@@ -17,6 +17,7 @@ pub mod fields;
 pub mod invalid;
 pub mod job_spec;
 pub mod nearest;
+pub mod own_folder;
 pub mod places;
 pub mod planning;
 pub mod runner;

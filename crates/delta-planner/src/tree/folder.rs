@@ -8,20 +8,14 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use delta_wire::own_folder;
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::git;
 use super::{Files, MAX_DEPTH, MAX_PATHS, Tree, TreeError, Unread};
 
-/// Folders that are never looked into: history, our own data, and what tools put there.
-const NEVER: [&str; 6] = [
-    ".git",
-    ".delta-ci",
-    "node_modules",
-    ".venv",
-    "__pycache__",
-    "target",
-];
+/// Folders that are never looked into: history, and what tools put there. Nor is our own data.
+const NEVER: [&str; 5] = [".git", "node_modules", ".venv", "__pycache__", "target"];
 
 /// A folder on disk.
 pub struct Folder {
@@ -99,8 +93,11 @@ fn walked(root: &Path) -> Result<Vec<String>, TreeError> {
             };
             let kind = entry.file_type().map_err(failed)?;
             let path = super::join(&prefix, &name);
-            if kind.is_dir() && depth < MAX_DEPTH && !NEVER.contains(&name.as_str()) {
-                open.push((entry.path(), path, depth + 1));
+            let never = NEVER.contains(&name.as_str()) || depth >= MAX_DEPTH;
+            if kind.is_dir() {
+                if !never && !own_folder::is(&entry.path()) {
+                    open.push((entry.path(), path, depth + 1));
+                }
             } else if kind.is_file() {
                 paths.push(path);
             }

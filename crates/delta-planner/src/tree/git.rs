@@ -10,6 +10,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use delta_wire::own_folder;
+
 use super::{Files, MAX_PATHS, Tree, TreeError, Unread};
 use crate::facts::Changed;
 
@@ -176,7 +178,16 @@ pub(super) fn listed(folder: &Path) -> Result<Option<Vec<String>>, TreeError> {
     let gone = git(folder, &["ls-files", "-z", "-d"])?;
     let gone: HashSet<String> = names(&gone).collect();
     let there = names(&bytes).filter(|name| !gone.contains(name));
-    Ok(Some(there.collect()))
+    Ok(Some(not_ours(folder, there).collect()))
+}
+
+/// Without what lies in folders of our own data, which may be in the middle of a tree.
+fn not_ours<'a>(
+    folder: &'a Path,
+    names: impl Iterator<Item = String> + 'a,
+) -> impl Iterator<Item = String> + 'a {
+    let mut own = own_folder::Known::default();
+    names.filter(move |name| !own.holds(folder, Path::new(name)))
 }
 
 fn is_checkout(folder: &Path) -> bool {
@@ -248,7 +259,8 @@ fn differing(folder: &Path, base: &str, head: Option<&str>) -> Result<Vec<String
     let mut paths: Vec<String> = undecodable(&git(folder, &arguments).map_err(said)?)?;
     if head.is_none() {
         let others = git(folder, &["ls-files", "-z", "-o", "--exclude-standard"]);
-        paths.extend(undecodable(&others.map_err(said)?)?);
+        let others = undecodable(&others.map_err(said)?)?;
+        paths.extend(not_ours(folder, others.into_iter()));
     }
     Ok(paths)
 }

@@ -142,3 +142,26 @@ fn what_was_deleted_and_not_committed_is_not_there() {
     assert!(!disk.has("Cargo.toml") && !disk.has("a b/$(id)"));
     assert!(disk.has("src/lib.rs") && disk.has("new.rs"));
 }
+
+// Its files change while it runs, and its key is nobody's source.
+#[test]
+fn our_own_data_is_neither_seen_nor_changed_whatever_its_folder_is_called() {
+    let folder = repository();
+    let root = folder.path();
+    for name in ["d/lock", "d/delta-ci.db", "d/objects/x/package.json"] {
+        write(root, name, "");
+    }
+    write(root, "e/lock", "");
+    let seen = |root: &Path| {
+        let tree = Folder::tree(root).expect("a tree");
+        let ours = tree.paths().iter().any(|path| path.starts_with("d/"));
+        (ours, tree.has("e/lock"))
+    };
+    assert_eq!(seen(root), (false, true));
+    assert_eq!(
+        changed_since(root, "main", None),
+        Changed::files(["e/lock".to_owned()])
+    );
+    fs::remove_dir_all(root.join(".git")).expect("removed");
+    assert_eq!(seen(root), (false, true));
+}
