@@ -3,11 +3,12 @@
 //! Meaning never rests on colour alone. A reader that goes away (`| head`) ends the program.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use clap::ValueEnum;
 use indicatif::MultiProgress;
 use owo_colors::{OwoColorize, Style};
+use rustix::termios::{LocalModes, OptionalActions, Termios};
 use serde::Serialize;
 
 /// When to use colour.
@@ -143,6 +144,40 @@ pub fn bars() -> &'static MultiProgress {
     BARS.get_or_init(MultiProgress::new)
 }
 
+/// How the terminal was before its keys were hushed.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// From now on what is typed is not shown: the `^C` of a person who cancels would move the lines of
+/// a board, which then could not be taken away. Signals work as ever.
+pub fn hush() {
+    let stderr = io::stderr();
+    // The terminal stops a program in the background that changes it.
+    let group = rustix::termios::tcgetpgrp(&stderr);
+    if group != Ok(rustix::process::getpgrp()) {
+        return;
+    }
+    let Ok(before) = rustix::termios::tcgetattr(&stderr) else {
+        return;
+    };
+    let mut hushed = before.clone();
+    hushed
+        .local_modes
+        .remove(LocalModes::ECHO | LocalModes::ECHONL);
+    let changed = rustix::termios::tcsetattr(&stderr, OptionalActions::Now, &hushed);
+    if changed.is_ok() {
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+    }
+}
+
+/// The terminal as it was.
+pub fn unhush() {
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before {
+        // Nobody is there to be told that it is gone.
+        let _ = rustix::termios::tcsetattr(io::stderr(), OptionalActions::Now, &before);
+    }
+}
+
 fn paint(on: bool, tone: Tone, text: &str) -> String {
     if !on {
         return text.to_owned();
@@ -162,8 +197,12 @@ fn end_on_broken_pipe(written: io::Result<()>) {
     match written {
         Ok(()) => {}
         // The reader has what it wanted.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+            unhush();
+            std::process::exit(0)
+        }
         Err(error) => {
+            unhush();
             eprintln!("error: cannot write to stdout: {error}");
             std::process::exit(i32::from(crate::exit::Exit::Internal.code()));
         }

@@ -22,7 +22,8 @@ const KEPT_CHARACTERS: usize = 400;
 /// Last lines of a job that are kept: those under a failure while others still run.
 const SHOWN_LINES: usize = 3;
 
-/// Characters of a job's name in the live lines. What is cut is in the summary.
+/// Characters of a job's name in the live lines, of which it takes half at most. What is cut is in
+/// the summary.
 const NAME_COLUMN: usize = 32;
 
 /// Columns of a step in front of the last line that it printed.
@@ -57,6 +58,8 @@ pub struct Line {
 pub struct Board {
     began: Instant,
     total: usize,
+    /// Where in the plan a job is.
+    places: HashMap<String, usize>,
     /// In the order in which they began.
     running: Vec<Running>,
     /// Of jobs that run, or ran and failed.
@@ -87,11 +90,19 @@ impl Board {
         Board {
             began: now,
             total,
+            places: HashMap::new(),
             running: Vec::new(),
             last_lines: HashMap::new(),
             failed: Vec::new(),
             ended: HashMap::new(),
         }
+    }
+
+    /// The jobs by name, in the order in which they are shown.
+    pub fn in_order<'a>(mut self, names: impl Iterator<Item = &'a str>) -> Board {
+        let places = names.map(clean::text).zip(0..);
+        self.places.extend(places);
+        self
     }
 
     pub fn started(&mut self, name: &str, attempt: u32, now: Instant) {
@@ -157,7 +168,7 @@ impl Board {
             .running
             .len()
             .min(room.saturating_sub(wanted.min(room / 2)));
-        let mut lines = self.running_lines(for_running, now);
+        let mut lines = self.running_lines(for_running, size.columns, now);
         lines.push(Line {
             tone: Some(Tone::Strong),
             text: self.counts(now),
@@ -171,16 +182,19 @@ impl Board {
         lines
     }
 
-    fn running_lines(&self, room: usize, now: Instant) -> Vec<Line> {
+    fn running_lines(&self, room: usize, columns: usize, now: Instant) -> Vec<Line> {
         // Those that began first are the ones that somebody waits for.
         let shown = match self.running.len() > room {
             true => room.saturating_sub(1),
             false => room,
         };
-        let names = self.running.iter().take(shown);
-        let column = names.clone().map(|it| it.name.width()).max();
-        let column = column.unwrap_or(0).min(NAME_COLUMN);
-        let mut lines: Vec<Line> = names.map(|it| self.running_line(it, column, now)).collect();
+        let mut first: Vec<&Running> = self.running.iter().take(shown).collect();
+        // A line stays where it is while others come and go.
+        first.sort_by_key(|it| self.places.get(&it.name));
+        let column = first.iter().map(|it| it.name.width()).max();
+        let column = column.unwrap_or(0).min(NAME_COLUMN).min(columns / 2);
+        let lines = first.iter().map(|it| self.running_line(it, column, now));
+        let mut lines: Vec<Line> = lines.collect();
         let more = self.running.len() - shown;
         if more > 0 && room > 0 {
             lines.push(Line {
@@ -192,7 +206,7 @@ impl Board {
     }
 
     fn running_line(&self, job: &Running, column: usize, now: Instant) -> Line {
-        let name = cut(&job.name, column);
+        let name = cut_inside(&job.name, column);
         let blanks = " ".repeat(column - name.width());
         let took = moment::short(now.saturating_duration_since(job.since));
         let mut text = format!("● {name}{blanks}  {took:>6}");
@@ -276,6 +290,23 @@ fn is_stopped(job: &JobSummary) -> bool {
     job.state == JobState::Canceled || job.cause.as_deref() == Some("dependency_failed")
 }
 
+/// The same with what is missing in the middle: cells of a matrix differ at their end.
+pub fn cut_inside(text: &str, most: usize) -> String {
+    if text.width() <= most {
+        return text.to_owned();
+    }
+    let mut tail = String::new();
+    let mut taken = 0;
+    for c in text.chars().rev() {
+        taken += c.width().unwrap_or(0);
+        if taken > most / 2 {
+            break;
+        }
+        tail.insert(0, c);
+    }
+    format!("{}{tail}", cut(text, most.saturating_sub(tail.width())))
+}
+
 /// At most so many columns, the last of them an ellipsis where something is missing. Some letters
 /// take two columns; counted as one, a line of them would be broken into two by the terminal.
 fn cut(text: &str, most: usize) -> String {
@@ -334,6 +365,32 @@ mod tests {
             started_at: Some(Millis(0)),
             ended_at: Some(Millis(2_100)),
         }
+    }
+
+    #[test]
+    fn jobs_stand_in_the_order_of_the_plan_however_they_began() {
+        let now = Instant::now();
+        let mut board = Board::new(3, now).in_order(["a", "b", "c"].into_iter());
+        for name in ["c", "a", "b"] {
+            board.started(name, 1, now);
+        }
+        let lines = board.render(SCREEN, now);
+        let names: Vec<char> = lines
+            .iter()
+            .filter_map(|it| it.text.chars().nth(2))
+            .collect();
+        assert_eq!(names[..3], ['a', 'b', 'c']);
+        // Without room for all, those that began first, in that order, too.
+        let lines = board.render(Size { rows: 4, ..SCREEN }, now);
+        assert!(lines[0].text.starts_with("● a") && lines[1].text.starts_with("● b"));
+        let lines = board.render(Size { rows: 3, ..SCREEN }, now);
+        assert!(lines[0].text.starts_with("● c"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_long_name_keeps_its_end() {
+        assert_eq!(cut_inside("unit (os=linux, n=14)", 12), "unit … n=14)");
+        assert_eq!(cut_inside("unit", 12), "unit");
     }
 
     /// Fifty jobs, of which so many run, failed and succeeded, in this order.

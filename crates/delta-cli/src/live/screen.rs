@@ -12,15 +12,17 @@ use delta_agent::executor::{Ended, Identity, Outcome};
 use delta_agent::progress::{Observer, Progress};
 use delta_wire::api::JobSummary;
 use indicatif::{ProgressBar, ProgressStyle};
+use unicode_width::UnicodeWidthStr;
 
-use super::board::{Board, Size};
+use super::board::{Board, Size, cut_inside};
 use crate::clean::{self, Colours};
 use crate::failed::ended;
 use crate::terminal::{self, Terminal, Tone};
 use crate::{moment, words};
 
-/// Names longer than this are not padded to one column: the lines would have no room left.
-const MAX_NAME_COLUMN: usize = 20;
+/// Columns of a job's name in front of its lines, on a terminal at most a third of it: the lines
+/// need room, too. Longer names lose their middle.
+const MAX_NAME_COLUMN: usize = 48;
 
 /// How often the board is drawn: often enough to look alive, seldom enough to cost nothing.
 const TICK: Duration = Duration::from_millis(150);
@@ -48,7 +50,7 @@ impl Screen {
     /// `names` are those of all jobs; `logs` when everything is to be printed on a terminal, too.
     pub fn new<'a>(
         terminal: &Terminal,
-        names: impl ExactSizeIterator<Item = &'a str>,
+        names: impl ExactSizeIterator<Item = &'a str> + Clone,
         logs: bool,
     ) -> Screen {
         let live = terminal.live();
@@ -58,12 +60,17 @@ impl Screen {
             true => Output::Folded,
             false => Output::Printed,
         };
-        let widest = names.map(|name| name.chars().count()).max().unwrap_or(0);
-        let board = Arc::new(Mutex::new(Board::new(total, Instant::now())));
+        let widest = names.clone().map(|name| clean::text(name).width()).max();
+        let room = match terminal.out_is_terminal() {
+            true => usize::from(terminal::size().1) / 3,
+            false => MAX_NAME_COLUMN,
+        };
+        let board = Board::new(total, Instant::now()).in_order(names);
+        let board = Arc::new(Mutex::new(board));
         let drawn = live.then(|| Drawn::start(terminal, Arc::clone(&board)));
         Screen {
             terminal: terminal.clone(),
-            column: widest.min(MAX_NAME_COLUMN),
+            column: widest.unwrap_or(0).min(room),
             output,
             board,
             drawn: Mutex::new(drawn),
@@ -121,7 +128,9 @@ impl Screen {
     }
 
     fn pad(&self, name: &str) -> String {
-        format!("{name:<width$}", width = self.column)
+        let name = cut_inside(name, self.column);
+        let blanks = " ".repeat(self.column.saturating_sub(name.width()));
+        format!("{name}{blanks}")
     }
 
     fn ended(&self, job: &Identity, ended: &Ended) {
@@ -180,6 +189,7 @@ impl Drawn {
         if let Ok(style) = ProgressStyle::with_template("{msg}") {
             bar.set_style(style);
         }
+        terminal::hush();
         let (stop, stopped) = sync_channel(1);
         let (terminal, drawn) = (terminal.clone(), bar.clone());
         let thread = std::thread::spawn(move || {
@@ -203,6 +213,7 @@ impl Drop for Drawn {
             let _ = thread.join();
         }
         self.bar.finish_and_clear();
+        terminal::unhush();
     }
 }
 
