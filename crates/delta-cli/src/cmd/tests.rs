@@ -103,7 +103,8 @@ fn show_test(test: &TestView, in_full: bool, terminal: &Terminal) {
     let took = test
         .duration_ms
         .map_or(String::new(), |it| format!("  {it} ms"));
-    let verdict = test.verdict.map_or(String::new(), |it| format!("  ({it})"));
+    let verdict = test.verdict.map(|it| format!("  ({})", meaning(it)));
+    let verdict = verdict.unwrap_or_default();
     let name = full_name(&test.suite, &test.name);
     terminal.data(&format!("{word}  {name}{verdict}{took}"));
     if !in_full {
@@ -112,6 +113,14 @@ fn show_test(test: &TestView, in_full: bool, terminal: &Terminal) {
     let text = test.trace.as_ref().or(test.message.as_ref());
     for line in text.into_iter().flat_map(|text| text.lines()) {
         terminal.data(&format!("         {}", clean::text(line)));
+    }
+}
+
+/// What earlier results say of a test.
+fn meaning(verdict: TestVerdict) -> &'static str {
+    match verdict {
+        TestVerdict::Flaky => "flaky: it passed and failed on the same source",
+        TestVerdict::Broken => "broken: it only fails",
     }
 }
 
@@ -167,8 +176,7 @@ async fn history(client: &Client, name: &str, args: &Args, terminal: &Terminal) 
     }
     for standing in &found.standings {
         let what = match standing.verdict {
-            Some(TestVerdict::Flaky) => "flaky: it passed and failed on the same source",
-            Some(TestVerdict::Broken) => "broken: it only fails",
+            Some(verdict) => meaning(verdict),
             None => continue,
         };
         let (name, suite) = (clean::text(&found.name), clean::text(&standing.suite));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use delta_core::Cause;
-use delta_results::{Case, Limits, Problem, Status};
+use delta_results::{Case, Counts, Limits, Problem, Status, Totals};
 use delta_wire::agent::proto::TestResult;
 use prost::Message as _;
 
@@ -99,8 +99,8 @@ impl Source<'_> {
             None if worst == Entered::Full => "there are more results than are kept".to_owned(),
             // Tools count in different ways; nothing is missing.
             None if report.totals.is_contradicted() => {
-                let words = said("its cases are not what it says they come to");
-                return Some(Said::plain(words));
+                let words = contradiction(&report.totals);
+                return Some(Said::plain(said(&words)));
             }
             None => return None,
         };
@@ -234,6 +234,17 @@ fn hash(parts: &[&[u8]]) -> [u8; 16] {
     let mut front = [0; 16];
     front.copy_from_slice(&digest.as_ref()[..16]);
     front
+}
+
+/// A report whose own count is not what is in it.
+fn contradiction(totals: &Totals) -> String {
+    let counted = |counts: Counts| {
+        let (all, bad) = (counts.total(), counts.unhappy());
+        format!("{all} tests, {bad} of them failed")
+    };
+    let (claimed, seen) = (totals.claimed.unwrap_or_default(), totals.seen);
+    let (claimed, seen) = (counted(claimed), counted(seen));
+    format!("it says that it has {claimed}; in it are {seen}, and those count")
 }
 
 #[cfg(test)]
