@@ -8,7 +8,7 @@
 //! Reading order: [`agent`], `link` (the line to the server), `session` (one lease), `work` (what
 //! is done under it), [`attempt`] (started, followed, found again), [`shim`] (the process that owns
 //! the job's processes and its log), [`executor`] (the words they share), `log_ship`; beside it,
-//! [`functions`] (calls of handlers in runner processes).
+//! [`functions`] (calls of handlers in runner processes) and [`local`] (trees of persons).
 
 #![cfg(unix)]
 #![forbid(unsafe_code)]
@@ -20,13 +20,13 @@ mod backoff;
 pub mod checkout;
 mod clock;
 pub mod container;
-mod copy;
 mod courier;
 pub mod enrol;
 pub mod executor;
 mod flush;
 pub mod functions;
 mod link;
+pub mod local;
 mod log_ship;
 mod mask;
 mod note;

@@ -534,8 +534,10 @@ impl Assignment {
         source: Source,
         home: Home,
     ) -> Result<AttemptFolder, Box<Ended>> {
-        let context = Arc::clone(&self.context);
-        on_disk(move || context.work_folder.attempt(number, &source, home)).await
+        let work = Arc::clone(&self.context.work_folder);
+        // What was built for those who are trusted is theirs.
+        let job = (!self.context.untrusted).then(|| self.identity.job_name.clone());
+        on_disk(move || work.attempt(number, &source, job.as_deref(), home)).await
     }
 
     async fn give_away(&self, folder: &AttemptFolder, owner: u32) -> Result<(), Box<Ended>> {

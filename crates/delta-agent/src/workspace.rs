@@ -1,19 +1,22 @@
-//! Folders of attempts: a fresh one for each, removed afterwards.
+//! Folders of attempts: a fresh one for each, removed afterwards. Only a run on a person's own
+//! machine has workspaces that stay ([`crate::local`]).
 //!
 //! The work folder belongs to one agent at a time and is private to its user; where jobs have users
 //! of their own, each of them passes through to its own folders only. What a crashed agent left in
 //! it, and nobody goes on with, is removed at the start. Names inside are ours: nothing a server or
 //! a job says becomes a path.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use delta_wire::job_spec::CheckoutSpec;
 use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat, statvfs};
 
-use crate::copy::{self, CopyError};
+use crate::local::{CopyError, Kept, LocalTree, Taken};
 use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder, failed};
 
 /// Others may pass through, and see nothing.
@@ -32,10 +35,9 @@ impl WorkspaceError {
     /// Another machine may have the space that this one lacks.
     pub fn is_disk_full(&self) -> bool {
         let source = match self {
-            WorkspaceError::Folder(FolderError::InUse { .. })
-            | WorkspaceError::Copy(CopyError::TooDeep { .. }) => return false,
-            WorkspaceError::Folder(FolderError::Io { source, .. })
-            | WorkspaceError::Copy(CopyError::Io { source, .. }) => source,
+            WorkspaceError::Folder(FolderError::InUse { .. }) => return false,
+            WorkspaceError::Copy(problem) => return problem.is_disk_full(),
+            WorkspaceError::Folder(FolderError::Io { source, .. }) => source,
         };
         matches!(
             source.kind(),
@@ -45,12 +47,12 @@ impl WorkspaceError {
 }
 
 /// What a workspace begins with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Source {
     /// Nothing: the job fetches what it needs.
     Empty,
     /// A copy of this tree, without what its version control ignores.
-    Copy(PathBuf),
+    Copy(LocalTree),
     /// This very tree; it is left as the job leaves it.
     InPlace(PathBuf),
 }
@@ -86,6 +88,10 @@ pub struct AttemptFolder {
     pub workspace: PathBuf,
     pub tmp: PathBuf,
     pub home: PathBuf,
+    /// The workspace stays, and is this attempt's for now.
+    kept: Option<Arc<Taken>>,
+    /// Nobody waits for the removal.
+    aside: bool,
 }
 
 impl WorkFolder {
@@ -124,17 +130,19 @@ impl WorkFolder {
         highest
     }
 
-    /// A fresh folder for a number that was never used. Copies a tree when `source` says so: call
-    /// it where blocking is fine.
+    /// A fresh folder for a number that was never used. Copies a tree when `source` says so, into
+    /// the workspace that is kept for a job of this name if there is one: call it where blocking is
+    /// fine.
     pub fn attempt(
         &self,
         number: u64,
         source: &Source,
+        kept_for: Option<&str>,
         home: Home,
     ) -> Result<AttemptFolder, WorkspaceError> {
         let mut folder = self.existing(number);
         private::make(&folder.root)?;
-        let made = folder.fill(source, home);
+        let made = folder.fill(source, kept_for, home);
         if made.is_err() {
             folder.remove();
         }
@@ -149,6 +157,8 @@ impl WorkFolder {
             tmp: root.join("tmp"),
             home: root.join("home"),
             root,
+            kept: None,
+            aside: false,
         }
     }
 
@@ -168,16 +178,31 @@ impl WorkFolder {
 }
 
 impl AttemptFolder {
-    fn fill(&mut self, source: &Source, home: Home) -> Result<(), WorkspaceError> {
+    fn fill(
+        &mut self,
+        source: &Source,
+        kept_for: Option<&str>,
+        home: Home,
+    ) -> Result<(), WorkspaceError> {
         private::make(&self.tmp)?;
         if home == Home::Own {
             private::make(&self.home)?;
         }
         match source {
             Source::Empty => private::make(&self.workspace)?,
-            Source::Copy(tree) => {
-                private::make(&self.workspace)?;
-                copy::tree(tree, &self.workspace)?;
+            Source::Copy(local) => {
+                let kept = kept_for.and_then(|job| local.kept.get(job));
+                match kept.and_then(Kept::take) {
+                    Some(taken) => {
+                        self.workspace = local.update(&taken)?;
+                        self.kept = Some(Arc::new(taken));
+                    }
+                    None => {
+                        self.aside = true;
+                        private::make(&self.workspace)?;
+                        self.workspace = local.copy_to(&self.workspace)?;
+                    }
+                }
             }
             Source::InPlace(tree) => {
                 self.workspace = tree.canonicalize().map_err(failed("resolve", tree))?;
@@ -186,11 +211,37 @@ impl AttemptFolder {
         Ok(())
     }
 
-    /// Removes everything but an in-place tree. A file that cannot be removed is left for the next
-    /// start, and said so: it must not fail the job.
+    /// The workspace is one that stays, with what earlier attempts of the job built in it.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+
+    /// Of a workspace that stays, what is in it of the tree; nothing for any other.
+    pub(crate) fn copied(&self) -> Option<HashSet<PathBuf>> {
+        self.kept.as_ref().map(|taken| taken.copied())
+    }
+
+    /// Removes everything but a tree that is worked on in place or kept. A file that cannot be
+    /// removed is left for the next start, and said so: it must not fail the job.
     pub fn remove(&self) {
-        if let Err(problem) = remove_tree(&self.root) {
-            tracing::warn!(path = %self.root.display(), error = %problem, "left behind");
+        if self.aside {
+            // A person waits for the run to end. Should the program end first, its folder goes as a
+            // whole.
+            let folder = self.clone();
+            std::thread::spawn(move || folder.remove_now());
+        } else {
+            self.remove_now();
+        }
+    }
+
+    fn remove_now(&self) {
+        match remove_tree(&self.root) {
+            // Whoever removes all of it at once was quicker.
+            Err(problem) if problem.kind() == io::ErrorKind::NotFound => {}
+            Err(problem) => {
+                tracing::warn!(path = %self.root.display(), error = %problem, "left behind");
+            }
+            Ok(()) => {}
         }
     }
 }
@@ -224,7 +275,7 @@ fn change_owner(root: &Path, owner: u32) -> io::Result<()> {
 
 /// Removes a tree that may contain folders without write permission, as package managers leave
 /// them. Links are removed, never followed.
-fn remove_tree(root: &Path) -> io::Result<()> {
+pub fn remove_tree(root: &Path) -> io::Result<()> {
     match fs::remove_dir_all(root) {
         Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(problem) if problem.kind() == io::ErrorKind::PermissionDenied => {
@@ -259,11 +310,11 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let first = WorkFolder::open(place.path()).expect("first");
         let attempt = first
-            .attempt(1, &Source::Empty, Home::Own)
+            .attempt(1, &Source::Empty, None, Home::Own)
             .expect("an attempt");
         fs::write(attempt.workspace.join("left"), "behind").expect("a file");
         let kept = first
-            .attempt(2, &Source::Empty, Home::Own)
+            .attempt(2, &Source::Empty, None, Home::Own)
             .expect("an attempt");
         let again = WorkFolder::open(place.path());
         assert!(
@@ -285,7 +336,7 @@ mod tests {
         let place = tempfile::tempdir().expect("a folder");
         let work = WorkFolder::open(place.path()).expect("a work folder");
         let attempt = work
-            .attempt(1, &Source::Empty, Home::Own)
+            .attempt(1, &Source::Empty, None, Home::Own)
             .expect("an attempt");
         let locked = attempt.workspace.join("locked");
         fs::create_dir(&locked).expect("a folder");
@@ -302,7 +353,7 @@ mod tests {
         fs::write(tree.path().join("kept"), "x").expect("a file");
         let work = WorkFolder::open(place.path()).expect("a work folder");
         let attempt = work
-            .attempt(1, &Source::InPlace(tree.path().into()), Home::Agents)
+            .attempt(1, &Source::InPlace(tree.path().into()), None, Home::Agents)
             .expect("an attempt");
         assert_eq!(
             attempt.workspace,

@@ -14,6 +14,7 @@ use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
 use delta_agent::workspace::Source;
 use delta_agent::{Address, AgentError, AgentSettings, ServerSettings, TokenSource};
+use delta_core::requirement::Requirement;
 use delta_trace::Tracer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -189,6 +190,18 @@ pub struct Pools {
     pub settings: Option<RunnerSettings>,
     pub mixed: bool,
     pub slots: u32,
+}
+
+/// A label as it is typed. It says what there is: `go=1.22`, or `gpu`. What asks for something, as
+/// `go>=1.12` does, would never be met.
+pub fn label(text: &str) -> Result<String, String> {
+    match Requirement::parse(text) {
+        Ok(Requirement::AtLeast(name, value)) => Err(format!(
+            "a label says what is here, such as {name}={value}; `>=` is for what a job requires"
+        )),
+        Ok(_) => Ok(text.to_owned()),
+        Err(bad) => Err(format!("{}; such as gpu, or go=1.22", bad.why)),
+    }
 }
 
 /// Jobs of one agent at a time: what a server takes.

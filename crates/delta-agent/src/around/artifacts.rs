@@ -92,6 +92,30 @@ pub(super) async fn keep(around: &Around<'_>) -> Stored {
     stored
 }
 
+/// Takes away what an earlier attempt left in a workspace that stays: an artifact is of the attempt
+/// that made it, or it is none. What is part of the tree stays.
+pub(super) async fn forget(around: &Around<'_>) {
+    let Some(copied) = around.folder.copied() else {
+        return;
+    };
+    // A pattern that stands for too much is said when the artifacts are kept.
+    let Ok((root, walked)) = find(around).await else {
+        return;
+    };
+    // The repository is made anew anyhow.
+    let own = |path: &str| path.split('/').any(|part| part == ".git");
+    for matched in walked.files.iter().filter(|it| !own(&it.path)) {
+        let path = around.folder.workspace.join(&matched.path);
+        if !copied.contains(&path)
+            && let Err(error) = root.remove(&matched.path)
+        {
+            let path = matched.path.escape_debug();
+            let text = format!("warning: `{path}` is of an earlier attempt, and stays: {error}");
+            around.log.mark(&text);
+        }
+    }
+}
+
 /// Names are shown to whoever may see the run (I24).
 fn is_secret(around: &Around<'_>, path: &str) -> bool {
     // Also as it would be written in a list or an address.

@@ -175,6 +175,9 @@ pub(crate) async fn before(around: &Around<'_>) -> Result<Prepared, Failed> {
     secrets::before(around, &mut prepared).await?;
     around.now_at("the checkout");
     checkout::prepare(around).await?;
+    if !around.spec.artifacts.is_empty() {
+        artifacts::forget(around).await;
+    }
     around.now_at("the fetching of its inputs");
     inputs::fetch(around).await?;
     around.now_at("the restoring of its caches");

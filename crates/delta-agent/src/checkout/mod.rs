@@ -79,7 +79,8 @@ pub(crate) async fn prepare(around: &Around<'_>) -> Result<(), Failed> {
         None => &usual,
     };
     let context = around.context;
-    if context.origin.repository.is_none() || context.settings.source != Source::Empty {
+    let empty = matches!(context.settings.source, Source::Empty);
+    if context.origin.repository.is_none() || !empty {
         return Ok(());
     }
     let credential = checkout_credential(around);

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 
 use super::Work;
 use crate::container;
+use crate::local::REPOSITORY_VARIABLES;
 
 /// Every name that begins so belongs to us. The job's file may not set one, and an inherited one
 /// may hold a token.
@@ -19,7 +20,8 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 pub enum BaseEnvironment {
     /// `PATH` of the agent and what is named here, and nothing else of it.
     Clean { pass: Vec<String> },
-    /// Everything the caller has, except our own names: for a run on a developer's machine.
+    /// Everything the caller has, except our own names and those by which git names another
+    /// repository than the one a step is in: for a run on a developer's machine.
     Inherited,
 }
 
@@ -53,7 +55,9 @@ pub(crate) fn environment(work: &Work) -> BTreeMap<OsString, OsString> {
 pub(crate) fn base(from: &BaseEnvironment) -> BTreeMap<OsString, OsString> {
     let own = |name: &OsString| name.as_encoded_bytes().starts_with(OWN_PREFIX.as_bytes());
     let mut env: BTreeMap<OsString, OsString> = match from {
-        BaseEnvironment::Inherited => std::env::vars_os().collect(),
+        BaseEnvironment::Inherited => std::env::vars_os()
+            .filter(|(name, _)| !REPOSITORY_VARIABLES.iter().any(|it| name == it))
+            .collect(),
         BaseEnvironment::Clean { pass } => ["PATH"]
             .into_iter()
             .chain(pass.iter().map(String::as_str))

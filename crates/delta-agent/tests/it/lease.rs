@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use delta_agent::local::LocalTree;
 use delta_agent::workspace::Source;
 use delta_wire::agent::proto::RunStatus;
 use serde_json::json;
@@ -141,7 +142,7 @@ async fn a_workspace_can_begin_as_a_copy_of_a_tree() {
     let tree = tempfile::tempdir().expect("a tree");
     std::fs::write(tree.path().join("given"), "from the tree").expect("a file");
     let server = FakeServer::start(&[steps(&["cat given; echo changed > given"])]).await;
-    let source = Source::Copy(tree.path().to_owned());
+    let source = Source::Copy(LocalTree::of(tree.path()));
     let agent = Agent::start_with(&server, |settings| settings.source = source);
     let result = server.wait_results(1).await.remove(0);
     assert_eq!(result.status(), RunStatus::Success);
@@ -157,7 +158,7 @@ async fn a_job_without_a_checkout_gets_no_copy_either() {
     std::fs::write(tree.path().join("given"), "from the tree").expect("a file");
     let job = json!({ "name": "unit", "steps": ["test -z \"$(ls -A)\""], "checkout": false });
     let server = FakeServer::start(&[job]).await;
-    let source = Source::Copy(tree.path().to_owned());
+    let source = Source::Copy(LocalTree::of(tree.path()));
     let agent = Agent::start_with(&server, |settings| settings.source = source);
     let result = server.wait_results(1).await.remove(0);
     assert_eq!(result.status(), RunStatus::Success, "{}", server.log());

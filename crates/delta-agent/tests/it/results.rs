@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use delta_agent::local::LocalTree;
 use delta_agent::workspace::Source;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
@@ -179,7 +180,7 @@ async fn a_report_that_was_there_before_the_first_step_is_not_counted() {
         { "format": "tap", "path": "*.tap" },
     ]);
     let server = FakeServer::start(&[spec(script, wanted)]).await;
-    let source = Source::Copy(tree.path().to_owned());
+    let source = Source::Copy(LocalTree::of(tree.path()));
     let agent = Agent::start_with(&server, |settings| settings.source = source);
     let ended = server.wait_results(1).await;
     let sent = results(&server.state()).into_iter().map(|it| it.name);

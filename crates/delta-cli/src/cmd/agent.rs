@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: Option<u32>,
     /// Something this agent is or has, beside what it detects; repeatable
-    #[arg(long, value_name = "LABEL")]
+    #[arg(long, value_name = "LABEL", value_parser = worker::label)]
     label: Vec<String>,
     /// A network zone it is in, of those granted to its credential [default: all of them]
     #[arg(long, value_name = "ZONE")]

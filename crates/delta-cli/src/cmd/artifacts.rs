@@ -130,7 +130,16 @@ async fn fetch(client: &Client, get: &Get, terminal: &Terminal) -> Done {
         Some(path) => Some(path.clone()),
         None => Some(inside(Path::new("."), last)?),
     };
-    one(client, &job, artifact, to.as_deref(), terminal).await
+    one(client, &job, artifact, to.as_deref(), terminal).await?;
+    tell(to.as_deref(), artifact, terminal);
+    Ok(Exit::Ok)
+}
+
+fn tell(to: Option<&Path>, artifact: &JobArtifact, terminal: &Terminal) {
+    if let Some(path) = to {
+        let size = words::bytes(artifact.size);
+        terminal.say(&format!("{}  {size}", given::shown(path)));
+    }
 }
 
 /// Fetches those of the latest attempt that left any, each under its name in a folder.
@@ -154,6 +163,7 @@ async fn all(
     for artifact in list.artifacts.iter().filter(|it| it.attempt == latest) {
         let to = inside(&folder, &artifact.name)?;
         one(client, job, artifact, Some(&to), terminal).await?;
+        tell(Some(&to), artifact, terminal);
     }
     Ok(Exit::Ok)
 }
@@ -163,7 +173,7 @@ fn is_stdout(path: &Path) -> bool {
 }
 
 /// A path beneath a folder. The name is another's, so it is looked at once more.
-fn inside(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
+pub fn inside(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
     match upload_name(name) {
         true => Ok(folder.join(name)),
         false => Err(Failure::new(
@@ -174,13 +184,14 @@ fn inside(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-async fn one(
+/// Fetches one, whole or not at all; to stdout where no place for it is named.
+pub async fn one(
     client: &Client,
     job: &str,
     artifact: &JobArtifact,
     to: Option<&Path>,
     terminal: &Terminal,
-) -> Done {
+) -> Result<(), Failure> {
     let bad = |error: std::io::Error| {
         let what = match to {
             Some(path) => format!("{} cannot be written", given::shown(path)),
@@ -238,9 +249,8 @@ async fn one(
     }
     if let (Some(file), Some(path)) = (file, to) {
         file.persist(path).map_err(|error| bad(error.error))?;
-        terminal.say(&format!("{}  {}", given::shown(path), words::bytes(size)));
     }
-    Ok(Exit::Ok)
+    Ok(())
 }
 
 fn bar(artifact: &JobArtifact, terminal: &Terminal) -> ProgressBar {

@@ -1,7 +1,10 @@
 //! `delta-ci run`: the jobs of a pipeline file, executed here, shown live. A whole server and a
 //! whole agent start inside this process for it, so that what works here works there.
 
+mod artifacts;
 mod choose;
+mod copies;
+mod fit;
 mod left;
 mod secrets;
 
@@ -12,19 +15,18 @@ use std::time::Duration;
 
 use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
-use delta_agent::container::{self, ContainerSettings, Network};
 use delta_agent::executor::BaseEnvironment;
 use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
 use delta_agent::workspace::Source;
-use delta_agent::{Machine, Secret, TokenSource};
-use delta_core::requirement::{Capabilities, Requirement};
+use delta_agent::{Secret, TokenSource};
 use delta_core::{Settings, Span};
-use delta_planner::{Pipeline, PlannedJob};
+use delta_planner::Pipeline;
 use delta_server::{Role, Server};
 use delta_wire::api::{CancelRequest, RunView, SetSecret};
-use delta_wire::job_spec::IMAGE_REQUIREMENT;
 
+use self::artifacts::Place;
+use self::copies::Copies;
 use super::server;
 use crate::clean;
 use crate::client::{self, Client, connect};
@@ -36,7 +38,7 @@ use crate::live::{summary, watch};
 use crate::planning::{self, Asked};
 use crate::signals::Stop;
 use crate::sizes;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, Tone};
 use crate::words;
 use crate::worker::{self, Worker};
 
@@ -48,14 +50,18 @@ Examples:
   delta-ci run --job unit              one job, and what it needs
   delta-ci run --from unit             that job and what waits for it; what it needs is not run
   delta-ci run --event push --branch main    as if main had been pushed
+  delta-ci run --fresh                 with nothing that earlier runs built
+  delta-ci run --skip-unfit            without the jobs that this machine cannot execute
   delta-ci run --in-place              on the tree itself, not on a copy
   delta-ci run --data ./.delta-ci      keep the history: delta-ci show latest
 
 Steps see the variables of your shell, and secrets are variables of it, too, unless --data names a
-folder that has them. Each job works on a copy of the tree as it is now, committed
-or not, without what git ignores. Conditions and triggers mean what they mean on a server; a job
-that is named runs whatever changed. The exit code is the run's outcome. Ctrl-C cancels, a second
-one forces.";
+folder that has them. Each job works on a copy of the tree as it is now, committed or not, with a
+repository of its own and without what git ignores. The copy is kept and brought up to date the
+next time, so that only what changed is built: of what a job left, what git ignores stays.
+Conditions and triggers mean what they mean on a server; a job
+that is named runs whatever changed. The exit code is the outcome of what ran. Ctrl-C cancels, a
+second one forces. docs/run.md has the rest.";
 
 /// How long a canceled job may take to stop, here where somebody waits for it.
 const CANCEL_DEADLINE: Span = Span::secs(10);
@@ -78,6 +84,12 @@ pub struct Args {
     /// Work on the tree itself, not on a copy of it
     #[arg(long)]
     in_place: bool,
+    /// New copies of the tree, in place of those that earlier runs left
+    #[arg(long, conflicts_with = "in_place")]
+    fresh: bool,
+    /// Leave out jobs that this machine cannot execute, and what needs them
+    #[arg(long)]
+    skip_unfit: bool,
     /// Only this job, and what it needs; repeatable
     #[arg(long, value_name = "NAME")]
     job: Vec<String>,
@@ -96,8 +108,11 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: Option<u32>,
     /// Something this machine is or has, beside what is detected, for `requires`; repeatable
-    #[arg(long, value_name = "LABEL")]
+    #[arg(long, value_name = "LABEL", value_parser = worker::label)]
     label: Vec<String>,
+    /// Put what jobs keep as artifacts here [default: the cache folder, until the next run]
+    #[arg(long, value_name = "DIR")]
+    artifacts: Option<PathBuf>,
     /// Keep everything in this folder [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -110,7 +125,8 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     if pipeline.jobs.is_empty() {
         return Ok(Exit::Ok);
     }
-    check_fit(&pipeline, &args.label).await?;
+    let fitting = fit::check(pipeline, &args.label, args.skip_unfit, terminal).await?;
+    let pipeline = fitting.pipeline;
     // A store that stays has secrets of its own, and must not come by others in passing.
     let secrets = match &args.data {
         Some(_) => Vec::new(),
@@ -120,45 +136,131 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         .prefix("delta-ci-")
         .tempdir()
         .map_err(internal("there is no temporary folder"))?;
-    let data = args
-        .data
-        .clone()
-        .unwrap_or_else(|| temporary.path().join("data"));
-    let server = start_server(&data).await?;
-    let names = pipeline.jobs.iter().map(|job| job.name.as_str());
-    let screen = Arc::new(Screen::new(terminal, names, args.logs));
-    let folders = Folders {
+    let wanted = Wanted {
+        args: &args,
         tree,
-        work: temporary.path().join("work"),
-        detect_runtimes: pipeline.jobs.iter().any(asks),
+        temporary: temporary.path(),
+        pipeline: &pipeline,
+        secrets: &secrets,
+    };
+    let ended = serve(wanted, &mut stop, terminal).await;
+    let done = ended.map(|(view, screen, kept)| {
+        match terminal.json && !fitting.not_run.is_empty() {
+            true => terminal.value(&with_not_run(&view, &fitting.not_run)),
+            false => summary::show(&view, args.data.is_some(), &screen, terminal),
+        }
+        say_last(&fitting.not_run, kept, terminal);
+        view.summary.outcome.map_or(Exit::Canceled, Exit::of)
+    });
+    copies::remove(temporary, terminal);
+    done
+}
+
+/// What is to be executed, and where there is room for it.
+struct Wanted<'a> {
+    args: &'a Args,
+    tree: PathBuf,
+    temporary: &'a Path,
+    pipeline: &'a Pipeline,
+    secrets: &'a [SetSecret],
+}
+
+/// A server and an agent for as long as the run takes. Returns the run, what was seen of it, and
+/// what is to be said of its artifacts.
+async fn serve(
+    wanted: Wanted<'_>,
+    stop: &mut Stop,
+    terminal: &Terminal,
+) -> Result<(RunView, Arc<Screen>, Option<String>), Failure> {
+    let (args, temporary, jobs) = (wanted.args, wanted.temporary, &wanted.pipeline.jobs);
+    let data = args.data.clone().unwrap_or_else(|| temporary.join("data"));
+    let server = start_server(&data).await?;
+    let prepare = || Copies::prepare(&wanted.tree, temporary, jobs, args.fresh, terminal);
+    let mut copies = (!args.in_place).then(prepare);
+    let names = jobs.iter().map(|job| job.name.as_str());
+    let screen = Arc::new(Screen::new(terminal, names, args.logs));
+    let source = match &copies {
+        Some(copies) => copies.source(),
+        None => Source::InPlace(wanted.tree.clone()),
+    };
+    let folders = Folders {
+        source,
+        work: temporary.join("work"),
+        detect_runtimes: jobs.iter().any(fit::asks),
     };
     let ready = match &args.data {
         Some(data) => left::end(data, terminal).await,
         None => Ok(()),
     };
     let started = match ready {
-        Ok(()) => start_agent(&args, &server, folders, Arc::clone(&screen)).await,
+        Ok(()) => start_agent(args, &server, folders, Arc::clone(&screen)).await,
         Err(failure) => Err(failure),
     };
     let ended = match started {
         Ok(mut worker) => {
             let work = Work {
                 data: &data,
-                pipeline: &pipeline,
-                secrets: &secrets,
+                pipeline: wanted.pipeline,
+                secrets: wanted.secrets,
+                artifacts: place_of_artifacts(args, copies.as_ref()),
             };
-            let ended = execute(work, &mut worker, &screen, &mut stop, terminal).await;
-            worker.stop(Duration::ZERO);
-            let _ = tokio::time::timeout(FORCED_PATIENCE, worker.ended()).await;
+            let ended = execute(work, &mut worker, &screen, stop, terminal).await;
+            if is_over(&mut worker).await && ended.is_ok() {
+                copies.iter_mut().for_each(|it| it.give_back(terminal));
+            }
             ended
         }
-        Err(failure) => Err(failure),
+        Err(failure) => {
+            copies.iter_mut().for_each(|it| it.give_back(terminal));
+            Err(failure)
+        }
     };
     screen.finish();
     server.shutdown().await;
-    let view = ended?;
-    summary::show(&view, args.data.is_some(), &screen, terminal);
-    Ok(view.summary.outcome.map_or(Exit::Canceled, Exit::of))
+    ended.map(|(view, kept)| (view, screen, kept))
+}
+
+/// Ends the agent before its server: it must not look for one that is gone. Whether nothing of a
+/// job is left.
+async fn is_over(worker: &mut Worker) -> bool {
+    worker.stop(Duration::ZERO);
+    let over = tokio::time::timeout(FORCED_PATIENCE, worker.ended()).await;
+    if over.is_err() {
+        worker.hand_over().await;
+    }
+    matches!(over, Ok(Ok(())))
+}
+
+/// The run, and beside it what is no part of it.
+fn with_not_run(view: &RunView, not_run: &[(String, String)]) -> serde_json::Value {
+    let mut value = serde_json::to_value(view).unwrap_or_default();
+    let jobs = not_run.iter();
+    value["not_run"] = jobs
+        .map(|(name, why)| serde_json::json!({"name": name, "reason": why}))
+        .collect();
+    value
+}
+
+/// What did not run, and where the artifacts are.
+fn say_last(not_run: &[(String, String)], artifacts: Option<String>, terminal: &Terminal) {
+    for (job, why) in not_run {
+        let line = format!("not run: {}, for {}", clean::text(job), clean::text(why));
+        terminal.say(&terminal.paint_err(Tone::Warn, &line));
+    }
+    if let Some(artifacts) = artifacts {
+        terminal.say(&artifacts);
+    }
+}
+
+fn place_of_artifacts(args: &Args, copies: Option<&Copies>) -> Place {
+    match (&args.artifacts, &args.data) {
+        (Some(folder), _) => Place::Named(folder.clone()),
+        (None, Some(data)) => Place::History(data.clone()),
+        (None, None) => match copies.and_then(Copies::artifacts) {
+            Some(folder) => Place::Usual(folder),
+            None => Place::Nowhere,
+        },
+    }
 }
 
 /// The jobs that are to run. What was assumed or found for it is said.
@@ -171,8 +273,12 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
     planning::say_warnings(&planned, terminal);
     if planned.file.is_none() {
         let count = words::count(planned.plan.jobs.len() as u64, "job");
-        let changed = clean::text(&planned.changed);
-        terminal.say(&format!("found {count}; {changed}; delta-ci plan says why"));
+        let chosen = match (&args.from, args.job.as_slice()) {
+            (Some(name), _) => clean::text(&format!("{name} on was asked for")),
+            (None, []) => clean::text(&planned.changed),
+            (None, names) => clean::text(&format!("asked for: {}", names.join(", "))),
+        };
+        terminal.say(&format!("found {count}; {chosen}; delta-ci plan says why"));
         let other = planned.remarks.iter();
         for remark in other.filter(|it| it.what == delta_planner::OTHER_NAME) {
             terminal.say(&format!("{} {}", remark.what, remark.reason));
@@ -220,63 +326,6 @@ fn say_nothing(planned: &planning::Planned, terminal: &Terminal) {
     terminal.data("nothing to run; --all runs everything");
 }
 
-/// Your own machine: what you may, your containers may.
-fn own_containers() -> ContainerSettings {
-    ContainerSettings {
-        network: Network::Host,
-        ..ContainerSettings::default()
-    }
-}
-
-/// What a job asks for beside its work.
-fn requires(job: &PlannedJob) -> Vec<String> {
-    let image = job
-        .around
-        .get("image")
-        .map(|_| IMAGE_REQUIREMENT.to_owned());
-    job.requires.iter().cloned().chain(image).collect()
-}
-
-fn asks(job: &PlannedJob) -> bool {
-    !requires(job).is_empty()
-}
-
-/// Nobody but this machine executes here: a job that asks for more would wait for ever.
-async fn check_fit(pipeline: &Pipeline, labels: &[String]) -> Result<(), Failure> {
-    if !pipeline.jobs.iter().any(asks) {
-        return Ok(());
-    }
-    let runtime = container::detect(&own_containers()).await;
-    let machine = Machine::whole(Path::new(".")).await;
-    let mut offered = machine.with_containers(runtime.as_ref()).tags();
-    offered.extend(labels.iter().cloned());
-    let capabilities = Capabilities::parse(offered.iter().map(String::as_str));
-    let lacks = |text: &String| {
-        Requirement::parse(text).is_ok_and(|requirement| !capabilities.meets(&requirement))
-    };
-    for job in &pipeline.jobs {
-        let missing: Vec<String> = requires(job).into_iter().filter(lacks).collect();
-        if let Some(first) = missing.first() {
-            let what = format!("this machine cannot execute job `{}`", job.name);
-            let next = match delta_core::tool::advice(first) {
-                Some(install) => install.to_owned(),
-                None if first == IMAGE_REQUIREMENT => "start docker or podman here".to_owned(),
-                None => format!("--label {first} if this machine has it"),
-            };
-            return Err(Failure::new(Exit::Refused, what)
-                .because(format!(
-                    "the job requires {}; here are {}",
-                    missing.join(", "),
-                    offered.join(", ")
-                ))
-                .next(format!(
-                    "{next}, --job NAME for other jobs, or a server with an agent that has it"
-                )));
-        }
-    }
-    Ok(())
-}
-
 async fn start_server(data: &Path) -> Result<Server, Failure> {
     let mut settings = Settings::recommended();
     settings.heartbeat_interval = HEARTBEAT;
@@ -307,9 +356,9 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         .map_err(|refused| refused.into_failure(data))
 }
 
-/// Where the agent finds its tree, and where it works.
+/// What the agent works on, and where.
 struct Folders {
-    tree: PathBuf,
+    source: Source,
     work: PathBuf,
     /// Some job asks for more than any machine has.
     detect_runtimes: bool,
@@ -325,10 +374,6 @@ async fn start_agent(
     let token = token.map_err(|error| {
         Failure::new(Exit::Internal, "no token could be made for the agent").caused_by(&error)
     })?;
-    let source = match args.in_place {
-        true => Source::InPlace(folders.tree),
-        false => Source::Copy(folders.tree),
-    };
     let wanted = worker::Wanted {
         server: server::url(server, "http")?,
         token: Some(TokenSource::Memory(Secret::new(token))),
@@ -344,12 +389,12 @@ async fn start_agent(
         sandbox: Sandbox::Open,
         abandoned: Abandoned::Ends,
         once: false,
-        source,
+        source: folders.source,
         checkout: CheckoutSettings::recommended(),
         base_environment: BaseEnvironment::Inherited,
         min_free: None,
         log_limit: args.log_limit,
-        containers: own_containers(),
+        containers: fit::own_containers(),
         stop_grace: FORCED_GRACE,
         runners: None,
         mixed: false,
@@ -363,16 +408,17 @@ struct Work<'a> {
     data: &'a Path,
     pipeline: &'a Pipeline,
     secrets: &'a [SetSecret],
+    artifacts: Place,
 }
 
-/// Submits the run and stays with it to its end, or until it is told twice to stop.
+/// Submits the run, stays with it to its end, and keeps what it left. Says of that where it is.
 async fn execute(
     work: Work<'_>,
     worker: &mut Worker,
     screen: &Screen,
     stop: &mut Stop,
     terminal: &Terminal,
-) -> Result<RunView, Failure> {
+) -> Result<(RunView, Option<String>), Failure> {
     let client = connect::beside(work.data).await?.ok_or_else(no_answer)?;
     for secret in work.secrets {
         client.post_text("/api/v1/secrets", secret).await?;
@@ -382,7 +428,24 @@ async fn execute(
         .await?;
     let created: RunView = client::read(&text)?;
     let run = created.summary.run_id;
-    let over = watch::until_over(&client, &run, screen);
+    let view = follow(&client, &run, worker, screen, stop, terminal).await?;
+    screen.finish();
+    let kept = artifacts::keep(&client, &run, &work.artifacts, terminal).await;
+    // The jobs are what they are; what became of their artifacts is said beside it.
+    let kept = kept.unwrap_or_else(|failure| Some(failure.text()));
+    Ok((view, kept))
+}
+
+/// Stays with the run until it is over, or until it is told twice to stop.
+async fn follow(
+    client: &Client,
+    run: &str,
+    worker: &mut Worker,
+    screen: &Screen,
+    stop: &mut Stop,
+    terminal: &Terminal,
+) -> Result<RunView, Failure> {
+    let over = watch::until_over(client, run, screen);
     tokio::pin!(over);
     tokio::select! {
         view = &mut over => return view,
@@ -390,7 +453,7 @@ async fn execute(
         () = stop.asked() => {}
     }
     terminal.say("canceling; once more to force it");
-    cancel(&client, &run, "interrupted at the terminal").await?;
+    cancel(client, run, "interrupted at the terminal").await?;
     tokio::select! {
         view = &mut over => return view,
         ended = worker.ended() => return Err(agent_gone(ended)),
@@ -420,19 +483,4 @@ fn agent_gone(ended: Result<(), Failure>) -> Failure {
     ended
         .err()
         .unwrap_or_else(|| Failure::new(Exit::Internal, "the agent ended before the run"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_job_that_asks_for_more_than_this_machine_has_is_refused() {
-        let text = b"jobs:\n  a: {steps: [x], requires: [linux, gpu, 'cpu>=1']}\n";
-        let pipeline = delta_planner::parse("f", text).unwrap();
-        let text = check_fit(&pipeline, &[]).await.unwrap_err().text();
-        assert!(text.contains("job `a`"), "{text}");
-        assert!(text.contains("the job requires gpu; here are"), "{text}");
-        assert!(check_fit(&pipeline, &["gpu".into()]).await.is_ok());
-    }
 }

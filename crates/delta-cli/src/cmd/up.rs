@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1024))]
     slots: Option<u32>,
     /// Something the agent is or has, beside what it detects; repeatable
-    #[arg(long, value_name = "LABEL")]
+    #[arg(long, value_name = "LABEL", value_parser = worker::label)]
     label: Vec<String>,
     /// The address people reach it by, for links in the statuses of commits
     #[arg(long, value_name = "URL")]

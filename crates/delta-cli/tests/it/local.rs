@@ -205,6 +205,7 @@ fn fifty_jobs_on_a_terminal_stay_within_its_lines() {
     let output = script
         .current_dir(place.path())
         .env("TERM", "xterm-256color")
+        .env("XDG_CACHE_HOME", place.cache.path())
         .env_remove("NO_COLOR")
         .stdin(std::process::Stdio::null())
         .output()
@@ -250,4 +251,118 @@ fn highest(seen: &str) -> usize {
         }
     }
     highest
+}
+
+/// What is on a terminal of so many columns after all of this was written to it.
+fn screen(seen: &str, columns: usize) -> Vec<String> {
+    let (mut lines, mut row, mut column) = (vec![Vec::new()], 0_usize, 0_usize);
+    let mut rest = seen.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\u{1b}' => {
+                let mut sequence = String::new();
+                let inside = rest.next() == Some('[');
+                while let (true, Some(c)) = (inside, rest.next()) {
+                    sequence.push(c);
+                    if c.is_ascii_alphabetic() {
+                        break;
+                    }
+                }
+                let count = sequence[..sequence.len().saturating_sub(1)]
+                    .parse()
+                    .unwrap_or(1);
+                match sequence.pop() {
+                    Some('A') => row = row.saturating_sub(count),
+                    Some('B') => row += count,
+                    Some('K') => lines[row].clear(),
+                    Some('J') => lines.truncate(row + 1),
+                    _ => {}
+                }
+            }
+            '\r' => column = 0,
+            '\n' => row += 1,
+            c => {
+                // The last column is left when there is more to be written, and not before.
+                if column == columns {
+                    (row, column) = (row + 1, 0);
+                }
+                lines.resize(lines.len().max(row + 1), Vec::new());
+                let line: &mut Vec<char> = &mut lines[row];
+                line.resize(line.len().max(column + 1), ' ');
+                line[column] = c;
+                column += 1;
+            }
+        }
+        lines.resize(lines.len().max(row + 1), Vec::new());
+    }
+    let text = |line: &Vec<char>| line.iter().collect::<String>().trim_end().to_owned();
+    lines.iter().map(text).collect()
+}
+
+// The terminal shows what is typed, unless somebody tells it not to: a board that has moved by a
+// line cannot be taken away.
+#[test]
+fn after_an_interrupt_no_line_of_the_board_is_left() {
+    use std::io::{Read, Write};
+    for jobs in ["one", "one, two"] {
+        let step = "{steps: ['echo begun > \"$MARK-$DELTA_JOB_NAME\"; sleep 600']}";
+        let jobs: Vec<&str> = jobs.split(", ").collect();
+        let file: Vec<String> = jobs
+            .iter()
+            .map(|job| format!("  {job}: {step}\n"))
+            .collect();
+        let place = checkout(&format!("jobs:\n{}", file.concat()));
+        let mark = place.cache.path().join("mark");
+        let binary = crate::support::binary();
+        let command = format!("stty rows 24 cols 80; exec {} run", binary.display());
+        let mut script = Command::new("script")
+            .args(["-q", "-e", "-c", &command, "/dev/null"])
+            .current_dir(place.path())
+            .env("TERM", "xterm-256color")
+            .env("XDG_CACHE_HOME", place.cache.path())
+            .env("MARK", &mark)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("script of util-linux");
+        let mut keys = script.stdin.take().expect("its keys");
+        for job in &jobs {
+            let mark = place.cache.path().join(format!("mark-{job}"));
+            let begun = || mark.exists().then_some(()).ok_or("not yet");
+            delta_testkit::wait::eventually(crate::support::PATIENCE, "the job begins", begun);
+        }
+        let mut stdout = script.stdout.take().expect("its screen");
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let written = std::sync::Arc::clone(&seen);
+        let reader = std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(count @ 1..) = stdout.read(&mut piece) {
+                let mut seen = written.lock().expect("no panic");
+                seen.extend_from_slice(&piece[..count]);
+            }
+        });
+        let text = || String::from_utf8_lossy(&seen.lock().expect("no panic")).into_owned();
+        // Whoever cancels has seen all of them run.
+        let drawn = || match jobs
+            .iter()
+            .all(|it| text().contains(&format!("\u{25cf} {it}")))
+        {
+            true => Ok(()),
+            false => Err(text()),
+        };
+        delta_testkit::wait::eventually(crate::support::PATIENCE, "there is a board", drawn);
+        keys.write_all(b"\x03").expect("typed");
+        reader.join().expect("all of it");
+        let status = script.wait().expect("its end");
+        drop(keys);
+        let seen = text();
+        assert_eq!(status.code(), Some(3), "{seen}");
+        let shown = screen(&seen, 80);
+        let left: Vec<&String> = shown.iter().filter(|it| it.contains('\u{25cf}')).collect();
+        assert!(left.is_empty(), "{shown:#?}");
+        assert!(
+            shown.iter().any(|it| it.contains("canceling")),
+            "{shown:#?}"
+        );
+    }
 }

@@ -3,6 +3,7 @@
 mod agents;
 mod bench;
 mod clients;
+mod copies;
 mod help;
 mod history;
 mod identity;

@@ -129,6 +129,43 @@ fn a_job_that_only_another_machine_can_take_is_refused_at_once() {
     let ran = place.say("run").expect(8);
     assert!(ran.stderr.contains("requires gpu"), "{}", ran.stderr);
     place.say("run --label gpu").expect(0);
+    place.say("run --skip-unfit").expect(8);
+}
+
+#[test]
+fn a_job_that_this_machine_cannot_do_does_not_refuse_the_others() {
+    let place = Place::new();
+    pipeline(
+        &place,
+        "jobs:\n  far:\n    requires: ['go>=99.1']\n    steps: ['true']\n  after:\n    \
+         needs: [far]\n    steps: ['true']\n  near:\n    steps: [echo near]\n",
+    );
+    let ran = place.say("run").expect(8);
+    let hint = "--label go=99.1 if it is here";
+    assert!(ran.stderr.contains(hint), "{}", ran.stderr);
+    let ran = place.say("run --skip-unfit").expect(0);
+    for said in [
+        "not run: far, for it requires go>=99.1",
+        "not run: after, for it needs far",
+    ] {
+        assert!(ran.stderr.contains(said), "{said} in\n{}", ran.stderr);
+    }
+    assert!(ran.stdout.contains("near | near"), "{}", ran.stdout);
+    let view = place.say("--json run --skip-unfit").expect(0).json();
+    assert_eq!(view["not_run"][1]["name"], "after", "{view}");
+    // What the hint says works, and what asks is no label.
+    place.say("run --label go=99.1").expect(0);
+    let ran = place.say("run --label go>=99.1").expect(2);
+    assert!(ran.stderr.contains("such as go=99.1"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_job_that_was_named_is_announced_as_such() {
+    let place = Place::new();
+    place.write("Makefile", "lint:\n\ttrue\ntest:\n\ttrue\n");
+    let ran = place.say("run --job lint").expect(0);
+    let said = "found 2 jobs; asked for: lint";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
 }
 
 #[test]
@@ -139,6 +176,7 @@ fn an_interrupt_cancels_and_leaves_no_process_behind() {
     pipeline(&place, &format!("jobs:\n  slow:\n    steps: ['{step}']\n"));
     let run = Spawn::new(binary())
         .arg("run")
+        .env("XDG_CACHE_HOME", place.cache.path())
         .current_dir(place.path())
         .spawn()
         .unwrap();
@@ -174,6 +212,7 @@ fn a_second_interrupt_forces_the_end() {
     );
     let run = Spawn::new(binary())
         .arg("run")
+        .env("XDG_CACHE_HOME", place.cache.path())
         .current_dir(place.path())
         .spawn()
         .unwrap();
@@ -198,6 +237,7 @@ fn what_a_killed_run_left_is_ended_and_not_executed() {
     let marks = tempfile::tempdir().unwrap();
     let killed = Spawn::new(binary())
         .args(["run", "--data", "kept", "--slots", "1"])
+        .env("XDG_CACHE_HOME", place.cache.path())
         .env("MARKS", marks.path())
         .current_dir(place.path())
         .spawn()

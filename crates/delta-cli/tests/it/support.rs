@@ -51,6 +51,8 @@ pub fn git(folder: &Path, arguments: &[&str]) {
 /// A folder to work in, and what was said there.
 pub struct Place {
     pub folder: TempDir,
+    /// What is kept between two runs, for this place alone.
+    pub cache: TempDir,
 }
 
 /// What one call of the binary did.
@@ -63,11 +65,14 @@ pub struct Ran {
 
 impl Place {
     pub fn new() -> Place {
-        let folder = tempfile::Builder::new()
-            .prefix("delta-cli-")
-            .tempdir()
-            .expect("a temporary folder");
-        Place { folder }
+        let folder = || {
+            let folder = tempfile::Builder::new().prefix("delta-cli-").tempdir();
+            folder.expect("a temporary folder")
+        };
+        Place {
+            folder: folder(),
+            cache: folder(),
+        }
     }
 
     pub fn path(&self) -> &Path {
@@ -86,7 +91,10 @@ impl Place {
                 command.env_remove(name);
             }
         }
-        command.env_remove("RUST_LOG");
+        for name in ["RUST_LOG", "CI", "CARGO_TARGET_DIR"] {
+            command.env_remove(name);
+        }
+        command.env("XDG_CACHE_HOME", self.cache.path());
         command
     }
 

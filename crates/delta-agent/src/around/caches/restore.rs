@@ -19,7 +19,7 @@ use super::super::{Around, Failed};
 use super::archive::ArchiveError;
 use super::moving::{MoveError, put_in_place};
 use super::unpack::unpack;
-use super::{Hit, Looked, Place, SHARED_HOME, check, find, places, trouble, wanted};
+use super::{Hit, Looked, Place, SHARED_HOME, WORKSPACE, check, find, places, trouble, wanted};
 use crate::workspace::Source;
 
 /// Pieces of an archive that wait to be unpacked.
@@ -45,7 +45,15 @@ pub(in crate::around) async fn restore(around: &Around<'_>) -> Result<Vec<Looked
                 .log
                 .mark(&format!("cache {name}: `{path}` {SHARED_HOME}"));
         }
-        if places.is_empty() {
+        let inside = places.iter().all(|(part, _)| *part == WORKSPACE);
+        let kept = around.folder.is_kept() && inside && !places.is_empty();
+        if kept {
+            let name = cache.kind.escape_debug();
+            around.log.mark(&format!(
+                "cache {name}: left alone, as this workspace stays"
+            ));
+        }
+        if kept || places.is_empty() {
             // Nothing to look for, and nothing to save.
             looked.push(Looked {
                 exact: true,

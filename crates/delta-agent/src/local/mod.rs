@@ -1,0 +1,135 @@
+//! A person's own tree, for the jobs of a run on that person's machine: each job works on a copy of
+//! it with a repository of its own, and the copy may be kept and brought up to date the next time.
+//!
+//! Nothing here ever writes into the tree or into its repository, and no file of a copy is a hard
+//! link to one of theirs: whoever may write to a copy may not write through it. Agents of a server
+//! check out what they work on ([`crate::checkout`]) and never come here.
+
+mod config;
+mod files;
+mod git;
+mod objects;
+mod repository;
+mod shelf;
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use self::files::CopyError;
+pub(crate) use self::git::REPOSITORY_VARIABLES;
+pub use self::shelf::{Bounds, Loan, Shelf};
+
+/// A tree, and where what is made of it may stay.
+#[derive(Debug, Clone, Default)]
+pub struct LocalTree {
+    pub tree: PathBuf,
+    /// A folder for one copy of its repository's objects, which all its jobs share; each has a copy
+    /// of its own when absent.
+    pub objects: Option<PathBuf>,
+    /// Workspaces that stay, by the job's name.
+    pub kept: BTreeMap<String, Kept>,
+}
+
+impl LocalTree {
+    /// Copies for each job, of which nothing stays.
+    pub fn of(tree: impl Into<PathBuf>) -> LocalTree {
+        LocalTree {
+            tree: tree.into(),
+            ..LocalTree::default()
+        }
+    }
+
+    /// Fills an empty folder. Says where in it the work begins: deeper where the tree is only a
+    /// part of its repository.
+    pub(crate) fn copy_to(&self, folder: &Path) -> Result<PathBuf, CopyError> {
+        files::bring(&self.tree, folder, self.objects.as_deref(), None)
+    }
+
+    /// Brings a workspace that was kept up to date; makes it anew where that cannot be done, as
+    /// when a container has left files of another user in it.
+    pub(crate) fn update(&self, kept: &Taken) -> Result<PathBuf, CopyError> {
+        let (folder, record) = (kept.tree(), kept.record());
+        let bring = || {
+            fs::create_dir_all(&folder).map_err(files::io_error("create", &folder))?;
+            files::bring(&self.tree, &folder, self.objects.as_deref(), Some(&record))
+        };
+        match bring() {
+            Err(problem) if !problem.is_disk_full() => {
+                tracing::info!(error = %problem, "a workspace that was kept is made anew");
+                let gone = kept.place.join(shelf::SPOILT);
+                let failed = || files::io_error("put away", &folder);
+                remove(&gone).map_err(failed())?;
+                fs::rename(&folder, &gone).map_err(failed())?;
+                bring()
+            }
+            done => done,
+        }
+    }
+}
+
+/// A workspace that stays, for one attempt at a time.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    place: PathBuf,
+    taken: Arc<AtomicBool>,
+}
+
+impl Kept {
+    fn new(place: PathBuf) -> Kept {
+        let taken = Arc::default();
+        Kept { place, taken }
+    }
+
+    /// For the caller alone until it is dropped; nothing while an earlier attempt has it.
+    pub(crate) fn take(&self) -> Option<Taken> {
+        let taken = self.taken.swap(true, Ordering::AcqRel);
+        (!taken).then(|| Taken {
+            place: self.place.clone(),
+            taken: Arc::clone(&self.taken),
+        })
+    }
+}
+
+/// An attempt has the workspace.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    place: PathBuf,
+    taken: Arc<AtomicBool>,
+}
+
+impl Taken {
+    /// The files in it that are of the tree.
+    pub fn copied(&self) -> HashSet<PathBuf> {
+        let names = fs::read(self.record()).unwrap_or_default();
+        let tree = self.tree();
+        git::names(&names).map(|name| tree.join(name)).collect()
+    }
+
+    fn tree(&self) -> PathBuf {
+        self.place.join(shelf::TREE)
+    }
+
+    fn record(&self) -> PathBuf {
+        self.place.join(shelf::FILES)
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.taken.store(false, Ordering::Release);
+    }
+}
+
+/// Removes a file, a link or a whole tree, whichever has this name.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(problem) => Err(problem),
+        Ok(found) if found.is_dir() => crate::workspace::remove_tree(path),
+        Ok(_) => fs::remove_file(path),
+    }
+}

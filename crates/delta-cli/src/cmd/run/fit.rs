@@ -1,0 +1,251 @@
+//! Which jobs this machine can execute. Nobody else executes here: one that asks for more would
+//! wait for ever. All of them are named, each with what it lacks and what is here instead.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use delta_agent::Machine;
+use delta_agent::container::{self, ContainerSettings, Network};
+use delta_core::requirement::{Capabilities, Requirement};
+use delta_core::tool;
+use delta_planner::{Pipeline, PlannedJob};
+use delta_wire::job_spec::IMAGE_REQUIREMENT;
+
+use crate::clean;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::terminal::Terminal;
+use crate::words;
+
+/// Jobs that an error names one by one; of a large matrix the rest are alike.
+const MAX_LISTED: usize = 20;
+
+/// What runs, and what does not, with the reason.
+pub struct Fitting {
+    pub pipeline: Pipeline,
+    pub not_run: Vec<(String, String)>,
+}
+
+/// Your own machine: what you may, your containers may.
+pub fn own_containers() -> ContainerSettings {
+    ContainerSettings {
+        network: Network::Host,
+        ..ContainerSettings::default()
+    }
+}
+
+/// A job asks for something that not every machine has.
+pub fn asks(job: &PlannedJob) -> bool {
+    !requires(job).is_empty()
+}
+
+/// All jobs where this machine can execute them. Otherwise a refusal, or the others where those are
+/// to be skipped, which also skips whatever needs them.
+pub async fn check(
+    pipeline: Pipeline,
+    labels: &[String],
+    skip: bool,
+    terminal: &Terminal,
+) -> Result<Fitting, Failure> {
+    let mut fitting = Fitting {
+        pipeline,
+        not_run: Vec::new(),
+    };
+    if !fitting.pipeline.jobs.iter().any(asks) {
+        return Ok(fitting);
+    }
+    let offered = offered(labels).await;
+    let unfit = unfit(&fitting.pipeline, &offered);
+    if unfit.is_empty() {
+        return Ok(fitting);
+    }
+    if !skip {
+        return Err(refusal(&unfit, &offered, fitting.pipeline.jobs.len()));
+    }
+    fitting.leave_out(&unfit, &offered);
+    if fitting.pipeline.jobs.is_empty() {
+        return Err(refusal(&unfit, &offered, fitting.not_run.len()));
+    }
+    for (job, why) in &fitting.not_run {
+        terminal.say(&format!(
+            "- {}  not run: {}",
+            clean::text(job),
+            clean::text(why)
+        ));
+    }
+    Ok(fitting)
+}
+
+impl Fitting {
+    fn leave_out(&mut self, unfit: &[Unfit], offered: &[String]) {
+        for it in unfit {
+            self.not_run.push((it.job.clone(), it.said(offered)));
+        }
+        let mut gone: BTreeSet<String> = unfit.iter().map(|it| it.job.clone()).collect();
+        // In the order of needs, however the file has them.
+        loop {
+            let mut jobs = self.pipeline.jobs.iter();
+            let waits = |job: &&PlannedJob| {
+                !gone.contains(&job.name) && job.needs.iter().any(|need| gone.contains(need))
+            };
+            let Some(job) = jobs.find(waits) else { break };
+            let needs = job.needs.iter().filter(|need| gone.contains(*need));
+            let needs: Vec<&str> = needs.map(String::as_str).collect();
+            let why = format!("it needs {}", needs.join(", "));
+            self.not_run.push((job.name.clone(), why));
+            gone.insert(job.name.clone());
+        }
+        self.pipeline.jobs.retain(|job| !gone.contains(&job.name));
+    }
+}
+
+/// A job, and what of it is not here.
+struct Unfit {
+    job: String,
+    lacks: Vec<String>,
+}
+
+impl Unfit {
+    /// `it requires node>=24, and here is node=22.1`
+    fn said(&self, offered: &[String]) -> String {
+        let here = self.lacks.iter().map(|lack| {
+            let name = name_of(lack);
+            let same = |it: &&String| it.split_once('=').is_some_and(|(of, _)| of == name);
+            match offered.iter().find(same) {
+                Some(other) => format!("{lack}, and here is {other}"),
+                None => format!("{lack}, which is not here"),
+            }
+        });
+        format!("it requires {}", here.collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// What a job asks for beside its work.
+fn requires(job: &PlannedJob) -> Vec<String> {
+    let image = job
+        .around
+        .get("image")
+        .map(|_| IMAGE_REQUIREMENT.to_owned());
+    job.requires.iter().cloned().chain(image).collect()
+}
+
+async fn offered(labels: &[String]) -> Vec<String> {
+    let runtime = container::detect(&own_containers()).await;
+    let machine = Machine::whole(Path::new(".")).await;
+    let mut offered = machine.with_containers(runtime.as_ref()).tags();
+    offered.extend(labels.iter().cloned());
+    offered
+}
+
+fn unfit(pipeline: &Pipeline, offered: &[String]) -> Vec<Unfit> {
+    let capabilities = Capabilities::parse(offered.iter().map(String::as_str));
+    let lacks = |text: &String| {
+        Requirement::parse(text).is_ok_and(|requirement| !capabilities.meets(&requirement))
+    };
+    let jobs = pipeline.jobs.iter().map(|job| Unfit {
+        job: job.name.clone(),
+        lacks: requires(job).into_iter().filter(lacks).collect(),
+    });
+    jobs.filter(|it| !it.lacks.is_empty()).collect()
+}
+
+fn refusal(unfit: &[Unfit], offered: &[String], of: usize) -> Failure {
+    let what = match unfit {
+        [only] => format!("this machine cannot execute job `{}`", only.job),
+        all => format!("this machine cannot execute {} of {of} jobs", all.len()),
+    };
+    let listed = unfit.iter().take(MAX_LISTED);
+    let mut why: Vec<String> = listed
+        .map(|it| format!("{}: {}", it.job, it.said(offered)))
+        .collect();
+    if unfit.len() > MAX_LISTED {
+        let more = (unfit.len() - MAX_LISTED) as u64;
+        why.push(format!("and {} more", words::count(more, "job")));
+    }
+    why.push(format!("here are {}", offered.join(", ")));
+    let lacks: BTreeSet<&String> = unfit.iter().flat_map(|it| &it.lacks).collect();
+    let mut next = Vec::new();
+    if unfit.len() < of {
+        next.push("--skip-unfit runs the others".to_owned());
+    }
+    if lacks.iter().any(|lack| *lack == IMAGE_REQUIREMENT) {
+        next.push("start docker or podman here".to_owned());
+    }
+    let advice = lacks.iter().filter_map(|lack| tool::advice(lack));
+    next.extend(advice.map(|install| install.to_owned()));
+    let labels: Vec<String> = lacks.iter().filter_map(|lack| label_for(lack)).collect();
+    if !labels.is_empty() {
+        next.push(format!("{} if it is here after all", labels.join(" ")));
+    }
+    next.push("a server with an agent that has it".to_owned());
+    Failure::new(Exit::Refused, what)
+        .because(why.join("\n"))
+        .next(next.join("; "))
+}
+
+/// What to type for a machine that has it: a label says what there is.
+fn label_for(requirement: &str) -> Option<String> {
+    // Of these it is said how to come by them.
+    if requirement == IMAGE_REQUIREMENT || tool::advice(requirement).is_some() {
+        return None;
+    }
+    match Requirement::parse(requirement).ok()? {
+        Requirement::Has(name) => Some(format!("--label {name}")),
+        Requirement::Is(name, value) | Requirement::AtLeast(name, value) => {
+            Some(format!("--label {name}={value}"))
+        }
+    }
+}
+
+fn name_of(requirement: &str) -> &str {
+    requirement.split(['>', '=']).next().unwrap_or(requirement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::terminal::When;
+
+    fn pipeline() -> Pipeline {
+        let text = b"jobs:\n  here: {steps: [x]}\n  a: {steps: [x], requires: [linux, gpu]}\n  \
+            last: {steps: [x], needs: [after]}\n  after: {steps: [x], needs: [a, here]}\n  \
+            b: {steps: [x], requires: ['cpu>=9999']}\n";
+        delta_planner::parse("f", text).unwrap()
+    }
+
+    async fn checked(labels: &[&str], skip: bool) -> Result<Fitting, Failure> {
+        let labels: Vec<String> = labels.iter().map(|it| (*it).to_owned()).collect();
+        let terminal = Terminal::new(true, When::Never);
+        check(pipeline(), &labels, skip, &terminal).await
+    }
+
+    #[tokio::test]
+    async fn all_jobs_that_ask_for_more_are_named_with_what_is_here_and_what_works() {
+        let text = checked(&[], false).await.err().unwrap().text();
+        for said in [
+            "cannot execute 2 of 5 jobs",
+            "a: it requires gpu, which is not here",
+            "b: it requires cpu>=9999, and here is cpu=",
+            "--skip-unfit runs the others",
+            "--label cpu=9999 --label gpu if it is here",
+        ] {
+            assert!(text.contains(said), "{said:?} in\n{text}");
+        }
+        // What is suggested works.
+        let fitting = checked(&["cpu=9999", "gpu"], false).await.ok().unwrap();
+        assert_eq!(fitting.pipeline.jobs.len(), 5);
+    }
+
+    #[tokio::test]
+    async fn what_is_skipped_takes_what_needs_it_along() {
+        let fitting = checked(&[], true).await.ok().unwrap();
+        let names: Vec<&str> = fitting
+            .not_run
+            .iter()
+            .map(|(name, _)| name.as_str())
+            .collect();
+        assert_eq!(names, ["a", "b", "after", "last"]);
+        assert_eq!(fitting.not_run[2].1, "it needs a");
+        assert_eq!(fitting.pipeline.jobs.len(), 1);
+    }
+}

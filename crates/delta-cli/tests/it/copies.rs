@@ -1,0 +1,322 @@
+//! What jobs of `delta-ci run` work on: copies of the tree with a repository of their own, kept
+//! from run to run, of which nothing but what git ignores outlives the job.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use delta_testkit::process::Spawn;
+
+use crate::support::{PATIENCE, Place, Ran, binary, git};
+
+/// A checkout of one commit with these files, tagged `v1.0`.
+fn checkout(files: &[(&str, &str)]) -> Place {
+    let place = Place::new();
+    for (name, text) in files {
+        put(place.path(), name, text);
+    }
+    git(place.path(), &["init", "-q", "-b", "main"]);
+    git(place.path(), &["add", "-A"]);
+    git(place.path(), &["commit", "-q", "-m", "one"]);
+    git(place.path(), &["tag", "-a", "v1.0", "-m", "one"]);
+    place
+}
+
+fn put(root: &Path, name: &str, text: &str) {
+    let path = root.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// What the jobs printed.
+fn printed(ran: &Ran) -> Vec<&str> {
+    let lines = ran.stdout.lines().filter_map(|line| line.split_once(" | "));
+    lines.map(|(_, said)| said.trim()).collect()
+}
+
+fn files(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let (mut found, mut open) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => open.push(path),
+                false => found.push((path.clone(), fs::read(path).unwrap())),
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_step_that_asks_git_hears_what_its_person_would() {
+    let place = checkout(&[
+        (
+            ".delta-ci.yaml",
+            "jobs:\n  a:\n    steps:\n      - git describe --dirty\n      \
+             - git status --porcelain\n      - git log --format=%s\n      \
+             - git add -A; git commit -q -m mine; git tag mine; git gc -q\n    \
+             env: {GIT_AUTHOR_NAME: a, GIT_AUTHOR_EMAIL: a, GIT_COMMITTER_NAME: a, \
+             GIT_COMMITTER_EMAIL: a}\n",
+        ),
+        ("committed", "one\n"),
+    ]);
+    put(place.path(), "committed", "two\n");
+    put(place.path(), "new", "x");
+    git(
+        place.path(),
+        &["remote", "add", "origin", "https://me:canary@x.example/a"],
+    );
+    let own = place.path().join(".git");
+    let before = files(&own);
+    for _ in 0..2 {
+        // As in a hook of git.
+        let ran = place
+            .command()
+            .arg("run")
+            .env("GIT_DIR", &own)
+            .env("GIT_INDEX_FILE", own.join("index"))
+            .output()
+            .unwrap();
+        let ran = Ran {
+            exit: ran.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&ran.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&ran.stderr).into_owned(),
+        };
+        let ran = ran.expect(0);
+        let said = printed(&ran);
+        assert!(said.contains(&"v1.0-dirty"), "{said:?}");
+        assert!(
+            said.contains(&"M committed") && said.contains(&"?? new"),
+            "{said:?}"
+        );
+        assert_eq!(
+            said.iter().filter(|it| **it == "mine").count(),
+            0,
+            "{said:?}"
+        );
+        assert!(
+            files(&own) == before,
+            "the person's repository was written to"
+        );
+    }
+    let kept = files(place.cache.path());
+    let canary = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains("canary");
+    assert!(!kept.iter().any(|(_, bytes)| canary(bytes)));
+}
+
+const CARGO: &str = "\
+jobs:
+  build:
+    env: {CARGO_TERM_COLOR: never}
+    steps: [cargo build --offline]
+";
+
+// One changed line of one crate of two builds that crate, and nothing else.
+#[test]
+fn a_second_run_builds_what_cargo_itself_would() {
+    let manifest = |name: &str| {
+        format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2021\"\n")
+    };
+    let place = checkout(&[
+        (".delta-ci.yaml", CARGO),
+        (".gitignore", "target/\n"),
+        (
+            "Cargo.toml",
+            "[workspace]\nresolver = \"2\"\nmembers = [\"one\", \"two\"]\n",
+        ),
+        ("one/Cargo.toml", &manifest("one")),
+        ("one/src/lib.rs", "pub fn one() {}\n"),
+        ("two/Cargo.toml", &manifest("two")),
+        ("two/src/lib.rs", "pub fn two() {}\n"),
+    ]);
+    let built = |place: &Place, arguments: &str| {
+        let ran = place.say(&format!("run {arguments}")).expect(0);
+        let said = printed(&ran);
+        let crates = said
+            .iter()
+            .filter_map(|line| line.strip_prefix("Compiling "));
+        let mut crates: Vec<String> = crates
+            .map(|line| line.split(' ').next().unwrap_or_default().to_owned())
+            .collect();
+        crates.sort();
+        let kept = ran.stderr.contains("workspaces kept from");
+        (crates, kept)
+    };
+    assert_eq!(built(&place, ""), (vec!["one".into(), "two".into()], false));
+    assert_eq!(built(&place, ""), (vec![], true));
+    put(place.path(), "two/src/lib.rs", "pub fn two() { }\n");
+    assert_eq!(built(&place, ""), (vec!["two".into()], true));
+    let all = vec!["one".to_owned(), "two".to_owned()];
+    assert_eq!(built(&place, "--fresh"), (all, false));
+    assert_eq!(built(&place, ""), (vec![], true));
+}
+
+#[test]
+fn what_npm_and_python_have_made_stays_where_git_ignores_it() {
+    let place = checkout(&[
+        (
+            ".delta-ci.yaml",
+            "jobs:\n  node:\n    steps: [npm install --offline --no-audit --no-fund]\n  \
+             python:\n    steps:\n      - test -d .venv || { python3 -m venv --without-pip .venv; \
+             echo made; }\n      - .venv/bin/python -m compileall app\n",
+        ),
+        (".gitignore", "node_modules/\n.venv/\n__pycache__/\n"),
+        (
+            "package.json",
+            "{\"name\": \"a\", \"version\": \"1.0.0\", \"dependencies\": {\"b\": \"file:./b\"}}",
+        ),
+        (
+            "b/package.json",
+            "{\"name\": \"b\", \"version\": \"1.0.0\"}",
+        ),
+        ("app/one.py", "one = 1\n"),
+        ("app/two.py", "two = 2\n"),
+    ]);
+    let first = place.say("run").expect(0);
+    let said = printed(&first);
+    assert!(
+        said.iter().any(|it| it.starts_with("added 1 package")),
+        "{said:?}"
+    );
+    assert!(
+        said.contains(&"made") && said.contains(&"Compiling 'app/one.py'..."),
+        "{said:?}"
+    );
+    put(place.path(), "app/two.py", "two = 3\n");
+    let second = place.say("run").expect(0);
+    let said = printed(&second);
+    assert!(
+        said.iter().any(|it| it.starts_with("up to date")),
+        "{said:?}"
+    );
+    assert!(!said.contains(&"made"), "{said:?}");
+    let compiled: Vec<&&str> = said
+        .iter()
+        .filter(|it| it.starts_with("Compiling"))
+        .collect();
+    assert_eq!(compiled, [&"Compiling 'app/two.py'..."]);
+}
+
+// A leftover must make no job pass, and none fail.
+#[test]
+fn of_what_a_job_leaves_only_what_is_ignored_is_there_the_next_time() {
+    let place = checkout(&[
+        (
+            ".delta-ci.yaml",
+            "jobs:\n  a:\n    steps:\n      - ls; cat tracked\n      - mkdir out empty\n      \
+             - echo x > out/file; echo x > ignored.o; echo x > dist.o; echo changed > tracked\n    \
+             artifacts: [dist.o]\n",
+        ),
+        (".gitignore", "*.o\n"),
+        ("tracked", "as it was\n"),
+    ]);
+    place.say("run").expect(0);
+    let ran = place.say("run").expect(0);
+    let said = printed(&ran);
+    assert!(
+        said.contains(&"ignored.o") && said.contains(&"as it was"),
+        "{said:?}"
+    );
+    // What it is to leave is of this attempt or not there.
+    for gone in ["out", "empty", "dist.o"] {
+        assert!(!said.contains(&gone), "{gone}: {said:?}");
+    }
+    // Another CI system gets a clean copy.
+    let mut command = place.command();
+    let ran = command.arg("run").env("CI", "true").output().unwrap();
+    let stdout = String::from_utf8_lossy(&ran.stdout);
+    assert_eq!(ran.status.code(), Some(0), "{stdout}");
+    assert!(!stdout.contains("ignored.o"), "{stdout}");
+}
+
+#[test]
+fn a_second_run_at_the_same_time_has_a_copy_of_its_own() {
+    let place = checkout(&[
+        (
+            ".delta-ci.yaml",
+            "jobs:\n  a:\n    steps: ['ls; touch left.o; echo begun', 'test -z \"$HOLD\" || cat \
+             \"$HOLD\"']\n",
+        ),
+        (".gitignore", "*.o\n"),
+    ]);
+    place.say("run").expect(0);
+    let (hold, pipe) = (place.cache.path().join("hold"), place.cache.path());
+    let made = rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &hold,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    );
+    made.unwrap();
+    let first = Spawn::new(binary())
+        .arg("run")
+        .env("XDG_CACHE_HOME", pipe)
+        .env("CI", "")
+        .env("HOLD", &hold)
+        .current_dir(place.path())
+        .spawn()
+        .unwrap();
+    first.wait_for_line("a | begun", PATIENCE).unwrap();
+    assert!(first.stdout().contains("left.o"), "{}", first.stdout());
+    let second = place.say("run").expect(0);
+    let note = "another run works in the workspace of a";
+    assert!(second.stderr.contains(note), "{}", second.stderr);
+    assert!(!printed(&second).contains(&"left.o"), "{}", second.stdout);
+    drop(fs::File::options().write(true).open(&hold).unwrap());
+    let status = first.wait(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", first.stderr());
+    let third = place.say("run").expect(0);
+    assert!(printed(&third).contains(&"left.o"), "{}", third.stdout);
+}
+
+// Whatever the folder is called, and whether git ignores it or not.
+#[test]
+fn a_data_folder_in_the_tree_is_in_no_workspace_and_in_no_plan() {
+    let pipeline = "jobs:\n  a:\n    steps: ['ls -A; test ! -e d']\n";
+    let place = checkout(&[(".delta-ci.yaml", pipeline), ("f", "x")]);
+    let plain = Place::new();
+    plain.write(".delta-ci.yaml", pipeline);
+    for place in [&place, &plain] {
+        for _ in 0..2 {
+            place.say("run --data d").expect(0);
+        }
+        assert!(place.path().join("d/secret.key").exists());
+    }
+    // Not even one that somebody has taken out of git's sight again.
+    let _ = fs::remove_file(place.path().join("d/.gitignore"));
+    place.say("run --data d").expect(0);
+    fs::write(place.path().join("f"), "y").unwrap();
+    let ran = place.say("plan --base v1.0").expect(0);
+    let said = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(said.contains("1 file changed"), "{said}");
+}
+
+#[test]
+fn artifacts_of_a_run_are_somewhere_and_the_end_says_where() {
+    let pipeline = "jobs:\n  unit:\n    matrix: {n: [1, 2]}\n    \
+        steps: ['mkdir -p out; echo \"$MATRIX_N\" > out/n']\n    artifacts: ['out/**']\n";
+    let place = checkout(&[(".delta-ci.yaml", pipeline)]);
+    let ran = place.say("run").expect(0);
+    let line = ran
+        .stderr
+        .lines()
+        .find(|it| it.starts_with("2 artifacts, 4 B, in "));
+    let line = line.unwrap_or_else(|| panic!("{}", ran.stderr));
+    let (_, folder) = line.split_once(" in ").unwrap();
+    let folder = Path::new(folder.split(" (").next().unwrap());
+    let text = fs::read_to_string(folder.join("unit (n=2)/out/n")).unwrap();
+    assert_eq!(text, "2\n");
+    let ran = place.say("run --artifacts kept-here").expect(0);
+    assert!(ran.stderr.contains("in kept-here"), "{}", ran.stderr);
+    assert!(place.path().join("kept-here/unit (n=1)/out/n").exists());
+    let ran = place.say("run --data d").expect(0);
+    let next = "delta-ci artifacts latest --data d";
+    assert!(ran.stderr.contains(next), "{}", ran.stderr);
+    let plain = Place::new();
+    plain.write(".delta-ci.yaml", pipeline);
+    let ran = plain.say("run").expect(0);
+    let said = "2 artifacts, 4 B, not kept: --artifacts DIR keeps them";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+}
