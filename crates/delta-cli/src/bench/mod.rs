@@ -8,6 +8,7 @@ pub mod functions;
 pub mod idle;
 pub mod jobs;
 pub mod lifecycle;
+pub mod local;
 pub mod logs;
 pub mod masked;
 pub mod meter;

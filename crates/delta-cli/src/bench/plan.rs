@@ -146,7 +146,7 @@ fn make(root: &Path, packages: u32, files: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn write(root: &Path, path: &str, text: &str) -> anyhow::Result<()> {
+pub fn write(root: &Path, path: &str, text: &str) -> anyhow::Result<()> {
     let path = root.join(path);
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
@@ -154,7 +154,7 @@ fn write(root: &Path, path: &str, text: &str) -> anyhow::Result<()> {
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
-fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<()> {
+pub fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<()> {
     let status = Command::new("git")
         .arg("-C")
         .arg(root)

@@ -14,7 +14,7 @@ use crate::bench::child::ServerUnderTest;
 use crate::bench::lifecycle::{self, Load, Reached};
 use crate::bench::meter::{Counters, Machine, Usage};
 use crate::bench::numbers::{Samples, ratio};
-use crate::bench::{agents, builds, functions, idle, plan, preload};
+use crate::bench::{agents, builds, functions, idle, local, plan, preload};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::terminal::{self, Terminal};
@@ -60,6 +60,11 @@ Examples:
   delta-ci bench plan
   delta-ci bench plan --packages 10000 --files 200000 --json";
 
+const RUN_EXAMPLES: &str = "\
+Examples:
+  delta-ci bench run
+  delta-ci bench run --crates 100 --json";
+
 /// Jobs of the idle phase that goes with a lifecycle measurement.
 const IDLE_COUNT: usize = 300;
 
@@ -92,6 +97,16 @@ enum What {
     /// Plan a monorepo: from a folder and from a commit, time and memory
     #[command(after_help = PLAN_EXAMPLES)]
     Plan(Monorepo),
+    /// Run a small Rust workspace here, again, and after one changed line: what is built
+    #[command(after_help = RUN_EXAMPLES)]
+    Run(Local),
+}
+
+#[derive(Debug, clap::Args)]
+struct Local {
+    /// Crates of the workspace
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(2..=500))]
+    crates: u16,
 }
 
 #[derive(Debug, clap::Args)]
@@ -241,6 +256,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         What::Builds(args) => measure_builds(args, terminal).await,
         What::Functions(args) => measure_functions(args, terminal).await,
         What::Plan(args) => plan::measure(args.packages, args.files, terminal),
+        What::Run(args) => local::measure(args.crates, terminal),
     };
     measured.map(|()| Exit::Ok).map_err(|error| {
         Failure::new(Exit::Failed, "the measurement did not come to its end")

@@ -77,3 +77,15 @@ fn a_few_builds_go_through_a_real_agent() {
     let rate = report["builds_per_second"].as_f64();
     assert!(rate.is_some_and(|rate| rate > 0.0), "{report}");
 }
+
+#[test]
+fn a_local_run_is_measured_with_what_it_built() {
+    let ran = Place::new().say("--json bench run --crates 3").expect(0);
+    let line = |line: &str| -> serde_json::Value { serde_json::from_str(line).unwrap() };
+    let compiled: Vec<_> = ran
+        .stdout
+        .lines()
+        .map(|it| line(it)["compiled"].clone())
+        .collect();
+    assert_eq!(compiled, [3, 0, 1], "{}", ran.stdout);
+}
