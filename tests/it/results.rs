@@ -60,7 +60,10 @@ fn reports_of_a_job_are_seen_through_the_api_and_the_command_line() {
     assert_eq!(totals[0]["counts"], counts);
     assert_eq!(totals[0]["claimed"], Value::Null, "the summary is right");
     let said = typed(&server, &["tests", &run, "--failed"]);
-    assert!(said.contains("api › bad  (broken: it only fails)"), "{said}");
+    assert!(
+        said.contains("api › bad  (broken: it only fails)"),
+        "{said}"
+    );
     assert!(
         said.contains("line 7") && !said.contains('\u{9b}'),
         "{said:?}"

@@ -138,7 +138,7 @@ fn show(planned: &Planned, full: bool, terminal: &Terminal) {
     // What was taken as changed is in the line above.
     let why = planned.changed.split(": ").next().unwrap_or_default();
     if !look.shared.is_empty() && !look.shared.contains(why) {
-        terminal.say(&format!("every job: {}", clean::text(&look.shared)));
+        terminal.say(&format!("every job: {}", clean::text(look.shared)));
     }
     for line in graph(&planned.plan, &look, terminal) {
         terminal.data(&line);

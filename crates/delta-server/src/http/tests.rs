@@ -3,6 +3,7 @@
 //! Only those of the latest lease of an attempt are shown. What is *flaky* or *broken* is found out
 //! when it is asked for, from what is stored; nothing of it is kept.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
 use axum::extract::{RawQuery, State};
@@ -304,14 +305,14 @@ impl Executed {
         reader: &dyn Reader,
         run: RunId,
     ) -> Result<Option<&(RunRows, Vec<LeaseResults>)>, StoreError> {
-        if !self.0.contains_key(&run) {
-            let read = match reader.run(run)? {
+        let read = match self.0.entry(run) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(match reader.run(run)? {
                 Some(rows) => Some((rows, reader.run_results(run)?)),
                 None => None,
-            };
-            self.0.insert(run, read);
-        }
-        Ok(self.0[&run].as_ref())
+            }),
+        };
+        Ok(read.as_ref())
     }
 }
 

@@ -5,6 +5,7 @@
 //! group, however many jobs wait.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use delta_core::group::Members;
 use delta_core::requirement::queue_of;
@@ -161,9 +162,10 @@ impl Groups {
         let Some(group) = group else {
             return Ok(None);
         };
-        if !self.0.contains_key(&group.key) {
-            self.0.insert(group.key, reader.group(&group.key)?);
-        }
-        Ok(Some(Line::of(group, &self.0[&group.key], id)))
+        let members = match self.0.entry(group.key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(reader.group(&group.key)?),
+        };
+        Ok(Some(Line::of(group, members, id)))
     }
 }

@@ -119,6 +119,7 @@ fn facts_of_attempts() -> Vec<Fact> {
                 answer: None,
                 retry_after: None,
                 log: Some((12, [4; 32])),
+                log_dropped: None,
                 started_at: Some(Millis(1)),
                 finished_at: Some(Millis(2)),
             }),

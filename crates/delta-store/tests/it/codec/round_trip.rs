@@ -144,6 +144,7 @@ prop_compose! {
             answer: answer.0,
             retry_after: answer.1,
             log,
+            log_dropped: log.map(|(length, _)| length / 2),
             started_at: moments.0,
             finished_at: moments.1,
         }
