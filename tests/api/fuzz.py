@@ -38,7 +38,7 @@ def what_is_valid_is_accepted(ctx, response, case):
     # A message of the Runner Protocol: the lease is over, which nobody can know beforehand.
     if status == 409 and "type" in said:
         return
-    for line in said.get("message", "").splitlines():
+    for line in said.get("message", "").split("\n"):
         if not any(status == known and words in line for known, words in UNSAID):
             raise AssertionError(f"a valid request was refused: {status} {line}")
 

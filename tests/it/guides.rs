@@ -83,11 +83,12 @@ const UNTYPED: [(&str, &str, &str); 13] = [
 const BUILT: &str = "$ cargo build --release\n";
 
 /// Blocks that are typed below, by their page and how they begin.
-const TYPED: [(&str, &str); 9] = [
+const TYPED: [(&str, &str); 10] = [
     ("README.md", "$ delta-ci plan"),
     ("README.md", "$ delta-ci up\n"),
     ("README.md", "$ delta-ci server --data ./data"),
     ("README.md", "$ TOKEN="),
+    ("docs/run.md", "$ delta-ci run"),
     ("docs/forges.md", "$ delta-ci secret set STATUS_TOKEN"),
     ("docs/identity.md", "$ delta-ci token create --role runner"),
     (
@@ -212,28 +213,31 @@ fn json_of(typist: &Typist, command: &str) -> Value {
     serde_json::from_str(&process.stdout()).expect("JSON")
 }
 
+/// Somebody in the folder of a small project, under git.
+fn in_a_project() -> Typist {
+    let typist = Typist::new(Unprinted::Any);
+    let folder = typist.folder.path();
+    fs::write(folder.join("Makefile"), "test:\n\ttrue\n").unwrap();
+    let author = ["-c", "user.name=a", "-c", "user.email=a@b"];
+    let commit = [&author[..], &["commit", "-qm", "first"]].concat();
+    for words in [&["init", "-q", "-b", "main"][..], &["add", "-A"], &commit] {
+        git(folder, words).unwrap();
+    }
+    typist
+}
+
 #[test]
 fn a_first_pipeline_is_planned_run_and_written_down_as_the_readme_says() {
-    let mut typist = Typist::new(Unprinted::Any);
-    let folder = typist.folder.path().to_owned();
-    fs::write(folder.join("Makefile"), "test:\n\ttrue\n").unwrap();
-    for words in [
-        &["init", "-q", "-b", "main"][..],
-        &["add", "-A"],
-        &[
-            "-c",
-            "user.name=a",
-            "-c",
-            "user.email=a@b",
-            "commit",
-            "-qm",
-            "first",
-        ],
-    ] {
-        git(&folder, words).unwrap();
-    }
+    let mut typist = in_a_project();
     follow(&mut typist, &block("README.md", "$ delta-ci plan"));
-    assert!(folder.join(".delta-ci.yaml").exists());
+    assert!(typist.folder.path().join(".delta-ci.yaml").exists());
+}
+
+#[test]
+fn a_project_is_run_in_each_way_that_the_page_of_local_runs_has() {
+    let mut typist = in_a_project();
+    follow(&mut typist, &block("docs/run.md", "$ delta-ci run"));
+    assert!(typist.folder.path().join(".delta-ci").exists());
 }
 
 #[test]

@@ -123,6 +123,13 @@ fn a_revoked_agent_renews_nothing_reads_no_secret_and_completes_nothing() {
         let run = person.create(&json!({ "trust": "trusted", "jobs": [{ "name": "work",
             "job_spec": { "steps": [step], "secrets": ["TOKEN"] } }] }));
         pid_in(&mark);
+        let job = only_job(&person, &run);
+        let runs = |state: &Value| state == "RUNNING";
+        until(
+            "it is told of",
+            || person.attempt(&job)["state"].clone(),
+            runs,
+        );
         let lease = stolen(&server);
         let listed = person.get("/api/v1/agents");
         let id = listed["agents"][0]["agent_id"].as_str().unwrap().to_owned();
@@ -147,7 +154,6 @@ fn a_revoked_agent_renews_nothing_reads_no_secret_and_completes_nothing() {
             assert_eq!(answer.expect(403).word("code"), "AGENT_REVOKED");
         }
         revoked.wait(Duration::from_secs(60)).unwrap();
-        let job = only_job(&person, &run);
         assert_eq!(person.attempt(&job)["state"], "RUNNING");
         let other = server.agent("other").spawn().unwrap();
         let over = person.until_over(&run);

@@ -35,7 +35,7 @@ use crate::note::Note;
 use crate::progress::{Lines, Progress};
 use crate::report;
 use crate::secret::Handed;
-use crate::shim::{Confinement, Sandbox, evidence};
+use crate::shim::{Confinement, evidence};
 use crate::spec::{self, Kinds};
 use crate::tap::Tap;
 use crate::traced::Traced;
@@ -166,7 +166,7 @@ impl Assignment {
     async fn begin_steps(&mut self, mut spec: JobSpec) -> Result<WorkEnd, Box<Ended>> {
         let number = self.context.state.number();
         let confinement = self.confinement();
-        let home = home(confinement, spec.image.as_deref());
+        let home = Home::of(confinement, spec.image.as_deref());
         let source = self.context.settings.source.of(spec.checkout.as_ref());
         let folder = self.make_folder(number, source, home).await?;
         let drafted = attempt::prepare(&self.context.state, number)
@@ -372,7 +372,7 @@ impl Assignment {
             workspace: folder.workspace.clone(),
             workdir: spec.workdir.clone(),
             tmp: folder.tmp.clone(),
-            home: (home(confinement, spec.image.as_deref()) == Home::Own)
+            home: (Home::of(confinement, spec.image.as_deref()) == Home::Own)
                 .then(|| folder.home.clone()),
             base: self.base_environment(),
             hidden: confinement.to_hide(&self.context.secrets, self.context.work_folder.path()),
@@ -574,14 +574,6 @@ pub(crate) async fn remove(folder: AttemptFolder) {
     let removed = tokio::task::spawn_blocking(move || folder.remove()).await;
     if let Err(problem) = removed {
         tracing::warn!(error = %problem, "the workspace was not removed");
-    }
-}
-
-/// A confined job cannot reach the agent's, and neither can a container.
-fn home(confinement: Confinement, image: Option<&str>) -> Home {
-    match (confinement.sandbox, image) {
-        (Sandbox::Strict, _) | (_, Some(_)) => Home::Own,
-        (Sandbox::Host | Sandbox::Open, None) => Home::Agents,
     }
 }
 

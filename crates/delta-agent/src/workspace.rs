@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat, statvfs};
 
 use crate::local::{CopyError, Kept, LocalTree, Taken};
 use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder, failed};
+use crate::shim::{Confinement, Sandbox};
 
 /// Others may pass through, and see nothing.
 const PASSABLE: u32 = 0o711;
@@ -73,6 +74,16 @@ impl Source {
 pub enum Home {
     Agents,
     Own,
+}
+
+impl Home {
+    /// A confined job cannot reach the agent's, and neither can a container.
+    pub(crate) fn of(confinement: Confinement, image: Option<&str>) -> Home {
+        match (confinement.sandbox, image) {
+            (Sandbox::Strict, _) | (_, Some(_)) => Home::Own,
+            (Sandbox::Host | Sandbox::Open, None) => Home::Agents,
+        }
+    }
 }
 
 /// The folder under which an agent works. Held locked until dropped.

@@ -2,6 +2,8 @@
 //!
 //! A runner's message is refused at its first problem; the people's API lists all of them at once.
 
+use std::borrow::Cow;
+
 use crate::error::{ErrorBody, ErrorCode};
 
 /// How many problems one answer lists. A person mends a handful at a time; the rest is noise.
@@ -9,7 +11,7 @@ pub const MAX_PROBLEMS: usize = 50;
 
 /// One problem of one field, spelled as a path such as `jobs[2].needs[0]`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {message}", self.place())]
+#[error("{}: {}", self.place(), on_one_line(message))]
 pub struct Invalid {
     /// Empty when the whole value is meant.
     pub field: String,
@@ -148,6 +150,15 @@ impl From<Problems> for ErrorBody {
     }
 }
 
+/// What somebody wrote may be repeated in a message; it is one line of an answer all the same.
+fn on_one_line(message: &str) -> Cow<'_, str> {
+    let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    match message.contains(breaks) {
+        true => message.replace(breaks, "\u{fffd}").into(),
+        false => message.into(),
+    }
+}
+
 fn join(outer: &str, inner: &str) -> String {
     if inner.is_empty() {
         outer.to_owned()
@@ -175,6 +186,21 @@ mod tests {
         assert_eq!(
             Invalid::here("is not JSON").to_string(),
             "body: is not JSON"
+        );
+    }
+
+    #[test]
+    fn a_problem_is_one_line_whatever_it_repeats() {
+        let mut problems = Problems::new();
+        problems.push(Invalid::field(
+            "needs",
+            "no job is named `a\nb\u{c}c\u{2028}d`",
+        ));
+        problems.push(Invalid::missing("jobs"));
+        let said = ErrorBody::from(problems).message;
+        assert_eq!(
+            said,
+            "needs: no job is named `a\u{fffd}b\u{fffd}c\u{fffd}d`\njobs: is missing"
         );
     }
 

@@ -26,9 +26,14 @@ const KNOWN: [(&str, &[&str]); 3] = [
 pub struct Shell(Vec<String>);
 
 impl Shell {
+    /// The names of those that are known.
+    pub fn names() -> [&'static str; 3] {
+        KNOWN.map(|(name, _)| name)
+    }
+
     /// Reads words; the reason why they are none.
     pub fn of(words: Vec<String>) -> Result<Shell, String> {
-        let known = || KNOWN.map(|(name, _)| name).join(", ");
+        let known = || Shell::names().join(", ");
         let odd = |word: &String| {
             word.is_empty() || word.len() > MAX_SHELL_WORD || word.chars().any(char::is_control)
         };

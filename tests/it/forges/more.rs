@@ -133,7 +133,7 @@ fn a_person_starts_a_run_with_inputs() {
         "{done:?}"
     );
     let done = server.cli(&["trigger", "other", "--ref", "main"]);
-    assert!(done.stderr.contains("no such repository"), "{done:?}");
+    assert!(done.stderr.contains("no repository `other`"), "{done:?}");
     server.check();
 }
 

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delta_core::Cause;
 use delta_core::policy::RetryOn;
-use delta_wire::ErrorCode;
 use delta_wire::api::{
     AgentStatus, ForgeName, ForkPolicy, LogState, Role, SecretKind, TestStatus, TestVerdict, Trust,
 };
-use delta_wire::job_spec::ResultsFormat;
+use delta_wire::job_spec::{CountTests, ResultsFormat};
 use delta_wire::runner::{CompleteStatus, Phase, UploadKind, UploadMethod};
 use delta_wire::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
 use delta_wire::step::StepWhen;
+use delta_wire::{ErrorCode, Shell};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -145,6 +145,12 @@ const SPELLED: &[(&str, IsWord)] = &[
     ("UploadCreated/properties/method", wire::<UploadMethod>),
     ("AckAck/properties/final_status", wire::<AttemptState>),
     ("CompleteAck/properties/final_status", wire::<AttemptState>),
+    ("JobSpec/properties/count_tests", |it| {
+        CountTests::from_text(it).is_some()
+    }),
+    ("StepObject/properties/shell/anyOf/0", |it| {
+        Shell::parse(it).is_ok()
+    }),
     // Read in any case; as the Execution Protocol writes them.
     (
         "TestResults/properties/results/items/properties/status",

@@ -15,6 +15,7 @@ use crate::job_spec::{
     MAX_RESTORE_KEYS, MAX_ROUTED, MAX_SECRETS, MAX_SERVICES, MAX_STEP_BYTES, MAX_STEPS,
     MAX_TEST_ARGUMENTS, MAX_TESTS, MAX_WORD, READY_PAUSES, ResultsFormat,
 };
+use crate::shell::{MAX_SHELL_WORD, MAX_SHELL_WORDS, Shell};
 use crate::step::{MAX_STEP_ENV, MAX_STEP_NAME, StepWhen};
 
 /// The largest container: what the readers of `container` and of a test's limits allow.
@@ -104,7 +105,7 @@ fn spec() -> Value {
     }, "count_tests": {
         "required": ["steps"],
         "if": {"properties": {"count_tests": {"const": "report"}}},
-        "then": {"required": ["results"]},
+        "then": {"required": ["results"], "properties": {"results": {"minItems": 1}}},
     }});
     spec
 }
@@ -184,6 +185,7 @@ fn step_object() -> Value {
         &["run"],
         json!({
             "run": string(script(MAX_STEP_BYTES)),
+            "shell": shell(),
             "name": string(text(MAX_STEP_NAME)),
             "timeout_seconds": number(seconds(MIN_TIMEOUT, MAX_TIMEOUT)),
             "if": refer("StepWhen"),
@@ -192,6 +194,16 @@ fn step_object() -> Value {
         }),
     );
     about("A step of which more is said than its script.", step)
+}
+
+fn shell() -> Value {
+    let names = json!({"type": "string", "enum": Shell::names()});
+    let words = list(items(2, MAX_SHELL_WORDS), string(text(MAX_SHELL_WORD)));
+    about(
+        "What reads the script: one that is known by name, or a program and its arguments, of which \
+         the script is the last.",
+        json!({"anyOf": [names, words]}),
+    )
 }
 
 fn checkout() -> Value {

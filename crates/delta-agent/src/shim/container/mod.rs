@@ -276,7 +276,7 @@ impl Shim {
         match verdict::step(&answer, status, &called.complaint, standing) {
             verdict::Ended::Exited(status) => StepEnd::Exited(status),
             verdict::Ended::OutOfMemory { status, kills, own } => {
-                let limit = self.container.as_ref().and_then(|it| it.order.memory_mb);
+                let limit = self.memory_limit();
                 StepEnd::OutOfMemory {
                     status,
                     kills,
@@ -327,6 +327,7 @@ impl Shim {
                 engine: self.engine_says(killed_before).await,
                 machine: self.kernel_ended(),
                 log: self.container.as_mut().and_then(Container::named),
+                limited: self.memory_limit().is_some(),
             };
             if let Some(standing) = witnesses.certain() {
                 return standing;
@@ -357,6 +358,11 @@ impl Shim {
             Standing::Stands if self.main_ended() => Standing::Gone,
             standing => standing,
         }
+    }
+
+    /// MiB that the job's container may use, where it has a limit.
+    fn memory_limit(&self) -> Option<u64> {
+        self.container.as_ref().and_then(|it| it.order.memory_mb)
     }
 
     /// How many processes the kernel ended for want of memory since the step began, anywhere on

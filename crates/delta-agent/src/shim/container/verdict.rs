@@ -129,6 +129,8 @@ pub(super) struct Witnesses {
     pub machine: Option<u64>,
     /// What its log says of those, where it can be read.
     pub log: Option<Named>,
+    /// The container has a limit of its own, so that the kernel may end processes for it.
+    pub limited: bool,
 }
 
 impl Witnesses {
@@ -141,9 +143,12 @@ impl Witnesses {
         (self.unnamed() == Some(0)).then_some(self.engine)
     }
 
-    /// The same when nobody else is waited for.
+    /// The standing when nobody else is waited for. Without a limit only a machine that had no
+    /// memory left ends a container, and its log names whom; the many that a neighbour's limit
+    /// ended are not held against it.
     pub fn at_last(&self) -> Standing {
-        let suspected = self.unnamed().map(Standing::Suspected);
+        let suspected = self.unnamed().filter(|_| self.limited);
+        let suspected = suspected.map(Standing::Suspected);
         let suspected = suspected.unwrap_or(self.engine);
         self.certain().unwrap_or(suspected)
     }
@@ -317,6 +322,7 @@ mod tests {
             engine: Standing::Gone,
             machine: Some(0),
             log: Some(Named::default()),
+            limited: true,
         };
         // The kernel counts before it ends anybody: that is there when the end is seen.
         let counts = |it: &mut Witnesses| it.machine = Some(1);
@@ -362,6 +368,7 @@ mod tests {
             engine,
             machine: None,
             log: None,
+            limited: true,
         };
         assert_eq!(nobody(Standing::Gone).certain(), None, "it may yet say so");
         assert_eq!(nobody(Standing::Gone).at_last(), Standing::Gone);
@@ -371,6 +378,19 @@ mod tests {
             ..nobody(Standing::Gone)
         };
         assert_eq!(none.certain(), Some(Standing::Gone), "at once");
+    }
+
+    #[test]
+    fn a_container_without_a_limit_is_not_suspected_for_its_neighbours() {
+        let many = |limited| Witnesses {
+            engine: Standing::Gone,
+            machine: Some(17),
+            log: Some(Named { own: 0, others: 9 }),
+            limited,
+        };
+        assert_eq!(many(false).certain(), None, "the log may yet name it");
+        assert_eq!(many(false).at_last(), Standing::Gone);
+        assert_eq!(many(true).at_last(), Standing::Suspected(8));
     }
 
     #[test]
