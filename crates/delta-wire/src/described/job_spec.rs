@@ -200,8 +200,8 @@ fn shell() -> Value {
     let names = json!({"type": "string", "enum": Shell::names()});
     let words = list(items(2, MAX_SHELL_WORDS), string(text(MAX_SHELL_WORD)));
     about(
-        "What reads the script: one that is known by name, or a program and its arguments, of which \
-         the script is the last.",
+        "What reads the script: one that is known by name, or a program and its arguments, of \
+         which the script is the last.",
         json!({"anyOf": [names, words]}),
     )
 }
