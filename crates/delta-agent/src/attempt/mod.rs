@@ -215,6 +215,18 @@ fn start_in(
     ))
 }
 
+/// Somebody may have lowered what this agent could mark with: told, as it cannot be mended here.
+fn fresh_mark() -> Option<Mark> {
+    let mark = Mark::fresh();
+    if mark.is_none() {
+        tracing::warn!(
+            "the limit of file locks (ulimit -x) leaves no room for marks: what this job leaves \
+             behind may not be found should its shim be lost; restart the agent"
+        );
+    }
+    mark
+}
+
 fn order(begin: &Begin<'_>) -> Order {
     let work = begin.work;
     Order {
@@ -230,7 +242,7 @@ fn order(begin: &Begin<'_>) -> Order {
         hidden: work.hidden.iter().map(OsString::from).collect(),
         control_group: work.control_group,
         // What makes containers may leave something behind on purpose, for all of them.
-        mark: work.container.is_none().then(Mark::fresh).flatten(),
+        mark: work.container.is_none().then(fresh_mark).flatten(),
         container: work.container.clone(),
         log_quota: work.log_quota,
         log_dropped: work.log_dropped,

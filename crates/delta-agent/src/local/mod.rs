@@ -60,16 +60,18 @@ impl LocalTree {
         match bring() {
             Err(problem) if !problem.is_disk_full() => {
                 tracing::info!(error = %problem, "a workspace that was kept is made anew");
-                let gone = kept.place.join(shelf::SPOILT);
                 let failed = || files::io_error("put away", &folder);
-                remove(&gone).map_err(failed())?;
-                fs::rename(&folder, &gone).map_err(failed())?;
+                fs::rename(&folder, kept.spoilt()).map_err(failed())?;
+                remove(&record).map_err(files::io_error("remove", &record))?;
                 bring()
             }
             done => done,
         }
     }
 }
+
+/// Trees that could not be removed, beside one workspace: as many as nobody will leave unseen.
+const MAX_SPOILT: usize = 1_000;
 
 /// A workspace that stays, for one attempt at a time.
 #[derive(Debug, Clone)]
@@ -113,6 +115,14 @@ impl Taken {
         self.place.join(shelf::TREE)
     }
 
+    /// A name for a tree that is put away. What another user left in one may stay for good.
+    fn spoilt(&self) -> PathBuf {
+        let names = (0..).map(|number| self.place.join(format!("{}-{number}", shelf::SPOILT)));
+        let mut names = names.take(MAX_SPOILT);
+        let free = names.find(|it| remove(it).is_ok());
+        free.unwrap_or_else(|| self.place.join(shelf::SPOILT))
+    }
+
     fn record(&self) -> PathBuf {
         self.place.join(shelf::FILES)
     }
@@ -127,7 +137,15 @@ impl Drop for Taken {
 /// Removes a file, a link or a whole tree, whichever has this name.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Err(problem) if problem.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A file may be in the place of what was a folder above it.
+        Err(problem)
+            if matches!(
+                problem.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(())
+        }
         Err(problem) => Err(problem),
         Ok(found) if found.is_dir() => crate::workspace::remove_tree(path),
         Ok(_) => fs::remove_file(path),

@@ -14,8 +14,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use super::shelf;
+
 /// Repositories that borrow from each other; git follows five.
 const MAX_ALTERNATES: usize = 5;
+
+/// Held while objects are brought. Not the name of a workspace's lock: this is none, and is not
+/// trimmed like one.
+const BUSY: &str = "busy";
 
 /// Tries while somebody packs the repository anew.
 const MAX_TRIES: usize = 5;
@@ -34,9 +40,10 @@ pub(super) fn bring(from: &Path, shared: Option<&Path>, to: &Path) -> io::Result
     };
     folder(shared)?;
     // Nobody changes it while somebody brings objects from there.
-    let lock = File::create(shared.join("lock"))?;
+    let lock = File::create(shared.join(BUSY))?;
     flock(&lock, FlockOperation::LockExclusive)?;
-    let all = shared.join("objects");
+    // A submodule's are not those of the repository around it.
+    let all = shared.join(shelf::named(None, &from.display().to_string()));
     mirror(&sources(from), &all, How::Copy)?;
     mirror(&[all], to, How::Link)
 }
@@ -91,18 +98,36 @@ fn mirror_once(from: &[PathBuf], to: &Path, how: How) -> io::Result<()> {
         }
         one(&source, &to.join(&name), how)?;
     }
-    let wanted = list(from)?;
-    for (name, there) in list(&[to.to_owned()])? {
-        if !wanted.contains_key(&name) {
-            fs::remove_file(there)?;
+    sweep(to, Path::new(""), &list(from)?)
+}
+
+/// Removes whatever else is there, a link instead of what it leads to: a job may have put one in
+/// the place of a folder.
+fn sweep(to: &Path, inside: &Path, wanted: &Listed) -> io::Result<()> {
+    for entry in fs::read_dir(to.join(inside))? {
+        let entry = entry?;
+        let name = inside.join(entry.file_name());
+        let kind = entry.file_type()?;
+        let mut from_here = wanted.range(name.clone()..);
+        if kind.is_dir()
+            && from_here
+                .next()
+                .is_some_and(|(it, _)| it.starts_with(&name))
+        {
+            sweep(to, &name, wanted)?;
+        } else if !(kind.is_file() && wanted.contains_key(&name)) {
+            super::remove(&entry.path())?;
         }
     }
     Ok(())
 }
 
-/// Names relative to the folder of objects. What is loose comes first: when it has been packed by
+/// Names relative to the folder of objects, and where each is.
+type Listed = BTreeMap<PathBuf, PathBuf>;
+
+/// Lists the objects of all these folders. What is loose comes first: when it has been packed by
 /// then, it is in a pack that is listed later.
-fn list(from: &[PathBuf]) -> io::Result<BTreeMap<PathBuf, PathBuf>> {
+fn list(from: &[PathBuf]) -> io::Result<Listed> {
     let mut found = BTreeMap::new();
     for root in from {
         let mut add = |inside: &Path| -> io::Result<()> {

@@ -148,6 +148,7 @@ impl Shelf {
             };
             if fresh || place.join(OPEN).exists() {
                 self.discard(&place.join(TREE))?;
+                remove(&place.join(FILES))?;
             }
             if place.join(TREE).exists() {
                 let used = fs::metadata(place.join(USED))
@@ -240,7 +241,7 @@ impl Loan {
 }
 
 /// Readable, and no two alike.
-fn named(name: Option<&std::ffi::OsStr>, identity: &str) -> String {
+pub(super) fn named(name: Option<&std::ffi::OsStr>, identity: &str) -> String {
     let name = name.unwrap_or_default().to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let name: String = name.chars().filter(|c| plain(*c)).take(24).collect();

@@ -33,8 +33,9 @@ const TRY: &str = "try-namespaces";
 /// Where memory is shared by name.
 pub(super) const SHARED_MEMORY: &str = "/dev/shm";
 
-/// As every system has it: anybody makes files, nobody removes another's.
-const SHARED: &std::ffi::CStr = c"mode=1777";
+/// As every system has it: anybody makes files, nobody removes another's. Of the machine's memory
+/// a tenth, not the usual half: every job has one.
+const SHARED: &std::ffi::CStr = c"mode=1777,size=10%";
 /// Nothing is found in it, by nobody.
 const CLOSED: &std::ffi::CStr = c"mode=000,size=4k";
 /// Only the way to what is mounted below.

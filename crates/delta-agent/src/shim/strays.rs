@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 
+use super::SUBCOMMAND;
 use super::mark::Mark;
-use super::tree::{Seen, below, look, processes};
+use super::tree::{Seen, above, below, look, processes};
 
 /// Looks for processes that were born while others were being held still.
 const STILLING_PASSES: u32 = 16;
@@ -63,14 +64,17 @@ impl Traits {
         let mut held = Vec::new();
         for _ in 0..STILLING_PASSES {
             let all: Vec<Seen> = processes().filter(|seen| !seen.dead).collect();
-            let mut found: Vec<Seen> = all.iter().filter(|it| self.fits(it)).copied().collect();
+            // A job can put its mark on processes of its user: whatever is above us is nobody's
+            // stray, and what else is below it is not either.
+            let above = above(&all, getpid().as_raw_nonzero().get());
+            let fits = |it: &&Seen| !above.contains(&it.pid) && self.fits(it);
+            let mut found: Vec<Seen> = all.iter().filter(fits).copied().collect();
             // What it was above belongs to it as well, though it may have no trait left.
             let roots = found.iter().map(|it| it.pid).chain(known.iter().copied());
             found.extend(below(&all, roots.collect()));
-            let us = getpid().as_raw_nonzero().get();
             let fresh: Vec<Seen> = found
                 .into_iter()
-                .filter(|it| it.pid != us && known.insert(it.pid))
+                .filter(|it| !above.contains(&it.pid) && known.insert(it.pid))
                 .collect();
             if fresh.is_empty() {
                 break;
@@ -91,7 +95,8 @@ impl Traits {
         let Some(folder) = &self.folder else {
             return false;
         };
-        let last = [b"\0", folder.as_os_str().as_bytes(), b"\0"].concat();
+        let words = [SUBCOMMAND.as_bytes(), folder.as_os_str().as_bytes()];
+        let last = [b"\0", words[0], b"\0", words[1], b"\0"].concat();
         of(pid, "cmdline").ends_with(&last)
     }
 

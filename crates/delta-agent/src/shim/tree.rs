@@ -125,6 +125,19 @@ fn descendants_of(root: i32) -> Vec<Seen> {
     below(&all, vec![root])
 }
 
+/// This process and all that it came from.
+pub(super) fn above(all: &[Seen], pid: i32) -> HashSet<i32> {
+    let parents: HashMap<i32, i32> = all.iter().map(|it| (it.pid, it.parent)).collect();
+    let mut found = HashSet::from([pid]);
+    let mut at = pid;
+    while let Some(parent) = parents.get(&at)
+        && found.insert(*parent)
+    {
+        at = *parent;
+    }
+    found
+}
+
 /// All descendants of these among those.
 pub(super) fn below(all: &[Seen], mut roots: Vec<i32>) -> Vec<Seen> {
     let mut children: HashMap<i32, Vec<Seen>> = HashMap::new();

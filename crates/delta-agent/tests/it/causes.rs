@@ -28,8 +28,8 @@ async fn a_step_that_prints_nothing_for_too_long_is_ended_for_that() {
 
 #[tokio::test]
 async fn a_step_that_prints_now_and_then_is_left_alone() {
-    let mut bench = Bench::new(&["for i in 1 2 3 4 5; do sleep 0.3; echo $i; done"]);
-    bench.work.silence = Some(Duration::from_secs(1));
+    let mut bench = Bench::new(&["for i in 1 2 3 4 5; do sleep 1; echo $i; done"]);
+    bench.work.silence = Some(SOON);
     let ended = bench.run().await;
     assert_eq!(ended.outcome, Outcome::Succeeded, "{}", ended.summary);
 }
@@ -104,7 +104,7 @@ async fn what_was_printed_in_time_counts_however_late_it_is_read() {
 #[tokio::test]
 async fn a_step_that_took_too_long_is_told_as_that_though_the_agent_goes_away() {
     let mut bench = Bench::new(&["trap 'echo asked' TERM; echo up; while :; do sleep 0.02; done"]);
-    bench.work.steps[0].timeout = Some(Duration::from_millis(300));
+    bench.work.steps[0].timeout = Some(SOON);
     bench.work.stop_grace = Duration::from_secs(60);
     let mut attempt = bench.start();
     bench.seen.wait_for("out asked").await;

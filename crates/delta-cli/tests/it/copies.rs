@@ -230,6 +230,67 @@ fn of_what_a_job_leaves_only_what_is_ignored_is_there_the_next_time() {
     assert!(!stdout.contains("ignored.o"), "{stdout}");
 }
 
+// What a job does to the repository of its copy is its own affair, and reaches nothing else.
+#[test]
+fn a_link_among_the_objects_of_a_copy_leads_nobody_outside() {
+    let outside = tempfile::tempdir().unwrap();
+    put(outside.path(), "precious", "kept\n");
+    let step = format!(
+        "ls .git/objects; cat .git/objects/info/alternates || true; rm -rf .git/objects/pack; \
+         ln -s {outside} .git/objects/pack; ln -s {outside} .git/objects/zz; \
+         mkdir -p .git/objects/info; echo {outside} > .git/objects/info/alternates",
+        outside = outside.path().display(),
+    );
+    let text = format!("jobs:\n  a:\n    steps: ['{step}']\n");
+    let place = checkout(&[(".delta-ci.yaml", text.as_str())]);
+    place.say("run").expect(0);
+    let ran = place.say("run").expect(0);
+    let said = printed(&ran);
+    assert!(!said.contains(&"zz"), "{said:?}");
+    let shown = outside.path().display().to_string();
+    assert!(!said.contains(&shown.as_str()), "{said:?}");
+    let left = fs::read_to_string(outside.path().join("precious"));
+    assert_eq!(left.unwrap(), "kept\n");
+}
+
+#[test]
+fn a_folder_may_become_a_file_between_two_runs() {
+    let pipeline = "jobs:\n  a:\n    steps: ['cat d || cat d/x']\n";
+    let place = checkout(&[(".delta-ci.yaml", pipeline), ("d/x", "in a folder\n")]);
+    assert!(printed(&place.say("run").expect(0)).contains(&"in a folder"));
+    fs::remove_dir_all(place.path().join("d")).unwrap();
+    put(place.path(), "d", "a file\n");
+    for words in ["run", "run --fresh"] {
+        let ran = place.say(words).expect(0);
+        assert!(printed(&ran).contains(&"a file"), "{words}: {}", ran.stdout);
+    }
+    git(place.path(), &["add", "-A"]);
+    git(place.path(), &["commit", "-q", "-m", "two"]);
+    assert!(printed(&place.say("run").expect(0)).contains(&"a file"));
+}
+
+// Copied once for all jobs and all runs: a workspace has links to what the cache has.
+#[test]
+fn objects_are_copied_once_for_all_runs() {
+    use std::os::unix::fs::MetadataExt;
+    let pipeline = "jobs:\n  a:\n    steps: ['true']\n";
+    let place = checkout(&[(".delta-ci.yaml", pipeline)]);
+    let objects = || {
+        let all = files(place.cache.path()).into_iter();
+        let shared =
+            all.filter(|(path, _)| path.components().any(|it| it.as_os_str() == "repository"));
+        let found = shared.map(|(path, _)| (fs::metadata(&path).unwrap().ino(), path));
+        found
+            .filter(|(_, path)| !path.ends_with("busy"))
+            .collect::<Vec<_>>()
+    };
+    place.say("run").expect(0);
+    let before = objects();
+    assert!(before.len() >= 3, "{before:?}");
+    place.say("run").expect(0);
+    assert_eq!(objects(), before);
+}
+
 #[test]
 fn a_second_run_at_the_same_time_has_a_copy_of_its_own() {
     let place = checkout(&[
