@@ -199,6 +199,18 @@ async fn every_word_of_the_document_is_spelled_as_on_the_wire() {
     assert_eq!(causes.len(), Cause::ALL.len() + 2);
 }
 
+#[tokio::test]
+async fn a_body_is_required_where_something_must_be_said() {
+    let bench = Bench::patient().await;
+    let document = document(&bench).await;
+    let required = |path: &str, method: &str| {
+        document["paths"][path][method]["requestBody"]["required"].clone()
+    };
+    assert_eq!(required("/api/v1/functions", "post"), true);
+    assert_eq!(required("/api/v1/runs", "post"), true);
+    assert_eq!(required("/api/v1/queues/{name}/pause", "post"), false);
+}
+
 /// Fills every parameter of a path with the same word.
 fn filled(path: &str, word: &str) -> String {
     let mut url = String::new();

@@ -99,7 +99,8 @@ fn body(operation: &mut Operation<'_>, schemas: &Schemas) {
             it.get(key)
                 .is_none_or(|it| it.as_array().is_some_and(Vec::is_empty))
         };
-        nothing("required") && it.get("else").is_none()
+        let choice = ["else", "anyOf"].iter().any(|key| it.get(*key).is_some());
+        nothing("required") && !choice
     });
     body["required"] = json!(!may_be_empty);
 }
