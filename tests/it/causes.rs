@@ -76,7 +76,12 @@ fn every_end_of_a_step_has_its_cause_and_its_evidence() {
             "user_signal",
             "137: a program of it got signal 9 (KILL)",
         ),
-        ("step", "TIMED_OUT", "step_timeout", "longer than it may"),
+        (
+            "step",
+            "TIMED_OUT",
+            "step_timeout",
+            "longer than the 300ms that it may",
+        ),
         ("job", "TIMED_OUT", "job_timeout", "time was up"),
         ("silence", "TIMED_OUT", "no_output", "printed nothing"),
         ("spec", "FAILED", "spec_error", "nowhere"),
@@ -173,7 +178,7 @@ fn a_cancel_names_its_cause_and_a_run_that_takes_too_long_its_own() {
     server.check();
 }
 
-// F9, A6: nobody's fault but the machine's, and what may run once is left to a person.
+// F9, A6, A69: nobody's fault but the machine's, and what may run once is left to a person.
 #[test]
 fn a_lost_agent_is_told_and_what_may_run_once_is_not_repeated() {
     let server = Server::start(Options::quick().flag("max-losses", "1"));

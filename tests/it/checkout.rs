@@ -77,6 +77,16 @@ fn a_run_is_cloned_built_and_the_next_one_finds_it_on_the_agent() {
     let evidence = &person.attempt(&only_job(&person, &lost))["evidence"];
     let last = evidence["last_lines"].to_string();
     assert!(last.contains("not our ref"), "{evidence}");
+    // What git printed is no last line of a step that failed later, and silently.
+    let silent = json!({"steps": ["exit 1"]});
+    let silent = person.create(&run_at(&url, &commit, silent));
+    assert_eq!(person.until_over(&silent)["outcome"], "FAILED");
+    let attempt = person.attempt(&only_job(&person, &silent));
+    assert_eq!(attempt["evidence"]["last_lines"], Value::Null, "{attempt}");
+    assert_eq!(
+        attempt["summary"],
+        "step 1 ended with exit code 1; it printed nothing"
+    );
     let hostile = person.create(&run_at("ext::id", &commit, build));
     assert_eq!(person.until_over(&hostile)["outcome"], "FAILED");
     assert_eq!(

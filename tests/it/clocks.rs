@@ -6,8 +6,10 @@
 use std::path::{Path, PathBuf};
 
 use delta_testkit::postgres::fresh_database;
+use delta_testkit::proxy::Proxy;
 use serde_json::json;
 
+use crate::handover::log_of;
 use crate::harness::person::SOON;
 use crate::harness::{Options, Server, delta_ci, jobs, until};
 
@@ -205,6 +207,78 @@ fn an_agent_in_yesterday_or_tomorrow_works_all_the_same() {
     server.check();
 }
 
+// A23, A26, I23: the machines of two servers are an hour apart.
+#[test]
+fn an_agent_moves_between_servers_whose_machines_are_an_hour_apart() {
+    let database = fresh_database().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let objects = folder.path().join("objects");
+    let options = Options::patient()
+        .flag("objects", objects.to_str().unwrap())
+        .on(&database.url);
+    let mut an_hour_on = options.clone();
+    for (name, value) in moved_by("+1h") {
+        an_hour_on = an_hour_on.env(&name, value);
+    }
+    let (one, other) = (Server::start(options), Server::start(an_hour_on));
+    let person = one.person();
+    let way = Proxy::start(one.addr(), 1).unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, one.token("runner")).unwrap();
+    let agent = delta_ci()
+        .args(["agent", "--name", "box", "--server"])
+        .arg(format!("http://{}", way.addr()))
+        .arg("--token-file")
+        .arg(&token)
+        .arg("--work-dir")
+        .arg(folder.path().join("box"))
+        .spawn()
+        .unwrap();
+    let stop = folder.path().join("stop");
+    let step = format!(
+        "n=0; until [ -e {} ]; do n=$((n+1)); echo line $n; sleep 0.05; done; echo the end",
+        stop.display()
+    );
+    let run = person.create(&json!({"jobs": [{"name": "work",
+        "job_spec": {"steps": [step]}}]}));
+    let job = person.run(&run)["jobs"][0]["job_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let session = || {
+        let agents = person.get("/api/v1/agents");
+        agents["agents"][0]["session_epoch"].as_u64().unwrap_or(0)
+    };
+    let mut before = 0;
+    for turn in 0..6 {
+        let printed = log_of(&person, &job).len();
+        until(
+            "the log goes on",
+            || log_of(&person, &job).len(),
+            |length| *length > printed,
+        );
+        let now = until("a newer session is known", session, |now| *now > before);
+        before = now;
+        // Now to the other one, at once, and with an older session that nobody has ended.
+        way.lead_to([&other, &one][turn % 2].addr());
+        assert!(way.cut_all() > 0);
+    }
+    std::fs::write(&stop, "").unwrap();
+    let over = person.until_over(&run);
+    assert_eq!(over["outcome"], "SUCCESS", "{over}");
+    let attempt = person.attempt(&job);
+    assert_eq!(attempt["losses"], 0, "{attempt}");
+    assert_eq!(attempt["log"]["complete"], true, "{attempt}");
+    let log = log_of(&person, &job);
+    let lines: Vec<&str> = log.lines().filter(|it| it.starts_with("line ")).collect();
+    let expected: Vec<String> = (1..=lines.len()).map(|n| format!("line {n}")).collect();
+    assert_eq!(lines, expected);
+    assert!(log.contains("the end"), "{log}");
+    assert!(!agent.stderr().contains("SUPERSEDED"), "{}", agent.stderr());
+    one.check();
+    other.check_log();
+}
+
 // F42, RP-17: what a message says about time sets no deadline.
 #[test]
 fn moments_in_messages_are_information_only() {
@@ -221,7 +295,7 @@ fn moments_in_messages_are_information_only() {
         beat["ts"] = json!(moment);
         let answer = one.say("heartbeat", &beat).unwrap().expect(200);
         let ttl = answer.body["new_lease_ttl_seconds"].as_f64().unwrap();
-        assert!(ttl > 0.0 && ttl <= 8.0, "{}", answer.text);
+        assert!(ttl > 0.0 && ttl <= 60.0, "{}", answer.text);
     }
     let mut done = one.done(&grant, "SUCCEEDED", 0);
     done["timings"] = json!({"started_at": "2999-12-31T23:59:59Z",

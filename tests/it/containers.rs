@@ -180,6 +180,31 @@ fn an_image_that_cannot_be_had_is_named() {
     server.check();
 }
 
+// EP-43: a machine that starts no container is not what the file said wrong, and its work is tried
+// again.
+#[test]
+fn a_machine_that_starts_no_container_is_not_blamed_on_the_file() {
+    let docker = Docker::start_without_runtime().unwrap();
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let _agent = agent(&server, &docker).spawn().unwrap();
+    let service = json!({"name": "db", "image": IMAGE, "command": ["sleep", "600"]});
+    for container in [
+        json!({"network": "none"}),
+        json!({"network": "bridge", "services": [service]}),
+    ] {
+        let mut body = run_in_container("true", &container);
+        body["jobs"][0]["max_attempts"] = json!(2);
+        let run = person.create(&body);
+        assert_eq!(person.until_over(&run)["outcome"], "FAILED");
+        let attempt = person.attempt(&only_job(&person, &run));
+        assert_eq!(attempt["cause"], "start_up", "{attempt}");
+        assert_eq!(attempt["attempt"], 2, "{attempt}");
+    }
+    nothing_left(&docker);
+    server.check();
+}
+
 // D10: told apart through everything up to the API, and tried again where the machine did it.
 #[test]
 fn what_ends_a_step_in_a_container_has_its_cause() {

@@ -15,17 +15,17 @@ use crate::harness::{Options, Person, Server, delta_ci, jobs, until};
 /// Names in a data folder, and what is in them.
 type Files<'a> = &'a [(&'a str, &'a [u8])];
 
-const DATABASE: &str = "delta-ci.db";
+pub const DATABASE: &str = "delta-ci.db";
 
 /// A server on a data folder of the test's own.
-fn server(data: &Path) -> Spawn {
+pub fn server(data: &Path) -> Spawn {
     delta_ci()
         .args(["server", "--listen", "127.0.0.1:0", "--data"])
         .arg(data)
 }
 
 #[track_caller]
-fn started(spawn: Spawn) -> (Process, Person) {
+pub fn started(spawn: Spawn) -> (Process, Person) {
     let process = spawn.spawn().unwrap();
     let line = process.wait_for_line("listening on", SOON);
     let line = line.unwrap_or_else(|error| panic!("{error}: {}", process.stderr()));
@@ -34,7 +34,7 @@ fn started(spawn: Spawn) -> (Process, Person) {
 }
 
 /// Ends it as a machine that fails would.
-fn killed(process: Process) {
+pub fn killed(process: Process) {
     process.kill9().unwrap();
     process.wait(SOON).unwrap();
 }
@@ -49,7 +49,7 @@ fn refused(data: &Path) {
 }
 
 #[track_caller]
-fn refused_to_start(data: &Path) {
+pub fn refused_to_start(data: &Path) {
     let before = listed(data);
     let done = finish(server(data));
     assert_ne!(done.code, Some(0), "{done:?}");
@@ -80,7 +80,7 @@ fn remove_database(data: &Path) {
 }
 
 /// A folder whose server has served; its database is whole in one file.
-fn served() -> tempfile::TempDir {
+pub fn served() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     let (process, _) = started(server(&place.path().join("data")));
     process.terminate().unwrap();
@@ -420,7 +420,7 @@ fn page_of(file: &Path, name: &str) -> usize {
     usize::try_from(page).unwrap() - 1
 }
 
-fn token(data: &Path) -> Spawn {
+pub fn token(data: &Path) -> Spawn {
     let words = ["token", "create", "--role", "user", "--data"];
     delta_ci().args(words).arg(data)
 }
@@ -430,7 +430,7 @@ fn doctor(data: &Path) -> Done {
 }
 
 /// Takes all that is left of a disk.
-fn fill(path: &Path) {
+pub fn fill(path: &Path) {
     use std::io::Write as _;
     let mut file = fs::File::create(path).unwrap();
     let block = [0; 4096];

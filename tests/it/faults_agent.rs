@@ -13,12 +13,12 @@ fn agent(server: &Server, name: &str) -> Process {
     agent_at(server, server.addr(), name)
 }
 
-/// The same by way of another address.
+/// Starts an agent with one slot by way of another address.
 pub fn agent_at(server: &Server, addr: SocketAddr, name: &str) -> Process {
     agent_with(server, addr, name, &[])
 }
 
-/// The same with further arguments.
+/// Starts an agent with one slot by way of this address, with further arguments.
 pub fn agent_with(server: &Server, addr: SocketAddr, name: &str, more: &[&str]) -> Process {
     let file = server.folder().join(format!("{name}.token"));
     std::fs::write(&file, server.token("runner")).unwrap();

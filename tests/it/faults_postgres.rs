@@ -173,7 +173,7 @@ fn two_servers_that_sweep_together_fire_each_timer_once() {
 fn a_postgres_that_restarts_or_dies_loses_nothing() {
     let cluster = Postgres::start().unwrap();
     let database = cluster.fresh_database().unwrap();
-    let server = Server::start(Options::patient().on(&database.url));
+    let server = Server::start(Options::patient_with_mortal_runners().on(&database.url));
     let person = server.person();
     let load = load_on(&[&server], fresh_seed());
     until_results(&load, 5);
@@ -250,7 +250,7 @@ fn a_commit_with_an_unknown_result_is_never_applied_twice() {
     let database = fresh_database().unwrap();
     let proxy = Proxy::start(database.addr().unwrap(), seed).unwrap();
     let url = database.url_through(proxy.addr()).unwrap();
-    let server = Server::start(Options::patient().on(&url));
+    let server = Server::start(Options::patient_with_mortal_runners().on(&url));
     let person = server.person();
     let load = load_on(&[&server], seed);
     until_results(&load, 5);

@@ -56,7 +56,7 @@ fn repository() -> PathBuf {
 }
 
 /// A runner in Rust that cargo has built beside the tests.
-fn rust_runner() -> PathBuf {
+pub fn rust_runner() -> PathBuf {
     let tests = std::env::current_exe().expect("this test's own place");
     let built = tests.parent().and_then(Path::parent).expect("target/debug");
     built.join("examples/table")

@@ -360,7 +360,7 @@ fn an_agent_killed_in_mid_upload_leaves_nothing_half_and_the_next_sends_it_whole
 /// Bytes a second of an upload that is to be met on its way: it takes a quarter of a minute.
 const SLOW: u32 = 8_000_000;
 
-// D4, F9
+// D4, F7
 #[test]
 fn an_agent_that_wakes_in_mid_upload_changes_nothing_of_the_winners() {
     let server = Server::start(Options::patient().flag("lease-ttl", "3s"));

@@ -92,7 +92,8 @@ fn storm(mut server: Server, kills: u32, seed: u64) {
 #[test]
 fn storm_kill_sqlite_loses_nothing_acknowledged() {
     let seed = fresh_seed();
-    storm(Server::start(Options::patient()), kills(10), seed);
+    let options = Options::patient_with_mortal_runners();
+    storm(Server::start(options), kills(10), seed);
 }
 
 // F10, F11, F12, RP-34, RP-60, I1, I15, I17, I18
@@ -100,9 +101,6 @@ fn storm_kill_sqlite_loses_nothing_acknowledged() {
 fn storm_kill_postgres_loses_nothing_acknowledged() {
     let seed = fresh_seed();
     let database = fresh_database().expect("a database");
-    storm(
-        Server::start(Options::patient().on(&database.url)),
-        kills(3),
-        seed,
-    );
+    let options = Options::patient_with_mortal_runners().on(&database.url);
+    storm(Server::start(options), kills(3), seed);
 }

@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use delta_testkit::process::Spawn;
+use delta_testkit::process::{Process, Spawn};
 use delta_testkit::proxy::{Direction, Proxy};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::faults_agent::{only_job, pid_in};
+use crate::faults_agent::{is_alive, only_job, pid_in};
 use crate::handover::log_of;
 use crate::harness::http::Answer;
 use crate::harness::{Http, Options, Server, delta_ci, until};
@@ -91,7 +91,7 @@ impl Thief {
     }
 }
 
-/// T2, T3, D14: with a token that many share, and with one that is bound to the agent.
+/// T3, D14: with a token that many share, and with one that is bound to the agent.
 #[test]
 fn a_revoked_agent_renews_nothing_reads_no_secret_and_completes_nothing() {
     for bound in [false, true] {
@@ -154,7 +154,6 @@ fn a_revoked_agent_renews_nothing_reads_no_secret_and_completes_nothing() {
             assert_eq!(answer.expect(403).word("code"), "AGENT_REVOKED");
         }
         revoked.wait(Duration::from_secs(60)).unwrap();
-        assert_eq!(person.attempt(&job)["state"], "RUNNING");
         let other = server.agent("other").spawn().unwrap();
         let over = person.until_over(&run);
         assert_eq!(over["outcome"], "SUCCESS", "{}", log_of(&person, &job));
@@ -164,6 +163,106 @@ fn a_revoked_agent_renews_nothing_reads_no_secret_and_completes_nothing() {
             assert_eq!(answer.expect(403).word("code"), "AGENT_REVOKED");
         }
         drop(other);
+        server.check();
+    }
+}
+
+/// T3: what a revoked agent had begun is ended by the agent itself, long before its lease runs out,
+/// also where it does not go by itself; meanwhile `why` says what became of its holder.
+#[test]
+fn a_revoked_agent_leaves_nothing_running_and_why_says_so() {
+    let server = Server::start(Options::patient().flag("lease-ttl", "10m"));
+    let person = server.person();
+    let file = server.folder().join("box.token");
+    std::fs::write(&file, server.token("runner")).unwrap();
+    let revoked = agent(&server, server.addr(), &file).spawn().unwrap();
+    let mark = server.folder().join("mark");
+    let step = format!(
+        "trap '' TERM; echo $$ > {mark}.new; mv {mark}.new {mark}; sleep 600 & wait; sleep 600",
+        mark = mark.display()
+    );
+    let run = person.create(&json!({ "trust": "trusted", "jobs": [{ "name": "work",
+        "job_spec": { "steps": [step] } }] }));
+    let pid = pid_in(&mark);
+    let job = only_job(&person, &run);
+    let runs = |state: &Value| state == "RUNNING";
+    until(
+        "it is told of",
+        || person.attempt(&job)["state"].clone(),
+        runs,
+    );
+    let listed = person.get("/api/v1/agents");
+    let id = listed["agents"][0]["agent_id"].as_str().unwrap().to_owned();
+    // Another credential is in its file by now, which is no way back either.
+    std::fs::write(&file, server.token("runner")).unwrap();
+    let done = server.cli(&["agents", "revoke", &id]);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    revoked.wait(Duration::from_secs(90)).unwrap();
+    assert!(!is_alive(pid), "{}", revoked.stderr());
+    let why = server.cli(&["why", "work"]);
+    assert!(why.stdout.contains("its agent was revoked"), "{why:?}");
+    let why = person.get(&format!("/api/v1/jobs/{job}"))["why"].clone();
+    assert_eq!(why["code"], "holder_revoked", "{why}");
+}
+
+/// EP-35: what a revoked agent advises is what works, with a token that many share and with one
+/// that is bound to the agent.
+#[test]
+fn a_revoked_agent_says_how_its_machine_comes_back() {
+    for bound in [false, true] {
+        let server = Server::start(Options::quick());
+        let person = server.person();
+        let file = server.folder().join("box.token");
+        let mut create = vec!["token", "create", "--role", "runner"];
+        create.extend(
+            bound
+                .then_some(["--agent", "build-1"])
+                .into_iter()
+                .flatten(),
+        );
+        let made = server.cli(&create);
+        assert_eq!(made.code, Some(0), "{made:?}");
+        std::fs::write(&file, made.stdout.trim_end()).unwrap();
+        let at_work = || {
+            let agents = person.get("/api/v1/agents")["agents"].clone();
+            let agents = agents.as_array().cloned().unwrap_or_default();
+            let found = agents.into_iter().find(|it| it["status"] == "IDLE");
+            found.map(|it| it["agent_id"].as_str().unwrap().to_owned())
+        };
+        let start = || agent(&server, server.addr(), &file).spawn().unwrap();
+        let first = start();
+        let id = until("it is there", at_work, Option::is_some).unwrap();
+        let done = server.cli(&["agents", "revoke", &id]);
+        assert_eq!(done.code, Some(0), "{done:?}");
+        let identity = server.folder().join("box/state/agent.json");
+        let identity = identity.canonicalize().unwrap();
+        let says_how = |ended: Process| {
+            ended.wait(Duration::from_secs(60)).unwrap();
+            let said = ended.stderr();
+            assert!(said.contains("AGENT_REVOKED"), "{said}");
+            assert!(
+                said.contains(&format!("remove {}", identity.display())),
+                "{said}"
+            );
+            assert!(!said.contains("token create --role runner"), "{said}");
+        };
+        // At once, and whenever it is started again: not before the first has left its folder.
+        says_how(first);
+        says_how(start());
+        std::fs::remove_file(&identity).unwrap();
+        if bound {
+            let ended = start();
+            ended.wait(Duration::from_secs(60)).unwrap();
+            assert!(
+                ended.stderr().contains("AGENT_REVOKED"),
+                "{}",
+                ended.stderr()
+            );
+            std::fs::write(&file, server.token("runner")).unwrap();
+        }
+        let _new = start();
+        let new = until("it is there again", at_work, Option::is_some).unwrap();
+        assert_ne!(new, id);
         server.check();
     }
 }

@@ -80,7 +80,7 @@ impl Place {
         self.agent_again(server, name, sandbox, more)
     }
 
-    /// The same on the same folders.
+    /// An agent that works as the place's user, on the folders of one before it.
     pub fn agent_again(
         &self,
         server: &Server,
@@ -173,13 +173,15 @@ pub fn says(words: &[String], word: &str) -> bool {
 // D14: a credential that lies open is told of, once, with what to type.
 #[test]
 fn an_agent_says_that_everybody_can_read_its_token() {
-    let server = Server::start(Options::quick());
-    let token = server.folder().join("box.token");
-    std::fs::write(&token, server.token("runner")).unwrap();
+    let server = Server::start(Options::patient());
     for (mode, said) in [(0o644, true), (0o640, false), (0o600, false)] {
+        // Each has a name of its own: only once it is listed has it said all that it will.
+        let name = format!("box-{mode:o}");
+        let token = server.folder().join(format!("{name}.token"));
+        std::fs::write(&token, server.token("runner")).unwrap();
         std::fs::set_permissions(&token, std::fs::Permissions::from_mode(mode)).unwrap();
-        let agent = server.agent("box").spawn().unwrap();
-        enforced(&server.person(), "box");
+        let agent = server.agent(&name).spawn().unwrap();
+        enforced(&server.person(), &name);
         let fix = format!("chmod 600 {}", token.canonicalize().unwrap().display());
         let log = agent.stderr();
         assert_eq!(log.contains(&fix), said, "{mode:o}: {log}");
@@ -188,10 +190,33 @@ fn an_agent_says_that_everybody_can_read_its_token() {
     server.check();
 }
 
+// EP-42, F43: whoever asks why a job waits is told that the agent's disk is full.
+#[test]
+fn an_agent_whose_disk_is_full_is_told_of() {
+    let server = Server::start(Options::quick());
+    let person = server.person();
+    let agent = server.agent("box").args(["--min-free-mb", "999999999"]);
+    let agent = agent.spawn().unwrap();
+    let job = only_job(&person, &person.create(&run_of("true")));
+    let told = until(
+        "it is told",
+        || server.cli(&["why", &job]).stdout,
+        |text| text.contains("turns work away"),
+    );
+    let why = "the only fit agent, box, turns work away: its disk is full, ";
+    assert!(told.contains(why), "{told}");
+    assert!(
+        agent.stderr().contains("the disk is full"),
+        "{}",
+        agent.stderr()
+    );
+    server.check();
+}
+
 // T28: an untrusted run is confined whatever its pool does otherwise.
 #[test]
 fn an_untrusted_run_is_confined_on_an_agent_that_is_not() {
-    let server = Server::start(Options::quick());
+    let server = Server::start(Options::patient());
     let person = server.person();
     let place = Place::new();
     let _agent = place.agent(&server, "lenient", "host");
@@ -220,7 +245,7 @@ fn an_untrusted_run_is_confined_on_an_agent_that_is_not() {
 // T2, D7: a job of the agent's own user does not get at the agent or its shim.
 #[test]
 fn a_job_of_the_same_user_does_not_get_at_the_agent() {
-    let server = Server::start(Options::quick());
+    let server = Server::start(Options::patient());
     let person = server.person();
     let place = Place::new();
     let agent = place.agent(&server, "guarded", "host");

@@ -17,21 +17,27 @@ pub struct Block {
     pub text: String,
 }
 
-/// The blocks of a page, or of a part of one.
+/// The blocks of a page, or of a part of one, however their fences are written.
 pub fn blocks(page: &str) -> Vec<Block> {
     let (mut blocks, mut before) = (Vec::new(), "");
     let mut lines = page.lines();
     while let Some(line) = lines.next() {
-        let Some(language) = line.strip_prefix("```") else {
+        let inner = line.trim_start();
+        let mark = inner.chars().next().unwrap_or_default();
+        let fence = inner.chars().take_while(|it| *it == mark).count();
+        if !['`', '~'].contains(&mark) || fence < 3 {
             before = if line.is_empty() { before } else { line };
             continue;
-        };
-        let text = lines.by_ref().take_while(|line| *line != "```");
+        }
+        let (fence, language) = inner.split_at(fence);
+        let indent = line.len() - inner.len();
+        let text = lines.by_ref().take_while(|line| line.trim() != fence);
+        let text = text.map(|line| line.get(indent..).unwrap_or_default());
         let text: String = text.map(|line| format!("{line}\n")).collect();
         let name = before.strip_suffix("`:").unwrap_or_default();
         blocks.push(Block {
             name: name.rsplit('`').next().unwrap_or_default().to_owned(),
-            language: language.to_owned(),
+            language: language.trim().to_owned(),
             text,
         });
         before = "";
@@ -43,6 +49,9 @@ pub fn blocks(page: &str) -> Vec<Block> {
 fn plain(text: &str) -> String {
     let word = |word: &str| match word.strip_prefix("run_") {
         Some(id) if id.chars().all(|c| c.is_ascii_hexdigit()) => "run_ID".to_owned(),
+        _ if word.len() > 39 && word[..40].chars().all(|c| c.is_ascii_hexdigit()) => {
+            format!("COMMIT{}", &word[40..])
+        }
         _ => word.to_owned(),
     };
     let line = |line: &str| line.split(' ').map(word).collect::<Vec<_>>().join(" ");

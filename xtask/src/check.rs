@@ -6,13 +6,14 @@
 use anyhow::Result;
 
 use crate::steps::{Steps, cargo, cargo_has, succeed};
-use crate::{coverage, deps, purity, tidy};
+use crate::{coverage, deps, purity, third_party, tidy};
 
 /// Crates whose tests need neither PostgreSQL nor another machine part.
-const FAST: [&str; 6] = [
+const FAST: [&str; 7] = [
     "delta-core",
     "delta-wire",
     "delta-planner",
+    "delta-shim",
     "delta-agent",
     "delta-sim",
     "xtask",
@@ -34,6 +35,7 @@ pub fn without_tests(steps: &mut Steps) {
     steps.step("tidy", tidy::run);
     steps.step("dependency direction", deps::run);
     steps.step("purity of the core", purity::run);
+    steps.step("licences, bans, sources", third_party::run);
     steps.step("spec coverage", || coverage::run(coverage::DEFAULT));
     steps.step("clippy", || {
         let args = [

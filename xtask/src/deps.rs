@@ -2,18 +2,22 @@
 //!
 //! Owns the table of which crate of the workspace may import which, and fails on every other
 //! edge. Only normal and build dependencies count: tests may use anything. The core imports
-//! nothing at all, and every crate takes the workspace's lints.
+//! nothing at all, every crate takes the workspace's lints, and some must not reach a network by
+//! whatever way ([`crate::reach`]). Walls inside a crate are those of `rooms.rs`.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use crate::reach;
+use crate::rooms;
 use crate::steps::{cargo, no_findings};
 
 /// Crate, and the crates of this workspace it may import. A new crate adds its row here and in
 /// ARCHITECTURE.md.
-const MAY_IMPORT: [(&str, &[&str]); 17] = [
+const MAY_IMPORT: [(&str, &[&str]); 19] = [
     ("delta-core", &[]),
     ("delta-wire", &["delta-core"]),
+    ("delta-grpc", &["delta-wire"]),
     ("delta-yaml", &["delta-wire"]),
     ("delta-store", &["delta-core"]),
     (
@@ -23,6 +27,7 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
             "delta-wire",
             "delta-store",
             "delta-forge",
+            "delta-grpc",
             "delta-trace",
         ],
     ),
@@ -32,12 +37,15 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
         &[
             "delta-core",
             "delta-wire",
+            "delta-grpc",
+            "delta-shim",
             "delta-results",
             "delta-runner-protocol",
             "delta-trace",
             "delta-yaml",
         ],
     ),
+    ("delta-shim", &["delta-core", "delta-wire", "delta-results"]),
     ("delta-results", &[]),
     ("delta-runner-protocol", &[]),
     ("delta-runner", &["delta-runner-protocol"]),
@@ -51,8 +59,10 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
             "delta-store",
             "delta-server",
             "delta-agent",
+            "delta-shim",
             "delta-planner",
             "delta-forge",
+            "delta-grpc",
             "delta-sim",
             "delta-trace",
         ],
@@ -67,7 +77,7 @@ const MAY_IMPORT: [(&str, &[&str]); 17] = [
 const PURE: &str = "delta-core";
 
 pub fn run() -> Result<()> {
-    let mut findings = Vec::new();
+    let mut findings = rooms::findings()?;
     for package in packages()? {
         findings.extend(wrong_edges(&package));
         let manifest = std::fs::read_to_string(&package.manifest)
@@ -82,6 +92,7 @@ pub fn run() -> Result<()> {
             ));
         }
     }
+    findings.extend(reach::findings()?);
     no_findings(&findings)
 }
 

@@ -4,17 +4,21 @@
 //! arguments, goes to the repository's root and calls it. It refuses words it does not know.
 
 mod check;
+mod comments;
 mod coverage;
 mod deps;
 mod fuzz;
 mod fuzz_api;
 mod install;
 mod purity;
+mod reach;
+mod rooms;
 mod scan;
 mod source;
 mod steps;
 mod storm;
 mod test;
+mod third_party;
 mod tidy;
 
 use std::process::ExitCode;
@@ -24,7 +28,7 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "\
 Usage: cargo xtask <chore>
 
-  check               format, clippy, tidy, dependency direction, purity, coverage, fast tests
+  check               format, clippy, tidy, direction, purity, licences, coverage, fast tests
   test [--install]    everything; --install adds missing Debian packages (root) without
                       starting their services
   install             only what `test --install` would install
@@ -33,7 +37,7 @@ Usage: cargo xtask <chore>
   storm [--only NAME] the long versions; `storm --list` names them
 
 One check alone:
-  tidy | deps | purity | coverage [--strict]
+  tidy | deps | purity | third-party | coverage [--strict]
 ";
 
 fn main() -> ExitCode {
@@ -68,6 +72,7 @@ fn run() -> Result<()> {
         ["tidy"] => tidy::run(),
         ["deps"] => deps::run(),
         ["purity"] => purity::run(),
+        ["third-party"] => third_party::run(),
         ["coverage"] => coverage::run(coverage::DEFAULT),
         ["coverage", "--strict"] => coverage::run(coverage::Unassigned::Fails),
         ["help" | "--help" | "-h"] => {

@@ -30,6 +30,24 @@ pub fn code_only(text: &str) -> String {
     out
 }
 
+/// Each line of each comment, with its number from 1; what stands in literals is no comment.
+pub fn comments(text: &str) -> Vec<(usize, String)> {
+    let chars: Vec<char> = text.chars().collect();
+    let mut found = Vec::new();
+    let (mut at, mut line) = (0, 1);
+    while at < chars.len() {
+        let end = literal_or_comment_end(&chars, at).unwrap_or(at + 1);
+        let part: String = chars[at..end].iter().collect();
+        if part.starts_with('/') && part.len() > 1 {
+            let lines = part.lines().enumerate();
+            found.extend(lines.map(|(below, text)| (line + below, text.to_owned())));
+        }
+        line += part.matches('\n').count();
+        at = end;
+    }
+    found
+}
+
 /// Where the comment or literal that starts at `at` ends; `None` when code starts there.
 fn literal_or_comment_end(chars: &[char], at: usize) -> Option<usize> {
     let next = chars.get(at + 1).copied();

@@ -144,7 +144,7 @@ const STORMS: [Storm; 16] = [
         name: "masks",
         what: "ten thousand random secrets in every form and in random pieces: none is seen",
         work: Work::Tests {
-            package: "delta-agent",
+            package: "delta-shim",
             filter: "no_secret_leaks_in_any_form",
         },
         env: &[LONG, ("DELTA_STORM_MASKS", "10000")],

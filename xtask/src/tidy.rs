@@ -5,8 +5,9 @@
 
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
+use crate::comments;
 use crate::scan;
 use crate::source::{self, File};
 use crate::steps::no_findings;
@@ -50,8 +51,12 @@ const TEXT_FILES: [&str; 10] = [
 pub fn run() -> Result<()> {
     let mut findings = Vec::new();
     let mut lengths = Vec::new();
+    let index = std::fs::read_to_string(comments::INDEX)
+        .with_context(|| format!("read {}", comments::INDEX))?;
+    let ids = comments::defined(&index)?;
     for file in source::files(&TEXT_FILES)? {
         leftovers_in_text(&file, &mut findings);
+        comments::check(&file, &ids, &mut findings);
         if file.path.ends_with(".md") {
             dead_links(&file, |path| path.exists(), &mut findings);
         }

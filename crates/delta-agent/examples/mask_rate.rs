@@ -7,11 +7,16 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use delta_agent::attempt::{self, Abandoned, Begin, Happened, ShimProgram, StateFolder, Watcher};
-use delta_agent::executor::{BaseEnvironment, Identity, Outcome, Step, Work};
-use delta_agent::shim::{Confinement, SUBCOMMAND};
-use delta_agent::{Handed, Secret};
+use delta_agent::attempt::{self, Begin, Happened, StateFolder, Watcher};
+use delta_agent::work::{BaseEnvironment, Identity, Work};
 use delta_core::time::Millis;
+use delta_shim::handed_secrets::Handed;
+use delta_shim::order::Abandoned;
+use delta_shim::program::{SUBCOMMAND, ShimProgram};
+use delta_shim::sandbox::Confinement;
+use delta_shim::step::Step;
+use delta_shim::verdict::Outcome;
+use delta_wire::Secret;
 use delta_wire::step::StepWhen;
 
 /// A token, a password and a key of one line: what a job that deploys has.
@@ -34,7 +39,7 @@ fn main() -> Result<(), Anything> {
     if let (Some(word), Some(folder)) = (words.next(), words.next())
         && word == SUBCOMMAND
     {
-        delta_agent::shim::main(Path::new(&folder));
+        delta_shim::main(Path::new(&folder));
         return Ok(());
     }
     let mut args = std::env::args().skip(1);

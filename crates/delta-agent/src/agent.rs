@@ -11,32 +11,38 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use delta_shim::container::{Runtime, attempt_label, clear_others};
+use delta_shim::evidence::free_bytes;
+use delta_shim::order::Abandoned;
+use delta_shim::program::ShimProgram;
+use delta_shim::sandbox::{Confinement, Sandbox, namespaces};
 use delta_trace::Tracer;
+use delta_wire::ErrorCode;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::around::Origin;
-use crate::around::results;
-use crate::attempt::{self, Abandoned, Adopted, ShimProgram, StateFolder};
+use crate::attempt::spec::Kinds;
+use crate::attempt::{self, Adopted, StateFolder};
 use crate::checkout::{CheckoutSettings, Repositories};
-use crate::container::{self, ContainerSettings, Runtime};
-use crate::courier::Courier;
-use crate::executor::BaseEnvironment;
+use crate::connection::{
+    self, Address, Assigned, Connection, ConnectionSettings, IdentityFile, Machine, Process, Sought,
+};
+use crate::container::{ContainerSettings, Here};
 use crate::functions::{Functions, RunnerSettings, Surroundings};
-use crate::link::{self, Address, Assigned, IdentityFile, Link, LinkSettings, Machine, Process};
-use crate::note::Note;
-use crate::private::FolderError;
-use crate::progress::Observer;
-use crate::secret::TokenSource;
-use crate::session::{self, SessionEnd};
-use crate::shim::{Confinement, Sandbox, apart};
-use crate::spec::Kinds;
+use crate::http::ServerHttp;
+use crate::job_io::{Origin, test_results};
+use crate::lease::handover::HandoverNote;
+use crate::lease::{self, LeaseEnd};
+use crate::log::progress::Observer;
+use crate::private_folder::FolderError;
 use crate::tls::TlsFiles;
-use crate::workspace::{self, Source, WorkFolder, WorkspaceError};
+use crate::token_source::TokenSource;
+use crate::work::BaseEnvironment;
+use crate::workspace::{Source, WorkFolder, WorkspaceError};
 
 /// The server an agent works for, and as whom.
 #[derive(Debug, Clone)]
@@ -58,8 +64,8 @@ pub struct AgentSettings {
     pub labels: Vec<String>,
     /// Zones it is in, of those that were granted; all of them when none is named.
     pub zones: Vec<String>,
-    /// Whether programs are asked for their version at the start.
-    pub detect_runtimes: bool,
+    /// Programs that are asked for their version at the start.
+    pub programs: Sought,
     pub work_folder: PathBuf,
     /// Where it remembers its attempts, out of every job's reach.
     pub state_folder: PathBuf,
@@ -109,7 +115,7 @@ impl AgentSettings {
             slots: 1,
             labels: Vec::new(),
             zones: Vec::new(),
-            detect_runtimes: true,
+            programs: Sought::Everything,
             state_folder: work_folder.join("state"),
             work_folder,
             shim: ShimProgram::this(),
@@ -126,7 +132,7 @@ impl AgentSettings {
             containers: ContainerSettings::default(),
             stop_grace: Duration::from_secs(10),
             leftover_grace: Duration::from_secs(2),
-            results_patience: results::PATIENCE,
+            results_patience: test_results::PATIENCE,
             runners: None,
             mixed: false,
             tracer: Tracer::off(),
@@ -139,11 +145,21 @@ impl AgentSettings {
 pub enum AgentError {
     #[error("the server refuses this agent: {0}")]
     Unauthorized(String),
+    /// For good, whatever credential it shows: it is known by what is in this file.
+    #[error("the server refuses this agent: {why}")]
+    Revoked { why: String, identity: PathBuf },
     #[error("there is no folder to work in")]
     WorkFolder(#[from] WorkspaceError),
     #[error("there is no folder to remember in")]
     StateFolder(#[from] FolderError),
 }
+
+/// How long past the grace a revoked agent waits until its work is gone: with the grace it is less
+/// than the minute within which a revocation ends everything.
+const END_OF_REVOKED_WORK: Duration = Duration::from_secs(20);
+
+/// Who the agent is to the server, in its state folder.
+const IDENTITY_FILE: &str = "agent.json";
 
 /// When to end. Empty while the agent works; then the moment at which running jobs are stopped.
 /// No new job is taken from the first order on, and a later order may only be stricter.
@@ -152,15 +168,15 @@ pub type Shutdown = watch::Receiver<Option<Instant>>;
 /// What every slot has in hand.
 #[derive(Clone)]
 pub(crate) struct SlotContext {
-    pub link: Link,
-    pub courier: Courier,
+    pub link: Connection,
+    pub courier: ServerHttp,
     pub settings: Arc<AgentSettings>,
     pub work_folder: Arc<WorkFolder>,
     pub state: Arc<StateFolder>,
     pub repositories: Arc<Repositories>,
     pub observer: Arc<dyn Observer>,
     /// What makes containers here.
-    pub runtime: Option<Arc<Runtime>>,
+    pub containers: Arc<Here>,
     /// What no job may read: the state folder, and the files that say who the agent is.
     pub secrets: Arc<[PathBuf]>,
     /// What the protocol calls this one execution.
@@ -210,18 +226,19 @@ pub async fn run(
     let work_folder = Arc::new(WorkFolder::open(&settings.work_folder)?);
     let state = Arc::new(StateFolder::open(&settings.state_folder)?);
     let inherited = take_over(&state, &work_folder).await;
-    let (link, assigned) = Link::new(settings.slots);
+    let (link, assigned) = Connection::new(settings.slots);
     let stop = CancellationToken::new();
     let secrets = secrets(&server, &state);
     warn_of_readable(&secrets);
-    let process = Process::new(IdentityFile::open(state.path().join("agent.json")));
-    let courier = Courier::new(&server, process.clone());
-    apart::find_out(&settings.shim);
+    let process = Process::new(IdentityFile::open(state.path().join(IDENTITY_FILE)));
+    let courier = ServerHttp::new(&server, process.clone());
+    namespaces::find_out(&settings.shim);
     let enforced = what_is_enforced(&settings, &state, &work_folder, &secrets);
-    let (machine, runtime) = look_around(&settings).await;
-    let _clearing = clear_containers(runtime.clone(), &state, &inherited);
+    let (machine, containers) = look_around(&settings).await;
+    let _clearing = clear_containers(containers.runtime(), &state, &inherited);
     let functions = start_runners(&settings, &secrets);
-    let line = link_settings(server, &settings, process, enforced, machine);
+    let found = (machine, Arc::clone(&containers));
+    let line = link_settings(server, &settings, process, enforced, found);
     let mut agent = Agent {
         context: SlotContext {
             link: link.clone(),
@@ -231,7 +248,7 @@ pub async fn run(
             repositories: Repositories::of_state(state.path()),
             state,
             observer,
-            runtime,
+            containers,
             secrets,
             execution: String::new(),
             slot: 0,
@@ -250,7 +267,7 @@ pub async fn run(
     let _health = functions.clone().map(|functions| {
         AbortOnDropHandle::new(tokio::spawn(tell_health(functions, link.clone())))
     });
-    let line = tokio::spawn(link::run(link, line, stop.clone()));
+    let line = tokio::spawn(connection::run(link, line, stop.clone()));
     let ended = agent
         .work(assigned, AbortOnDropHandle::new(line), shutdown)
         .await;
@@ -277,7 +294,7 @@ fn start_runners(settings: &AgentSettings, secrets: &[PathBuf]) -> Option<Arc<Fu
 const HEALTH_EVERY: Duration = Duration::from_secs(1);
 
 /// Tells the server how the runner pools are, whenever that has changed.
-async fn tell_health(functions: Arc<Functions>, link: Link) {
+async fn tell_health(functions: Arc<Functions>, link: Connection) {
     let mut ticks = tokio::time::interval(HEALTH_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -288,19 +305,19 @@ async fn tell_health(functions: Arc<Functions>, link: Link) {
 }
 
 /// What this machine is and has, and what makes containers on it.
-async fn look_around(settings: &AgentSettings) -> (Machine, Option<Arc<Runtime>>) {
+async fn look_around(settings: &AgentSettings) -> (Machine, Arc<Here>) {
     let with_runners = |machine: Machine| match &settings.runners {
         Some(runners) => machine.with_runners(runners, settings.slots, settings.mixed),
         None => machine,
     };
-    if !settings.detect_runtimes {
+    if settings.programs == Sought::Nothing {
         let machine = Machine::hardware(&settings.work_folder);
-        return (with_runners(machine), None);
+        return (with_runners(machine), Arc::new(Here::unknown(None)));
     }
-    let machine = Machine::whole(&settings.work_folder);
-    let (machine, runtime) = tokio::join!(machine, container::detect(&settings.containers));
-    let machine = machine.with_containers(runtime.as_ref());
-    (with_runners(machine), runtime.map(Arc::new))
+    let containers = Here::unknown(Some(settings.containers.clone()));
+    let machine = Machine::with_programs(&settings.work_folder, &settings.programs);
+    let (machine, ()) = tokio::join!(machine, containers.look(Duration::MAX));
+    (with_runners(machine), Arc::new(containers))
 }
 
 fn link_settings(
@@ -308,15 +325,16 @@ fn link_settings(
     settings: &AgentSettings,
     process: Process,
     enforced: Vec<String>,
-    machine: Machine,
-) -> LinkSettings {
-    LinkSettings {
+    (machine, containers): (Machine, Arc<Here>),
+) -> ConnectionSettings {
+    ConnectionSettings {
         address: server.address,
         token: server.token,
         tls: server.tls,
         process,
         name: settings.name.clone(),
         machine,
+        containers,
         labels: settings.labels.clone(),
         zones: settings.zones.clone(),
         enforced,
@@ -385,7 +403,7 @@ fn what_is_enforced(
 /// An agent at work.
 struct Agent {
     context: SlotContext,
-    sessions: JoinSet<(u32, SessionEnd)>,
+    sessions: JoinSet<(u32, LeaseEnd)>,
     /// Slots with something in them.
     taken: BTreeSet<u32>,
     stop: watch::Sender<Option<Instant>>,
@@ -395,7 +413,7 @@ impl Agent {
     async fn work(
         mut self,
         mut assigned: mpsc::Receiver<Assigned>,
-        mut line: AbortOnDropHandle<Result<(), link::Refused>>,
+        mut line: AbortOnDropHandle<Result<(), connection::AgentRefused>>,
         mut shutdown: Shutdown,
     ) -> Result<(), AgentError> {
         let once = self.context.settings.once;
@@ -412,7 +430,7 @@ impl Agent {
             let slot_free = self.taken.len() < self.context.settings.slots as usize;
             tokio::select! {
                 Some(work) = assigned.recv(), if ending || slot_free => match self.unfit(ending) {
-                    Some(reason) => self.context.link.turn_away(&work, reason),
+                    Some(reason) => self.context.link.turn_away(&work, &reason),
                     None => {
                         had_one = true;
                         self.begin(work);
@@ -427,31 +445,60 @@ impl Agent {
                     self.stop.send_modify(|current| *current = stricter(*current, order));
                 }
                 ended = &mut line => {
-                    // Nothing can be reported any more. What runs goes on until its lease's local
-                    // end, as after a crash: an agent with a better credential may yet come.
-                    self.sessions.shutdown().await;
-                    return Err(AgentError::Unauthorized(match ended {
-                        Ok(Err(link::Refused(why))) => why,
-                        Ok(Ok(())) => "the link ended".to_owned(),
-                        Err(problem) => problem.to_string(),
-                    }));
+                    let error = match ended {
+                        Ok(Err(refused)) => self.refused(refused),
+                        Ok(Ok(())) => AgentError::Unauthorized("the link ended".to_owned()),
+                        Err(problem) => AgentError::Unauthorized(problem.to_string()),
+                    };
+                    self.leave_work(&error).await;
+                    return Err(error);
                 }
             }
         }
         Ok(())
     }
 
+    /// Nothing can be reported any more. The work of a revoked agent is ended: no agent will ever
+    /// report it. Other work goes on until its lease's local end, as after a crash: an agent with a
+    /// better credential may yet come.
+    async fn leave_work(&mut self, error: &AgentError) {
+        if let AgentError::Revoked { .. } = error {
+            let now = Instant::now();
+            self.stop
+                .send_modify(|current| *current = stricter(*current, Some(now)));
+            let grace = self.context.settings.stop_grace + END_OF_REVOKED_WORK;
+            let ended = async { while self.sessions.join_next().await.is_some() {} };
+            if timeout(grace, ended).await.is_err() {
+                tracing::error!("work of this revoked agent did not end; its shims will end it");
+            }
+        }
+        self.sessions.shutdown().await;
+    }
+
+    fn refused(&self, connection::AgentRefused(why): connection::AgentRefused) -> AgentError {
+        match why.starts_with(ErrorCode::AgentRevoked.as_str()) {
+            true => AgentError::Revoked {
+                why,
+                identity: self.context.state.path().join(IDENTITY_FILE),
+            },
+            false => AgentError::Unauthorized(why),
+        }
+    }
+
     /// Why work is turned away before it is accepted, in the protocol's words (EP-42).
-    fn unfit(&self, ending: bool) -> Option<&'static str> {
+    fn unfit(&self, ending: bool) -> Option<String> {
         if ending {
-            return Some("draining");
+            return Some("draining".to_owned());
         }
-        let free = workspace::free_bytes(self.context.work_folder.path())?;
-        let full = free < self.context.settings.min_free;
-        if full {
+        let free = free_bytes(self.context.work_folder.path())?;
+        let wanted = self.context.settings.min_free;
+        (free < wanted).then(|| {
             tracing::warn!(free, "work is turned away: the disk is full");
-        }
-        full.then_some("resource_exhausted")
+            let [free, wanted] = [free, wanted].map(|bytes| bytes / (1024 * 1024));
+            format!(
+                "resource_exhausted: its disk is full, {free} MiB are free and {wanted} are wanted"
+            )
+        })
     }
 
     fn begin(&mut self, work: Assigned) {
@@ -466,13 +513,13 @@ impl Agent {
         self.taken.insert(slot);
         let shutdown = self.stop.subscribe();
         self.sessions.spawn(async move {
-            let end = session::hold(context, work.granted, work.job_name, shutdown).await;
+            let end = lease::hold(context, work.granted, work.job_name, shutdown).await;
             (slot, end)
         });
     }
 
     /// Goes on with what an earlier agent began.
-    fn resume(&mut self, note: Note, adopted: Adopted) {
+    fn resume(&mut self, note: HandoverNote, adopted: Adopted) {
         // Its processes run in this slot; a former agent may have had more of them.
         let slot = note.slot;
         let context = Arc::new(SlotContext {
@@ -484,7 +531,7 @@ impl Agent {
         self.taken.insert(slot);
         let shutdown = self.stop.subscribe();
         // Before the link says its first word.
-        let session = session::resume(context, note, adopted, shutdown);
+        let session = lease::resume(context, note, adopted, shutdown);
         self.sessions.spawn(async move { (slot, session.await) });
     }
 }
@@ -494,23 +541,26 @@ impl Agent {
 fn clear_containers(
     runtime: Option<Arc<Runtime>>,
     state: &StateFolder,
-    inherited: &[(Note, Adopted)],
+    inherited: &[(HandoverNote, Adopted)],
 ) -> Option<AbortOnDropHandle<()>> {
     let runtime = runtime?;
     // Without one there was never a container.
     let owner = state.known_owner()?;
-    let label = |number: u64| container::attempt_label(&owner, &number.to_string());
+    let label = |number: u64| attempt_label(&owner, &number.to_string());
     let going_on: Vec<String> = inherited.iter().map(|(_, it)| label(it.number)).collect();
-    let clearing = async move { container::clear_others(&runtime, &owner, &going_on).await };
+    let clearing = async move { clear_others(&runtime, &owner, &going_on).await };
     Some(AbortOnDropHandle::new(tokio::spawn(clearing)))
 }
 
 /// Finds what an earlier agent left running, and clears away the rest.
-async fn take_over(state: &StateFolder, work_folder: &Arc<WorkFolder>) -> Vec<(Note, Adopted)> {
+async fn take_over(
+    state: &StateFolder,
+    work_folder: &Arc<WorkFolder>,
+) -> Vec<(HandoverNote, Adopted)> {
     let mut inherited = Vec::new();
     let mut numbers = Vec::new();
     for adopted in attempt::adopt_all(state).await {
-        match Note::from_bytes(&adopted.note) {
+        match HandoverNote::from_bytes(&adopted.note) {
             Some(note) => {
                 numbers.push(adopted.number);
                 inherited.push((note, adopted));

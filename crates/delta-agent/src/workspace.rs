@@ -7,18 +7,17 @@
 //! a job says becomes a path.
 
 use std::collections::HashSet;
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
+use delta_shim::sandbox::{Confinement, Sandbox};
 use delta_wire::job_spec::CheckoutSpec;
-use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat, statvfs};
+use rustix::fs::{AtFlags, CWD, Gid, Uid, chownat};
 
 use crate::local::{CopyError, Kept, LocalTree, Taken};
-use crate::private::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder, failed};
-use crate::shim::{Confinement, Sandbox};
+use crate::private_folder::{self, ATTEMPTS, FolderError, PRIVATE, PrivateFolder, failed};
 
 /// Others may pass through, and see nothing.
 const PASSABLE: u32 = 0o711;
@@ -152,7 +151,7 @@ impl WorkFolder {
         home: Home,
     ) -> Result<AttemptFolder, WorkspaceError> {
         let mut folder = self.existing(number);
-        private::make(&folder.root)?;
+        private_folder::make(&folder.root)?;
         let made = folder.fill(source, kept_for, home);
         if made.is_err() {
             folder.remove();
@@ -195,12 +194,12 @@ impl AttemptFolder {
         kept_for: Option<&str>,
         home: Home,
     ) -> Result<(), WorkspaceError> {
-        private::make(&self.tmp)?;
+        private_folder::make(&self.tmp)?;
         if home == Home::Own {
-            private::make(&self.home)?;
+            private_folder::make(&self.home)?;
         }
         match source {
-            Source::Empty => private::make(&self.workspace)?,
+            Source::Empty => private_folder::make(&self.workspace)?,
             Source::Copy(local) => {
                 let kept = kept_for.and_then(|job| local.kept.get(job));
                 match kept.and_then(Kept::take) {
@@ -210,7 +209,7 @@ impl AttemptFolder {
                     }
                     None => {
                         self.aside = true;
-                        private::make(&self.workspace)?;
+                        private_folder::make(&self.workspace)?;
                         self.workspace = local.copy_to(&self.workspace)?;
                     }
                 }
@@ -255,12 +254,6 @@ impl AttemptFolder {
             Ok(()) => {}
         }
     }
-}
-
-/// Bytes that are free for us where this folder is.
-pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
-    let found = statvfs(folder).ok()?;
-    Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// The whole tree changes hands; links themselves do, never what they point at.

@@ -10,7 +10,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::cmd;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::given;
+use crate::secret_input;
 use crate::terminal::When;
 
 const EXAMPLES: &str = "\
@@ -141,7 +141,7 @@ fn with_whole_paths(command: clap::Command) -> clap::Command {
     command
         .mut_args(
             |arg| match arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
-                true => arg.value_parser(PathBufValueParser::new().map(given::whole_path)),
+                true => arg.value_parser(PathBufValueParser::new().map(secret_input::whole_path)),
                 false => arg,
             },
         )

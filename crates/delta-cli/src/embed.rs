@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use delta_core::{Settings, Span};
 use delta_server::{
     CacheLimits, Config, KeyError, KeySource, KeyText, LOCAL_ADMIN, Limits, OidcTimes,
-    PoolSandboxes, Server, StartError, StoreChoice, Tls,
+    PoolSandboxes, Purpose, Server, StartError, StoreChoice, Tls,
 };
 use delta_store::StoreError;
 use delta_trace::Tracer;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::{given, unlisted};
+use crate::{secret_input, unlisted};
 
 /// How a server is to be started.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ pub struct Wanted {
     /// What whoever comes through its admin socket is called in records.
     pub local_name: &'static str,
     pub duties: Duties,
+    pub purpose: Purpose,
     /// Go on with a database that is empty where there was another.
     pub accept_empty: bool,
 }
@@ -74,8 +75,17 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// What went wrong, for a command that only reads or asks: it starts no server.
+    pub fn into_failure_of_command(self, data: &Path) -> Failure {
+        let mut failure = self.into_failure(data);
+        if failure.what == cannot_start(data) {
+            failure.what = format!("the data in {} cannot be opened", secret_input::shown(data));
+        }
+        failure
+    }
+
     pub fn into_failure(self, data: &Path) -> Failure {
-        let place = given::shown(data);
+        let place = secret_input::shown(data);
         match self {
             Refused::InUse(error) => {
                 let what = format!("the data folder {place} is in use");
@@ -98,10 +108,12 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
     if let Some(url) = &wanted.store {
         check_store(url).map_err(Refused::Flag)?;
     }
-    unlisted::whole(&[
-        &wanted.data,
-        wanted.objects.as_ref().unwrap_or(&wanted.data),
-    ]);
+    if wanted.purpose == Purpose::Serve {
+        unlisted::whole(&[
+            &wanted.data,
+            wanted.objects.as_ref().unwrap_or(&wanted.data),
+        ]);
+    }
     let tls = wanted.tls.clone();
     let mut limits = Limits::recommended();
     limits.waiting_requests = wanted.waiting_requests.unwrap_or(limits.waiting_requests);
@@ -121,6 +133,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         startup_grace: wanted.startup_grace,
         retention: wanted.retention,
         caches: wanted.caches,
+        purpose: wanted.purpose,
         duties: wanted.duties == Duties::On,
         recheck: delta_server::RECHECK,
         pool_sandboxes: wanted.pool_sandboxes,
@@ -143,13 +156,18 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         })
 }
 
-/// Only the admin socket, nothing that changes by itself.
-pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, Refused> {
+/// Only the admin socket, nothing that changes by itself; of a command that only reads, nothing at
+/// all.
+pub async fn for_a_command(
+    data: &Path,
+    store: Option<&str>,
+    purpose: Purpose,
+) -> Result<Server, Refused> {
     start(Wanted {
         secret_keys: secret_keys(None).map_err(Refused::Flag)?,
         data: data.to_owned(),
         // For a moment in a folder whose server does not run: the same variable says it.
-        objects: given::path_of("DELTA_OBJECTS"),
+        objects: secret_input::path_of("DELTA_OBJECTS"),
         listen: None,
         store: store.map(str::to_owned),
         settings: Settings::recommended(),
@@ -165,6 +183,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
         public_url: None,
         local_name: LOCAL_ADMIN,
         duties: Duties::Off,
+        purpose,
         accept_empty: false,
     })
     .await
@@ -172,7 +191,7 @@ pub async fn for_a_command(data: &Path, store: Option<&str>) -> Result<Server, R
 
 /// Where the keys of secrets are: a file, the environment, or the server's own.
 pub fn secret_keys(file: Option<PathBuf>) -> Result<KeySource, Failure> {
-    let file = file.or_else(|| given::path_of("DELTA_SECRET_KEY_FILE"));
+    let file = file.or_else(|| secret_input::path_of("DELTA_SECRET_KEY_FILE"));
     let text = std::env::var("DELTA_SECRET_KEY").ok();
     match (file, text) {
         (Some(_), Some(_)) => {
@@ -187,7 +206,7 @@ pub fn secret_keys(file: Option<PathBuf>) -> Result<KeySource, Failure> {
 
 /// Nothing that is suggested writes over a file: one with keys in it may be the only one.
 fn bad_secret_key(path: &Path, why: &KeyError) -> Failure {
-    let file = given::shown(path);
+    let file = secret_input::shown(path);
     let missing = matches!(why, KeyError::Io(error) if error.kind() == io::ErrorKind::NotFound);
     let next = match why {
         KeyError::Open => format!("chmod 600 {file}"),
@@ -240,7 +259,7 @@ fn bad_tls(tls: Option<Tls>, path: &Path, why: String) -> Failure {
     };
     Failure::new(
         Exit::Usage,
-        format!("cannot use {flag} {}", given::shown(path)),
+        format!("cannot use {flag} {}", secret_input::shown(path)),
     )
     .because(why)
     .next(next)
@@ -249,29 +268,59 @@ fn bad_tls(tls: Option<Tls>, path: &Path, why: String) -> Failure {
 fn bad_oidc(path: &Path, why: String) -> Failure {
     Failure::new(
         Exit::Usage,
-        format!("cannot use --oidc {}", given::shown(path)),
+        format!("cannot use --oidc {}", secret_input::shown(path)),
     )
     .because(why)
     .next("docs/identity.md shows a whole file")
+}
+
+fn cannot_start(data: &Path) -> String {
+    format!("the server on {} cannot start", secret_input::shown(data))
 }
 
 /// What to type depends on what is in the way.
 fn explain(error: StartError, data: &Path) -> Failure {
     let what = match &error {
         StartError::Store(StoreError::Corrupt(_)) => {
-            format!("the database of {} is damaged", given::shown(data))
+            format!("the database of {} is damaged", secret_input::shown(data))
         }
-        _ => format!("the server on {} cannot start", given::shown(data)),
+        _ => cannot_start(data),
     };
     let (exit, next) = match &error {
-        StartError::Setting(_) | StartError::InTheClear(_) | StartError::Tls { .. } => {
-            (Exit::Usage, None)
-        }
+        StartError::InTheClear(_) => (
+            Exit::Usage,
+            Some(
+                "--listen 127.0.0.1:PORT for this machine alone; --tls-cert FILE --tls-key FILE; \
+                 or --behind-tls-proxy",
+            ),
+        ),
+        StartError::Setting(_) | StartError::Tls { .. } => (Exit::Usage, None),
         StartError::Store(StoreError::Corrupt(_)) => (
             Exit::Internal,
             Some("keep the folder as it is, and go on with a copy from before"),
         ),
-        StartError::Store(StoreError::TooNew { .. }) => (Exit::Refused, None),
+        StartError::Store(StoreError::TooNew { .. }) => (
+            Exit::Refused,
+            Some("use the version of delta-ci that wrote it, or a newer one"),
+        ),
+        StartError::Store(StoreError::TooOld { .. }) => (
+            Exit::Refused,
+            Some(
+                "start `delta-ci server` of this version on it once, or ask with the version that \
+                 made it: commands that only read change nothing",
+            ),
+        ),
+        StartError::Full { .. } => (
+            Exit::Unreachable,
+            Some(
+                "make room on that disk, or move the folder to another one; nothing that was \
+                 stored is lost",
+            ),
+        ),
+        StartError::Store(StoreError::Full(_)) => (
+            Exit::Unreachable,
+            Some("make room on the disk of the database; nothing that was stored is lost"),
+        ),
         StartError::Data { .. } if data.is_file() => (
             Exit::Usage,
             Some("--data names a folder, and this is a file"),

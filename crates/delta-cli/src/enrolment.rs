@@ -4,12 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use delta_agent::TokenSource;
-use delta_agent::enrol::{self, EnrolError, Enrolled, Enrolment};
+use delta_agent::enrolment::{self, EnrolError, Enrolled, Enrolment};
 
 use crate::client::connect;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::given;
+use crate::secret_input;
 use crate::terminal::Terminal;
 
 /// What an agent was given to come in with.
@@ -47,13 +47,15 @@ pub async fn token(
                 .next("--token-file FILE, --enroll-token-file FILE, or --cert FILE --key FILE")),
         };
     };
-    let kept = enrol::enrolled(place.state).map_err(|error| refused(&error, &once))?;
+    let kept = enrolment::enrolled(place.state).map_err(|error| refused(&error, &once))?;
     if let Some(Enrolled { token, .. }) = kept {
         return Ok(Some(token));
     }
     connect::read_token(&once)?;
     let shown = TokenSource::File(once.clone()).read().map_err(|error| {
-        Failure::new(Exit::Usage, "the enrolment token cannot be read").caused_by(&error)
+        Failure::new(Exit::Usage, "the enrolment token cannot be read")
+            .caused_by(&error)
+            .next("delta-ci token create --role enrolment --data DIR --out FILE")
     })?;
     let enrolment = Enrolment {
         server: place.server,
@@ -61,17 +63,17 @@ pub async fn token(
         token: shown,
         agent_name: place.name,
     };
-    let enrolled = enrol::enrol(enrolment, place.state).await;
+    let enrolled = enrolment::enrol(enrolment, place.state).await;
     let Enrolled { agent_id, token } = enrolled.map_err(|error| refused(&error, &once))?;
     terminal.say(&format!(
         "enrolled as {agent_id}; its credential is in {}, and the enrolment token is used up",
-        given::shown(place.state)
+        secret_input::shown(place.state)
     ));
     Ok(Some(token))
 }
 
 fn refused(error: &EnrolError, once: &Path) -> Failure {
-    let what = format!("the agent cannot enrol with {}", given::shown(once));
+    let what = format!("the agent cannot enrol with {}", secret_input::shown(once));
     let (exit, next) = match error {
         EnrolError::Refused => (
             Exit::NotAllowed,

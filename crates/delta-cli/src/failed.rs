@@ -6,9 +6,9 @@
 use delta_wire::api::{FailedTest, FailureView, JobSummary, TestStatus};
 use delta_wire::states::JobState;
 
-use crate::clean::{self, Colours};
+use crate::sanitize::{self, Colours};
 use crate::terminal::{Terminal, Tone};
-use crate::{moment, words};
+use crate::{human_time, state_words};
 
 /// Lines of what a test said; its list of results has all of it.
 const SAID_LINES: usize = 3;
@@ -42,11 +42,11 @@ pub fn is_told(job: &JobSummary) -> bool {
 /// `unit FAILED in 2.5s: step 2 `cargo test` ended with exit code 101`, and what is below it.
 /// `rest` is what to type for more.
 pub fn job(job: &JobSummary, room: Room, rest: Option<&str>, terminal: &Terminal) -> Vec<String> {
-    let tone = words::job_tone(job.state, job.required);
-    let name = terminal.paint_out(Tone::Strong, &clean::text(&job.name));
+    let tone = state_words::job_tone(job.state, job.required);
+    let name = terminal.paint_out(Tone::Strong, &sanitize::text(&job.name));
     let mark = terminal.paint_out(tone, "✗");
     let said = terminal.paint_out(tone, &ended(job));
-    let mut lines = vec![format!("{mark} {name} {said}")];
+    let mut lines = terminal.broken(&format!("{mark} {name} {said}"));
     if let Some(failure) = &job.failure {
         lines.extend(below(failure, room, rest, terminal));
     }
@@ -57,14 +57,17 @@ pub fn job(job: &JobSummary, room: Room, rest: Option<&str>, terminal: &Terminal
 pub fn ended(job: &JobSummary) -> String {
     let mut text = job.state.as_str().to_owned();
     if let (Some(from), Some(to)) = (job.started_at, job.ended_at) {
-        text.push_str(&format!(" in {}", moment::short(moment::between(from, to))));
+        text.push_str(&format!(
+            " in {}",
+            human_time::short(human_time::between(from, to))
+        ));
     }
     let note = match &job.failure {
         Some(failure) => {
-            text.push_str(&format!(": {}", clean::text(&failure.message)));
-            words::standing(job)
+            text.push_str(&format!(": {}", sanitize::text(&failure.message)));
+            state_words::standing(job)
         }
-        None => words::note(job),
+        None => state_words::note(job),
     };
     if !note.is_empty() {
         text.push_str(&format!(" ({note})"));
@@ -86,18 +89,18 @@ pub fn below(
     }
     let left = failure.tests_failed.saturating_sub(shown.len() as u64);
     if left > 0 && failure.tests_failed > 0 {
-        let tests = words::count(left, "test");
+        let tests = state_words::count(left, "test");
         let what = match failure.tests.is_empty() {
             true => format!("{tests} failed"),
             false => format!("and {left} more failed"),
         };
         let rest = rest.map(|rest| format!(": {rest}")).unwrap_or_default();
-        lines.push(format!("    {what}{rest}"));
+        lines.extend(terminal.broken(&format!("    {what}{rest}")));
     }
     let last = &failure.last_lines;
     let mark = terminal.paint_out(Tone::Quiet, "|");
     for line in &last[last.len().saturating_sub(room.lines)..] {
-        let line = clean::log_line(line.as_bytes(), Colours::Dropped);
+        let line = sanitize::log_line(line.as_bytes(), Colours::Dropped);
         lines.push(format!("    {mark} {line}").trim_end().to_owned());
     }
     lines
@@ -109,16 +112,16 @@ fn of_test(test: &FailedTest, terminal: &Terminal) -> Vec<String> {
         _ => "FAIL",
     };
     let name = match test.suite.is_empty() {
-        true => clean::text(&test.name),
-        false => clean::text(&format!("{} › {}", test.suite, test.name)),
+        true => sanitize::text(&test.name),
+        false => sanitize::text(&format!("{} › {}", test.suite, test.name)),
     };
     let word = terminal.paint_out(Tone::Bad, &format!("{word:>5}"));
-    let mut lines = vec![format!("    {word}  {name}")];
+    let mut lines = terminal.broken(&format!("    {word}  {name}"));
     let said = test.message.as_deref().unwrap_or_default();
     let mut said = said.lines().filter(|line| !line.trim().is_empty());
     for line in said.by_ref().take(SAID_LINES) {
-        let line = clean::log_line(line.as_bytes(), Colours::Dropped);
-        lines.push(format!("             {}", line.trim_end()));
+        let line = sanitize::log_line(line.as_bytes(), Colours::Dropped);
+        lines.extend(terminal.broken(&format!("             {}", line.trim_end())));
     }
     if said.next().is_some() {
         lines.push("             …".to_owned());
@@ -162,6 +165,7 @@ mod tests {
             attempts: 1,
             cause: Some("user_exit".into()),
             failure: Some(Box::new(failure())),
+            failed_needs: Vec::new(),
             log_dropped: None,
             why: None,
             summary: None,

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::clean;
 use crate::exit::Exit;
+use crate::sanitize;
 
 /// A command that did not work. Printed to stderr, once, by `main`.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Failure {
 
     /// For people. Some words in it may come from a server, so it is cleaned.
     pub fn text(&self) -> String {
-        let mut text = format!("error: {}", clean::text(&self.what));
+        let mut text = format!("error: {}", sanitize::text(&self.what));
         if let Some(why) = &self.why {
             text.push_str(&format!("\n  why: {}", lines(why)));
         }
@@ -73,7 +73,7 @@ impl Failure {
 
 /// Keeps the line breaks of a longer explanation, indented under its first line.
 fn lines(text: &str) -> String {
-    let clean: Vec<String> = text.lines().map(clean::text).collect();
+    let clean: Vec<String> = text.lines().map(sanitize::text).collect();
     clean.join("\n       ")
 }
 

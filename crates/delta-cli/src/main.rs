@@ -5,28 +5,30 @@
 
 mod args;
 mod bench;
-mod clean;
 mod client;
 mod cmd;
+mod columns;
 mod embed;
 mod enrolment;
 mod exit;
 mod failed;
 mod failure;
-mod given;
+mod human_time;
 mod live;
-mod moment;
 mod plan_worker;
 mod planning;
+mod sanitize;
+mod secret_input;
 mod signals;
 mod sizes;
+mod state_words;
 mod table;
 mod terminal;
 mod timings;
 mod traces;
 mod unlisted;
-mod words;
 mod worker;
+mod wrap;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -44,14 +46,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     // Before anything is started, in whichever role: all our children come from here.
-    delta_agent::surroundings::keep_from_children();
+    delta_shim::inherited_files::keep_from_children();
     // Started by an agent and never typed: they need none of what follows.
     let mut words = std::env::args_os().skip(1).peekable();
     if words
         .peek()
-        .is_some_and(|word| word == delta_agent::functions::guard::SUBCOMMAND)
+        .is_some_and(|word| word == delta_shim::guard::SUBCOMMAND)
     {
-        return delta_agent::functions::guard::main();
+        return delta_shim::guard::main();
     }
     if let Some(done) = words
         .peek()
@@ -60,9 +62,9 @@ fn main() -> ExitCode {
         return done;
     }
     if let (Some(word), Some(folder)) = (words.next(), words.next())
-        && word == delta_agent::shim::SUBCOMMAND
+        && word == delta_shim::program::SUBCOMMAND
     {
-        return delta_agent::shim::main(Path::new(&folder));
+        return delta_shim::main(Path::new(&folder));
     }
     let cli = match Cli::read() {
         Ok(cli) => cli,

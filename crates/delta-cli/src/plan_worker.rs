@@ -26,7 +26,7 @@ const MAX_PACK: u64 = 16 << 30;
 /// Memory of each process of a fetch: what it maps of files, and what it keeps of its own.
 const MAX_FETCH_MAPPED: u64 = 8 << 30;
 const MAX_FETCH_MEMORY: u64 = 2 << 30;
-/// The same where a ref is only looked at: the names and places of a million refs.
+/// Memory of a process that only looks at a ref: the names and places of a million refs.
 const MAX_LOOK_MEMORY: u64 = 256 << 20;
 /// Bytes that must be free before something is fetched: the server writes to the same disk.
 const MIN_FREE: u64 = 256 << 20;
@@ -154,7 +154,9 @@ fn discovered(source: &Source<'_>, order: &PlanOrder) -> std::io::Result<PlanAns
             let plan = discovery.plan(&source.changed(order)?);
             said(&plan, discovery.remarks(), order)
         }
-        Err(empty) => PlanAnswer::Empty(format!("nothing to run was found: {empty}")),
+        Err(empty) => PlanAnswer::Empty(format!(
+            "nothing to run was found: {empty}\n`delta-ci init` leaves a file to edit"
+        )),
     })
 }
 

@@ -11,9 +11,9 @@ use delta_wire::nearest::nearest;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::given;
+use crate::secret_input;
+use crate::state_words;
 use crate::terminal::{Terminal, Tone};
-use crate::words;
 
 /// What is to be planned, and for which trigger.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -53,6 +53,14 @@ pub fn input(text: &str) -> Result<(String, String), String> {
 }
 
 impl Asked {
+    /// The same, where `named` jobs are asked for: whoever names a job wants it, whatever changed.
+    pub fn naming(&self, named: bool) -> Asked {
+        Asked {
+            all: self.all || (named && self.base.is_none()),
+            ..self.clone()
+        }
+    }
+
     /// The trigger of what a person asks for: the branch that is checked out, unless they say
     /// otherwise. Each event knows what it knows on a server, and no more.
     fn facts(&self, tree: &Path) -> Facts {
@@ -141,14 +149,14 @@ fn is_file(file: &Path) -> Result<bool, Failure> {
         kind if kind.is_dir() => "a folder",
         _ => "a device or a pipe",
     };
-    let what = delta_planner::no_plain_file(&given::shown(file), what);
+    let what = delta_planner::no_plain_file(&secret_input::shown(file), what);
     Err(Failure::new(Exit::Usage, what).next("put the file itself there"))
 }
 
 /// Plans a folder, or the folder of a pipeline file.
 pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
     if !path.exists() {
-        let what = format!("there is no {}", given::shown(path));
+        let what = format!("there is no {}", secret_input::shown(path));
         return Err(Failure::new(Exit::NotFound, what)
             .next("name a folder, or a pipeline file: delta-ci run PATH"));
     }
@@ -165,6 +173,7 @@ pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
             let all: Vec<String> = faults.iter().map(ToString::to_string).collect();
             Failure::new(Exit::Usage, "the inputs do not fit the pipeline file")
                 .because(all.join("\n"))
+                .next("`on: {manual: {inputs: …}}` of the file declares them, see docs/pipeline.md")
         })?;
         return Ok(Planned {
             plan,
@@ -175,8 +184,10 @@ pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
         });
     }
     let listed = Folder::tree(&tree).map_err(|error| {
-        let what = format!("cannot look at {}", given::shown(&tree));
-        Failure::new(Exit::NotFound, what).caused_by(&error)
+        let what = format!("cannot look at {}", secret_input::shown(&tree));
+        Failure::new(Exit::NotFound, what)
+            .caused_by(&error)
+            .next("name a folder that is there: delta-ci plan PATH")
     })?;
     let found = delta_planner::discover(&listed).map_err(|empty| nothing(&tree, &empty))?;
     Ok(Planned {
@@ -192,13 +203,16 @@ pub fn plan(path: &Path, asked: &Asked) -> Result<Planned, Failure> {
 fn nothing(tree: &Path, empty: &delta_planner::EmptyPlan) -> Failure {
     let what = format!(
         "EMPTY_PLAN: there is nothing to run in {}",
-        given::shown(tree)
+        secret_input::shown(tree)
     );
     let file = delta_planner::FILE_NAME;
     Failure::new(Exit::NotFound, what)
         .because(empty)
         .next(match above(tree) {
-            Some(root) => format!("{file} is above: name its folder, {}", given::shown(&root)),
+            Some(root) => format!(
+                "{file} is above: name its folder, {}",
+                secret_input::shown(&root)
+            ),
             None => format!("delta-ci init leaves {file} to edit: what was seen, and a job"),
         })
 }
@@ -214,7 +228,7 @@ fn above(tree: &Path) -> Option<PathBuf> {
 }
 
 pub fn read_pipeline(file: &Path) -> Result<Pipeline, Failure> {
-    let shown = given::shown(file);
+    let shown = secret_input::shown(file);
     let bytes = std::fs::read(file).map_err(|error| {
         Failure::new(Exit::NotFound, format!("cannot read {shown}"))
             .caused_by(&error)
@@ -241,7 +255,7 @@ fn changed(tree: &Path, asked: &Asked) -> Result<(Changed, String), Failure> {
     if let Some(base) = asked.base.as_ref().filter(|it| !is_commit(tree, it)) {
         let what = format!(
             "--base: there is no commit `{base}` in {}",
-            given::shown(tree)
+            secret_input::shown(tree)
         );
         return Err(Failure::new(Exit::NotFound, what)
             .next("name a branch, a tag or a commit; --all asks for everything"));
@@ -255,7 +269,7 @@ fn changed(tree: &Path, asked: &Asked) -> Result<(Changed, String), Failure> {
             uncertain(format!("nothing differs from {base}"))
         }
         Changed::Files(files) => {
-            let count = words::count(files.paths().len() as u64, "file");
+            let count = state_words::count(files.paths().len() as u64, "file");
             let said = format!("{count} changed since the merge base with {base}");
             (Changed::Files(files), said)
         }

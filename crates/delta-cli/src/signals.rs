@@ -61,7 +61,10 @@ fn open(kind: SignalKind) -> Result<Signal, Failure> {
 /// RUST_LOG. What runners of functions say on their standard error is shown.
 pub fn log_to_stderr(terminal: &Terminal, verbose: u8, unasked: &str) {
     let level = match verbose {
-        0 => &format!("{unasked},{}=info", delta_agent::functions::printed::TARGET),
+        0 => &format!(
+            "{unasked},{}=info",
+            delta_agent::functions::runner_output::TARGET
+        ),
         1 => "info",
         _ => "debug,hyper=info,h2=info,rustls=info",
     };

@@ -3,6 +3,7 @@
 //! Meaning never rests on colour alone. A reader that goes away (`| head`) ends the program.
 
 use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use clap::ValueEnum;
@@ -10,6 +11,11 @@ use indicatif::MultiProgress;
 use owo_colors::{OwoColorize, Style};
 use rustix::termios::{LocalModes, OptionalActions, Termios};
 use serde::Serialize;
+
+use crate::wrap;
+
+/// Columns of the names of facts; the longest is `run again as`.
+const FACT_NAMES: usize = 12;
 
 /// When to use colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -58,6 +64,39 @@ impl Terminal {
         end_on_broken_pipe(writeln!(io::stdout().lock(), "{line}"));
     }
 
+    /// A sentence of data: on a terminal it breaks between words.
+    pub fn sentence(&self, text: &str) {
+        self.broken(text).iter().for_each(|line| self.data(line));
+    }
+
+    /// The lines of such a sentence.
+    pub fn broken(&self, text: &str) -> Vec<String> {
+        match self.out_width() {
+            Some(columns) => wrap::sentence(text, columns),
+            None => vec![text.to_owned()],
+        }
+    }
+
+    /// What something is called, and what it is: `      commit  0123456789`. A word that does not
+    /// fit there has the next line.
+    pub fn fact(&self, name: &str, text: &str) {
+        let label = self.paint_out(Tone::Quiet, &format!("{name:>FACT_NAMES$}"));
+        let hang = FACT_NAMES + 2;
+        let line = format!("{label}  {}", text.trim_end());
+        match self.out_width() {
+            Some(columns) if hang + wrap::widest_word(text) > columns => {
+                self.data(&self.paint_out(Tone::Quiet, &format!("  {name}")));
+                let text = format!("    {}", text.trim_end());
+                let lines = wrap::within(&text, columns, 4);
+                lines.iter().for_each(|line| self.data(line));
+            }
+            Some(columns) => wrap::within(&line, columns, hang)
+                .iter()
+                .for_each(|line| self.data(line)),
+            None => self.data(&line),
+        }
+    }
+
     /// Bytes of data, as they are.
     pub fn bytes(&self, bytes: &[u8]) {
         let mut stdout = io::stdout().lock();
@@ -76,15 +115,22 @@ impl Terminal {
         self.data(&text);
     }
 
-    /// One line of talk. Left out with `--json`, where stderr is for errors only.
+    /// A sentence of talk. Left out with `--json`, where stderr is for errors only.
     pub fn say(&self, line: &str) {
         if !self.json {
             self.tell(line);
         }
     }
 
-    /// One line to stderr, whatever the mode.
-    pub fn tell(&self, line: &str) {
+    /// Sentences to stderr, whatever the mode. On a terminal they break between words.
+    pub fn tell(&self, text: &str) {
+        let line = match width(io::stderr()).filter(|_| !self.json) {
+            Some(columns) => {
+                let lines = text.lines().flat_map(|it| wrap::sentence(it, columns));
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            None => text.to_owned(),
+        };
         // A status line that is being drawn must make room; without one this is a plain write.
         let line = format!("{line}\n");
         // In one piece: stderr has no buffer, and others may write to it, too.
@@ -115,6 +161,11 @@ impl Terminal {
         !self.json && !dumb && io::stderr().is_terminal()
     }
 
+    /// Columns of the terminal that somebody reads stdout on; none where a program does.
+    pub fn out_width(&self) -> Option<usize> {
+        width(io::stdout())
+    }
+
     /// Somebody reads stdout, and not a program.
     pub fn out_is_terminal(&self) -> bool {
         io::stdout().is_terminal()
@@ -131,11 +182,14 @@ pub fn size() -> (u16, u16) {
     }
 }
 
-/// Columns of the terminal behind stdout; the usual ones where nobody knows.
-pub fn width() -> usize {
-    let size = rustix::termios::tcgetwinsize(io::stdout());
+/// Columns of the terminal behind a stream; the usual ones where nobody knows, none without one.
+fn width(stream: impl IsTerminal + AsFd) -> Option<usize> {
+    if !stream.is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(stream);
     let columns = size.map_or(0, |it| it.ws_col);
-    if columns == 0 { 80 } else { columns.into() }
+    Some(if columns == 0 { 80 } else { columns.into() })
 }
 
 /// The one place where status lines are drawn, so that talk can be put above them.

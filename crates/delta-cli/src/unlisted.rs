@@ -21,7 +21,7 @@ pub fn whole(folders: &[&Path]) {
     folders.iter().for_each(|folder| told(folder, EVERYTHING));
 }
 
-/// The same for the private keys in a folder.
+/// Keeps the private keys in a folder out of git.
 pub fn keys(folder: &Path) {
     told(folder, KEYS);
 }

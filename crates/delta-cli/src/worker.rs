@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
 use delta_agent::container::ContainerSettings;
-use delta_agent::executor::BaseEnvironment;
 use delta_agent::functions::RunnerSettings;
-use delta_agent::progress::Observer;
-use delta_agent::shim::Sandbox;
+use delta_agent::log::progress::Observer;
 use delta_agent::tls::TlsFiles;
+use delta_agent::work::BaseEnvironment;
 use delta_agent::workspace::Source;
-use delta_agent::{Address, AgentError, AgentSettings, ServerSettings, TokenSource};
+use delta_agent::{Address, AgentError, AgentSettings, ServerSettings, Sought, TokenSource};
 use delta_core::requirement::Requirement;
+use delta_shim::order::Abandoned;
+use delta_shim::sandbox::Sandbox;
 use delta_trace::Tracer;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::given;
+use crate::secret_input;
 
 /// How the agent is to work.
 pub struct Wanted {
@@ -35,7 +35,7 @@ pub struct Wanted {
     pub labels: Vec<String>,
     pub zones: Vec<String>,
     /// Whether programs are asked for their version at the start.
-    pub detect_runtimes: bool,
+    pub programs: Sought,
     pub work_folder: PathBuf,
     /// Inside the work folder unless it is named.
     pub state_folder: Option<PathBuf>,
@@ -70,7 +70,9 @@ impl Worker {
     pub fn start(wanted: Wanted, observer: Arc<dyn Observer>) -> Result<Worker, Failure> {
         let address = Address::parse(&wanted.server).and_then(Address::checked);
         let address = address.map_err(|error| {
-            Failure::new(Exit::Usage, "the agent has no server").caused_by(&error)
+            Failure::new(Exit::Usage, "the agent has no server")
+                .caused_by(&error)
+                .next("--server https://HOST[:PORT], as delta-ci server says when it starts")
         })?;
         let server = ServerSettings {
             address,
@@ -87,7 +89,7 @@ impl Worker {
         settings.slots = wanted.slots;
         settings.labels = wanted.labels;
         settings.zones = wanted.zones;
-        settings.detect_runtimes = wanted.detect_runtimes;
+        settings.programs = wanted.programs;
         settings.source = wanted.source;
         settings.checkout = wanted.checkout;
         settings.base_environment = wanted.base_environment;
@@ -137,12 +139,27 @@ impl Worker {
                         "delta-ci token create --role runner --data DIR, on the server's machine",
                     ))
             }
+            Ok(Err(error @ AgentError::Revoked { .. })) => Err(shut_out(&error)),
             Ok(Err(error)) => {
                 Err(Failure::new(Exit::Internal, "the agent ended").caused_by(&error))
             }
             Err(error) => Err(Failure::new(Exit::Internal, "the agent ended").caused_by(&error)),
         }
     }
+}
+
+/// Another token changes nothing: what was shut out is the agent.
+fn shut_out(error: &AgentError) -> Failure {
+    let failure = Failure::new(Exit::NotAllowed, "the agent ended").caused_by(error);
+    let AgentError::Revoked { identity, .. } = error else {
+        return failure;
+    };
+    let identity = secret_input::shown(identity);
+    failure.next(format!(
+        "if this machine is to work again, let it come as a new agent: remove {identity}, or name \
+         another --state-dir; a credential that is this agent's alone (an enrolment, `token create \
+         --agent`) is refused with it, so make a new one, too"
+    ))
 }
 
 /// Functions in processes that stay.
@@ -169,12 +186,24 @@ impl Runners {
             });
         };
         let failed = |why: String| {
-            let what = format!("the runner pools of {} cannot be used", given::shown(&path));
-            Failure::new(Exit::Usage, what).because(why)
+            let what = format!(
+                "the runner pools of {} cannot be used",
+                secret_input::shown(&path)
+            );
+            Failure::new(Exit::Usage, what)
+                .because(why)
+                .next("docs/guide/functions.md shows a whole file")
         };
-        let text = std::fs::read_to_string(&path).map_err(|error| failed(error.to_string()))?;
+        let text = std::fs::read_to_string(&path).map_err(|error| Failure {
+            exit: match error.kind() {
+                std::io::ErrorKind::NotFound => Exit::NotFound,
+                _ => Exit::Usage,
+            },
+            next: Some("name a file that can be read: --runners FILE".to_owned()),
+            ..failed(error.to_string())
+        })?;
         let folder = path.parent().unwrap_or(Path::new("/"));
-        let settings = RunnerSettings::parse(&given::shown(&path), &text, folder);
+        let settings = RunnerSettings::parse(&secret_input::shown(&path), &text, folder);
         let settings = settings.map_err(|problem| failed(problem.to_string()))?;
         let room = settings.room() + if self.mixed { beside } else { 0 };
         Ok(Pools {

@@ -1,8 +1,8 @@
 //! The attempt machine (SM-23 … SM-35): one try of a job. `STALE` of the specification is the label
-//! of a lost execution, not a stored state (A59), so eleven states have edges.
+//! of a lost execution, not a stored state, so eleven states have edges.
 //!
 //! Owns which attempt state may follow which, and the row. An ended attempt never moves again: a
-//! retry is a new attempt (A7).
+//! retry is a new attempt.
 
 use crate::cause::Cause;
 use crate::id::AttemptId;
@@ -59,7 +59,7 @@ pub enum AttemptEvent {
     Dropped,
     /// Of a rerun: not tried again, the job succeeded in the run before.
     Kept,
-    /// The same for a job that failed there.
+    /// Of a rerun: not tried again, the job failed in the run before.
     KeptFailed,
 }
 
@@ -201,7 +201,7 @@ pub struct AttemptCancel {
     pub cause: Cause,
     pub by: Text,
     pub requested_at: Millis,
-    /// What the holder is given, counted from when it first hears of it (A70).
+    /// What the holder is given, counted from when it first hears of it.
     pub grace: Span,
     /// The end whether or not it was heard.
     pub force_at: Millis,
@@ -216,9 +216,9 @@ pub struct Report {
     pub artifacts: Option<Text>,
     /// What each step came to: JSON text the core does not read.
     pub steps: Option<Text>,
-    /// Whether the holder saw that nothing of the work is left (D9); absent when it does not say.
+    /// Whether the holder saw that nothing of the work is left; absent when it does not say.
     pub confirmed: Option<bool>,
-    /// What was seen at the end (D10): JSON text the core does not read.
+    /// What was seen at the end: JSON text the core does not read.
     pub evidence: Option<Text>,
     /// What a function answered: JSON text the core does not read.
     pub answer: Option<Text>,
@@ -226,20 +226,20 @@ pub struct Report {
     pub retry_after: Option<Span>,
     /// Length and hash of the log as the holder saw it.
     pub log: Option<(u64, Digest)>,
-    /// Bytes that were to be in the log and that the holder dropped (I25).
+    /// Bytes that were to be in the log and that the holder dropped.
     pub log_dropped: Option<u64>,
     pub started_at: Option<Millis>,
     pub finished_at: Option<Millis>,
 }
 
-/// Best-effort progress; never decides anything (A21).
+/// Best-effort progress; never decides anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Progress {
     pub percent: Option<u8>,
     pub step_index: Option<u32>,
     pub current_step: Option<Text>,
     pub message: Option<Text>,
-    /// Log bytes the holder says it handed over (A22).
+    /// Log bytes the holder says it handed over.
     pub log_bytes: Option<u64>,
 }
 
@@ -249,7 +249,7 @@ pub struct Attempt {
     pub id: AttemptId,
     pub state: AttemptState,
     pub created_at: Millis,
-    /// Not before this may it be queued (A57).
+    /// Not before this may it be queued.
     pub not_before: Millis,
     pub queued_at: Option<Millis>,
     /// Smaller is sooner: see [`order_key`].
@@ -289,8 +289,8 @@ impl Attempt {
     }
 
     /// What the holder of a lease that is over may still hand over of its log, and nothing else:
-    /// the rest of what it declared, so that no result has to wait for its log (I25), and after a
-    /// forced cancel what is known of a job that would not stop (A42).
+    /// the rest of what it declared, so that no result has to wait for its log, and after a
+    /// forced cancel what is known of a job that would not stop.
     pub fn late_log(&self, settings: &Settings) -> Option<LateLog> {
         let lease = self.lease.as_ref()?;
         let ended_at = lease.ended_at?;
@@ -309,7 +309,7 @@ impl Attempt {
     }
 }
 
-/// How long after its end a holder may hand over the rest of the log it declared (I25).
+/// How long after its end a holder may hand over the rest of the log it declared.
 pub const DECLARED_LOG: Span = Span::secs(600);
 
 /// A right to a log that outlives its lease.

@@ -53,7 +53,8 @@ pub fn run_must_end_by(run: &Run, settings: &Settings) -> Option<Millis> {
     }
 }
 
-/// The same for one attempt: a cancel bounds it more closely than the run does.
+/// The latest moment at which the attempt can still be live: a cancel bounds it more closely than
+/// the run does.
 pub fn attempt_must_end_by(run: &Run, attempt: &Attempt, settings: &Settings) -> Option<Millis> {
     if attempt.state.is_final() {
         return None;

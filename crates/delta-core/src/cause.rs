@@ -48,7 +48,7 @@ causes! {
     Inconsistent "inconsistent" User "Success was reported together with a failing exit code.",
     SpecError "spec_error" User "The job cannot be executed as it is written.",
     HandlerNotFound "handler_not_found" User "No handler of that name exists.",
-    NoTests "no_tests" User "The steps succeeded, and no test ran.",
+    NoTests "no_tests" User "No test ran.",
     Flaky "flaky" User "A test failed that is known to pass on the same commit.",
     DiskFull "disk_full" Infra "The machine had no disk space left.",
     AgentShutdown "agent_shutdown" Infra "The agent was shut down while the job ran.",
@@ -92,8 +92,8 @@ impl Cause {
             .find(|cause| cause.name() == name)
     }
 
-    /// What a holder may say of its own attempt; anything else it says reads as [`Cause::UserExit`]
-    /// (A57), so that no runner can blame the scheduler.
+    /// What a holder may say of its own attempt; anything else it says reads as
+    /// [`Cause::UserExit`], so that no runner can blame the scheduler.
     pub fn reportable(self) -> bool {
         use Cause as C;
         matches!(

@@ -15,12 +15,12 @@ use crate::{Digest, Text};
 /// The moment and the circumstances of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// When the message was fully read (A23): a long queue never expires live work.
+    /// When the message was fully read: a long queue never expires live work.
     pub now: Millis,
     pub settings: &'a Settings,
     /// Fresh randomness for jitter.
     pub entropy: u64,
-    /// Leases are not judged expired before this moment: the operator's start-up grace (A40).
+    /// Leases are not judged expired before this moment: the operator's start-up grace.
     pub lease_floor: Millis,
 }
 
@@ -74,7 +74,7 @@ pub enum Status {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     CreateRun(Box<NewRun>),
-    /// The planner's answer; no jobs means that conditions left all of them out (A14).
+    /// The planner's answer; no jobs means that conditions left all of them out.
     Plan {
         run: RunId,
         jobs: Vec<NewJob>,
@@ -85,7 +85,7 @@ pub enum Command {
         run: RunId,
         cause: Cause,
     },
-    /// Give a queued attempt, or again the one this runner has not acknowledged (A67).
+    /// Give a queued attempt, or again the one this runner has not acknowledged.
     Grant {
         attempt: AttemptId,
         principal: Text,
@@ -115,7 +115,7 @@ pub enum Command {
         digest: Digest,
         report: Box<Report>,
     },
-    /// The holder will not begin (A32).
+    /// The holder will not begin.
     Decline {
         proof: LeaseProof,
     },
@@ -155,7 +155,7 @@ pub enum Command {
     Report {
         run: RunId,
     },
-    /// After a start: no lease outlives now + ttl (F41).
+    /// After a start: no lease outlives now + ttl.
     Clamp {
         attempt: AttemptId,
     },
@@ -247,7 +247,7 @@ pub enum Reply {
         cancel: Option<CancelNotice>,
     },
     Completed,
-    /// A cancel was committed first: the result is kept, the attempt is CANCELED (A10).
+    /// A cancel was committed first: the result is kept, the attempt is CANCELED.
     CompletedAfterCancel,
     CancelAcknowledged,
     /// Refused without a change: the lease was never acknowledged (A3, A4).
@@ -281,7 +281,7 @@ pub enum Refusal {
     KeyReused(RunId),
     /// The lease belongs to another runner of the same principal (RP-10).
     RunnerMismatch,
-    /// Whoever speaks is not the agent that the lease is bound to, or is so no more (I23).
+    /// Whoever speaks is not the agent that the lease is bound to, or is so no more.
     Barred(Barred),
     /// The message names another job than its lease does (RP-25).
     JobMismatch,

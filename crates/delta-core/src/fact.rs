@@ -25,7 +25,7 @@ pub enum Fact {
     },
     /// What the plan says about the run itself; comes with the plan, before any job of it.
     RunConfigured(RunSettings),
-    /// Somebody asked for the whole run to stop; recorded before any state moves (A11).
+    /// Somebody asked for the whole run to stop; recorded before any state moves.
     RunCancelAsked(RunCancel),
     NeedMet {
         job: u32,
@@ -82,7 +82,7 @@ pub enum Fact {
         resolution: Resolution,
         cause: Option<Cause>,
     },
-    /// The start-up clamp of F41: a lease may not outlive now + ttl after the clock went back.
+    /// The clamp at a start: a lease may not outlive now + ttl after the clock went back.
     LeaseClamped {
         job: u32,
         index: u32,

@@ -54,10 +54,10 @@ pub enum Answer {
         ttl: Span,
         cancel: Option<Span>,
     },
-    /// The server has not seen the acknowledgement (A3, A4).
+    /// The server has not seen the acknowledgement.
     NotAcknowledged,
     /// A result of this lease was taken before: whose answer got lost sends the same again and
-    /// hears it (A18). Nobody may work under it any more.
+    /// hears it. Nobody may work under it any more.
     AlreadyFinal,
     Stale,
 }
@@ -118,7 +118,7 @@ pub struct Holder {
     next_heartbeat: Millis,
     must_finish_by: Millis,
     /// When the acknowledgement was first due to be sent. A repeat is answered exactly like the
-    /// first one (I16), so the time that the answer gives counts from here.
+    /// first one, so the time that the answer gives counts from here.
     first_ack: Option<Millis>,
 }
 

@@ -15,7 +15,7 @@ pub struct JobId {
     pub n: u32,
 }
 
-/// An attempt: the `index`-th try of its job, counted from 1 (A47).
+/// An attempt: the `index`-th try of its job, counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     pub job: JobId,

@@ -105,16 +105,16 @@ impl LeaseEvent {
     }
 }
 
-/// Why a lease was revoked: the closed list of A17.
+/// Why a lease was revoked: a closed list (A17). A run that is out of time cancels its jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Revocation {
     AckTimeout,
     Rejected,
-    /// The same runner asked again, or the grant could not be delivered (A67).
+    /// Its runner asked again, or the grant could not be delivered.
     Replaced,
     Disowned,
     JobTimeout,
-    /// A cancel met a lease nobody had acknowledged (A41).
+    /// A cancel met a lease nobody had acknowledged.
     CanceledUnacknowledged,
     ForcedCancel,
     Operator,
@@ -152,7 +152,7 @@ impl Revocation {
     }
 }
 
-/// Which message ended a lease, and its digest: a repeat gets the same answer (A18).
+/// Which message ended a lease, and its digest: a repeat gets the same answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Closing {
     pub kind: ClosingKind,
@@ -169,13 +169,13 @@ pub enum ClosingKind {
 /// else changes by facts alone.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
-    /// Rising per job, unique for good: incarnation in the high half, `number` in the low (A72).
+    /// Rising per job, unique for good: incarnation in the high half, `number` in the low.
     pub epoch: u64,
     /// The n-th lease of the job: what people see.
     pub number: u32,
     pub token: Digest,
     pub state: LeaseState,
-    /// Who got it; every message must come from the same principal (A25).
+    /// Who got it; every message must come from the same principal.
     pub principal: Text,
     pub runner: Text,
     pub granted_at: Millis,
@@ -201,7 +201,7 @@ impl Lease {
     }
 
     /// Until when a live lease is judged valid: never less than the operator's start-up grace,
-    /// which ends at `floor` (A40).
+    /// which ends at `floor`.
     pub fn judged_until(&self, floor: Millis) -> Millis {
         self.ends_at().max(floor)
     }
@@ -224,7 +224,7 @@ pub enum Stale {
     Revoked,
     /// A newer lease of the same attempt or job exists.
     Superseded,
-    /// Not a lease of the caller's: unknown and foreign are answered alike (T32).
+    /// Not a lease of the caller's: unknown and foreign are answered alike.
     Unknown,
     AlreadyFinal,
 }

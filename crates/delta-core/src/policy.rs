@@ -50,7 +50,7 @@ impl RetryOn {
 pub struct Policy {
     /// A failure of a required job fails the run (SM-12, SM-13).
     pub required: bool,
-    /// Numbers of the jobs in the same run that must end well first (A65).
+    /// Numbers of the jobs in the same run that must end well first.
     pub needs: Vec<u32>,
     pub max_attempts: u32,
     /// How long one attempt may execute, from its acknowledgement.
@@ -58,10 +58,10 @@ pub struct Policy {
     /// Normalised requirements: see [`crate::requirement`].
     pub requires: Text,
     pub priority: i32,
-    /// Never silently repeated (A69).
+    /// Never silently repeated.
     pub once: bool,
     pub retry_on: BTreeSet<RetryOn>,
-    /// Names of the secrets that its attempts may fetch, sorted (A51).
+    /// Names of the secrets that its attempts may fetch, sorted.
     pub secrets: Vec<Text>,
     /// The environment it works on, which decides among secrets of one name.
     pub environment: Option<Text>,
@@ -70,7 +70,7 @@ pub struct Policy {
     /// How long to wait between attempts; by the settings when absent.
     pub backoff: Option<Backoff>,
     /// A word that the cells of one matrix share: the first required one that fails cancels the
-    /// others (A12).
+    /// others.
     pub fail_fast_group: Option<Text>,
     /// At most one job of this group is at work.
     pub concurrency: Option<Concurrency>,
@@ -84,7 +84,7 @@ pub struct Backoff {
 }
 
 impl Policy {
-    /// Infra causes and detected flakes (A57).
+    /// Infra causes and detected flakes.
     pub fn default_retry_on() -> BTreeSet<RetryOn> {
         BTreeSet::from([RetryOn::Infra, RetryOn::Cause(Cause::Flaky)])
     }

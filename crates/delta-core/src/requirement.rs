@@ -18,7 +18,8 @@ pub const QUEUE: &str = "queue";
 /// The tag of a slot that belongs to a runner pool: the queues whose functions it takes when they
 /// name no runner. A slot with neither this nor [`UNNAMED_BUT`] takes those of every queue.
 pub const UNNAMED: &str = "unnamed";
-/// The same for the pool of all queues but these, which others serve.
+/// The tag of a slot whose runner pool takes the functions of all queues but these, which others
+/// serve.
 pub const UNNAMED_BUT: &str = "unnamed-but";
 
 /// Names an agent finds out for itself, and may claim: the machine, its size, its tools. Every

@@ -22,8 +22,8 @@ pub enum Right {
     /// The values of secrets that the policy names (A51).
     Secrets,
     Results,
-    /// The one right that outlives the lease: for a moment after a forced cancel (A42), and for the
-    /// rest of what was declared (I25).
+    /// The one right that outlives the lease: for a moment after a forced cancel, and for the
+    /// rest of what was declared.
     Log,
 }
 
@@ -105,9 +105,9 @@ pub struct AgentStanding {
 pub enum Barred {
     /// The agent was shut out for good.
     Revoked,
-    /// Another session of the agent is the newest, begun by another process (I23).
+    /// Another session of the agent is the newest, begun by another process.
     Superseded,
-    /// The request does not prove to be of the agent that the lease was granted to (T3).
+    /// The request does not prove to be of the agent that the lease was granted to.
     Unproven,
 }
 
@@ -131,7 +131,7 @@ impl std::fmt::Display for Barred {
 pub enum Denied {
     Stale(Stale),
     Barred(Barred),
-    /// The lease was never acknowledged (A3, A4).
+    /// The lease was never acknowledged.
     NotAcknowledged,
 }
 
@@ -193,7 +193,7 @@ impl<'a> Bond<'a> {
         barred.map_or(Ok(()), |why| Err(Denied::Barred(why)))
     }
 
-    /// Why a message that came at `now` is stale; at equality the lease has expired (A38).
+    /// Why a message that came at `now` is stale; at equality the lease has expired.
     pub fn stale(&self, now: Millis) -> Option<Stale> {
         match self.state {
             LeaseState::Granted | LeaseState::Active => {
@@ -245,7 +245,7 @@ pub fn agent_of(runner: &str) -> Option<&str> {
     (!agent.is_empty()).then_some(agent)
 }
 
-/// Looks at every byte whatever it finds, so that the time taken says nothing (T32).
+/// Looks at every byte whatever it finds, so that the time taken says nothing.
 pub fn same_digest(a: &Digest, b: &Digest) -> bool {
     a.iter()
         .zip(b)

@@ -1,7 +1,7 @@
 //! The run machine (SM-5 … SM-21): eleven states, the edges of the specification and those of A66.
 //!
 //! Owns which run state may follow which. Refuses everything else with a typed error; the outcome
-//! is kept apart from the state, so that `REPORTED` does not erase it (A13).
+//! is kept apart from the state, so that `REPORTED` does not erase it.
 
 use crate::cause::Cause;
 use crate::group::{Concurrency, Member, Place};
@@ -91,7 +91,7 @@ impl RunState {
         }
     }
 
-    /// New attempts and grants are possible (A55).
+    /// New attempts and grants are possible.
     pub fn takes_work(self) -> bool {
         matches!(self, RunState::Queued | RunState::Running)
     }
@@ -176,7 +176,7 @@ pub struct RunHeader {
     pub run_attempt: u32,
     pub rerun_of: Option<RunId>,
     pub priority: i32,
-    /// A failed required job cancels the rest (A12).
+    /// A failed required job cancels the rest.
     pub fail_fast: bool,
     /// At most one run of this group is at work.
     pub concurrency: Option<Concurrency>,
@@ -190,7 +190,7 @@ pub struct RunHeader {
     /// SHA-256 of the caller's idempotency key and of the request it came with.
     pub idempotency: Option<(Digest, Digest)>,
     /// For a function: the queue it came by. Where it fails for good, somebody must look at it: it
-    /// stays a dead letter until it is put aside (A48).
+    /// stays a dead letter until it is put aside.
     pub queue: Option<Text>,
     /// For a function: nobody could say whether its runner exists when it came. Whoever judges it
     /// later reads this; no decision here does.
@@ -311,7 +311,7 @@ impl Run {
         })
     }
 
-    /// A required job is lost: the run cannot succeed any more, even while others go on (A12).
+    /// A required job is lost: the run cannot succeed any more, even while others go on.
     pub fn will_fail(&self) -> bool {
         self.required_failed + self.required_canceled > 0
     }

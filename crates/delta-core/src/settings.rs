@@ -16,29 +16,29 @@ pub struct Settings {
     pub ack_timeout: Span,
     /// How long a holder has to stop after a cancel reached it (RP-49).
     pub cancel_deadline: Span,
-    /// How long after a cancel was forced its holder may still hand over the log (A42).
+    /// How long after a cancel was forced its holder may still hand over the log.
     pub late_log: Span,
-    /// Job timeout where the job names none (A33).
+    /// Job timeout where the job names none.
     pub job_timeout: Span,
-    /// What is added to a job's timeout before the server ends it itself (A54).
+    /// What is added to a job's timeout before the server ends it itself.
     pub timeout_buffer: Span,
-    /// Run timeout, from the first grant, where the run names none (A33).
+    /// Run timeout, from the first grant, where the run names none.
     pub run_timeout: Span,
-    /// How long a run may wait without any grant (A33).
+    /// How long a run may wait without any grant.
     pub wait_timeout: Span,
-    /// How long planning may take (A33).
+    /// How long planning may take.
     pub planning_timeout: Span,
-    /// How often the sweeper looks for what is due (A33).
+    /// How often the sweeper looks for what is due.
     pub sweep: Span,
-    /// Lost leases that end an attempt (A6).
+    /// Lost leases that end an attempt.
     pub max_losses: u32,
-    /// Grants without acknowledgement that end an attempt (A6).
+    /// Grants without acknowledgement that end an attempt.
     pub max_dispatches: u32,
-    /// First delay before a retry; doubled each time (A57).
+    /// First delay before a retry; doubled each time.
     pub retry_base: Span,
     /// Longest delay before a retry.
     pub retry_cap: Span,
-    /// High half of every lease epoch: a restored backup gets a new one (A72).
+    /// High half of every lease epoch: a restored backup gets a new one.
     pub incarnation: u32,
 }
 
@@ -114,7 +114,7 @@ impl Settings {
     }
 
     /// How long after a cancel request the server forces the end, whether or not it was heard:
-    /// one heartbeat interval to hear of it, then the deadline itself (A70).
+    /// one heartbeat interval to hear of it, then the deadline itself.
     pub fn force_after(&self) -> Span {
         self.heartbeat_interval.plus(self.cancel_deadline)
     }

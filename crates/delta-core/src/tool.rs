@@ -29,7 +29,8 @@ const fn versioned(name: &'static str, install: &'static str) -> Tool {
     }
 }
 
-/// Sorted by name.
+/// Sorted by name. Each of them answers to `--version`, which is how an agent finds out that it
+/// works.
 pub static TOOLS: [Tool; 26] = [
     tool("bun", "npm install -g bun"),
     tool("cargo-deny", "cargo install cargo-deny"),
@@ -72,14 +73,6 @@ pub fn advice(requirement: &str) -> Option<&'static str> {
     named(name).map(|it| it.install)
 }
 
-/// What a machine lacks, for people: `needs uv, which is not here: pip install uv`.
-pub fn lack(requirement: &str) -> String {
-    match advice(requirement) {
-        Some(install) => format!("needs {requirement}, which is not here: {install}"),
-        None => format!("needs {requirement}, which is not here"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,7 +88,5 @@ mod tests {
         }
         assert_eq!(advice("uv"), Some("pip install uv"));
         assert_eq!(advice("python>=3.11"), None);
-        assert_eq!(lack("uv"), "needs uv, which is not here: pip install uv");
-        assert_eq!(lack("go>=1.2"), "needs go>=1.2, which is not here");
     }
 }

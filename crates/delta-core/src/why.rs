@@ -6,6 +6,7 @@ use crate::attempt::{Attempt, AttemptState};
 use crate::group::{Concurrency, Members};
 use crate::id::JobId;
 use crate::job::Job;
+use crate::lease::Lease;
 use crate::requirement::Capabilities;
 use crate::run::{Run, RunState};
 use crate::time::{Millis, Span};
@@ -18,6 +19,8 @@ pub struct SeenAgent {
     pub offers: Vec<SeenOffer>,
     /// Its runner pools of which no process is there, and why.
     pub down: Vec<(Text, Text)>,
+    /// Why it turned work away, since which it has taken none.
+    pub turns_away: Option<Text>,
 }
 
 /// Slots of an agent that take the same.
@@ -83,6 +86,12 @@ pub enum Why {
         why: Text,
         fit: usize,
     },
+    /// Fit agents exist, and each has turned work away.
+    TurnedAway {
+        agent: Text,
+        why: Text,
+        fit: usize,
+    },
     /// Fit agents exist and all are busy.
     AllBusy {
         fit: usize,
@@ -98,6 +107,11 @@ pub enum Why {
     },
     Executing {
         runner: Text,
+    },
+    /// The agent that holds it was revoked: its lease runs out, and gives no right until then.
+    HolderRevoked {
+        runner: Text,
+        left: Span,
     },
     /// A cancel was asked for; forced at the latest then.
     Canceling {
@@ -160,6 +174,8 @@ pub struct Scene<'a> {
     pub line: Option<Line>,
     /// The queue of a function, when it is paused.
     pub paused: Option<Text>,
+    /// Whether the agent whose slot holds the lease was revoked.
+    pub holder_revoked: bool,
     pub now: Millis,
 }
 
@@ -191,6 +207,18 @@ pub fn why(scene: &Scene) -> Why {
         }
         AttemptState::Created => Why::WaitingForRetry(attempt.not_before.since(scene.now)),
         AttemptState::Queued => queued(scene),
+        AttemptState::Leased
+        | AttemptState::Starting
+        | AttemptState::Running
+        | AttemptState::Uploading
+            if scene.holder_revoked =>
+        {
+            let ends = attempt.lease.as_ref().map(Lease::ends_at);
+            Why::HolderRevoked {
+                runner: runner(),
+                left: ends.map_or(Span::ZERO, |at| at.since(scene.now)),
+            }
+        }
         AttemptState::Leased => Why::WaitingForAcknowledgement { runner: runner() },
         AttemptState::CancelRequested => Why::Canceling {
             forced_at: attempt.cancel_deadline(),
@@ -231,6 +259,16 @@ fn queued(scene: &Scene) -> Why {
             fit: fit().count(),
         };
     }
+    let mut away = fit().map(|agent| Some((agent, agent.turns_away.as_ref()?)));
+    if let Some(Some((agent, why))) = away.next()
+        && away.all(|it| it.is_some())
+    {
+        return Why::TurnedAway {
+            agent: agent.name.clone(),
+            why: why.clone(),
+            fit: fit().count(),
+        };
+    }
     if fit().all(|agent| agent.is_busy(key)) {
         return Why::AllBusy {
             fit: fit().count(),
@@ -241,7 +279,7 @@ fn queued(scene: &Scene) -> Why {
 }
 
 impl Why {
-    /// The same of another with the same requirements, behind so many.
+    /// Why another job with these requirements waits, behind so many.
     pub fn behind(&self, ahead: u64) -> Why {
         match self {
             Why::AllBusy { fit, .. } => Why::AllBusy { fit: *fit, ahead },
@@ -261,10 +299,12 @@ impl Why {
             Why::NoAgents => "no_agents",
             Why::NoFitAgent { .. } => "no_fit_agent",
             Why::RunnerDown { .. } => "runner_down",
+            Why::TurnedAway { .. } => "turned_away",
             Why::AllBusy { .. } => "all_busy",
             Why::NextInLine { .. } => "next_in_line",
             Why::WaitingForAcknowledgement { .. } => "waiting_for_acknowledgement",
             Why::Executing { .. } => "executing",
+            Why::HolderRevoked { .. } => "holder_revoked",
             Why::Canceling { .. } => "canceling",
             Why::Planning => "planning",
             Why::Ended => "ended",
@@ -307,6 +347,12 @@ impl std::fmt::Display for Why {
                 f,
                 "its runner is down on all {fit} agents that have it; on {agent}: {why}"
             ),
+            Why::TurnedAway { agent, why, fit: 1 } => {
+                write!(f, "the only fit agent, {agent}, turns work away: {why}")
+            }
+            Why::TurnedAway { agent, why, fit } => {
+                write!(f, "all {fit} fit agents turn work away; {agent}: {why}")
+            }
             Why::AllBusy { fit: 1, ahead } => {
                 write!(f, "the only fit agent is busy; {}", Turn(*ahead))
             }
@@ -319,6 +365,12 @@ impl std::fmt::Display for Why {
                 write!(f, "granted to {runner}, which has not acknowledged yet")
             }
             Why::Executing { runner } => write!(f, "executing on {runner}"),
+            Why::HolderRevoked { runner, left } => write!(
+                f,
+                "its agent was revoked: nothing that {runner} sends counts any more; its lease \
+                 runs out in {}",
+                Roughly(*left)
+            ),
             Why::Canceling { .. } => f.write_str("being canceled; waits for the agent to stop"),
             Why::Planning => f.write_str("its run is being planned"),
             Why::Ended => f.write_str("it has ended"),
@@ -391,6 +443,7 @@ mod tests {
                 offer(["work:function", "runner:b"], false),
             ],
             down: vec![("B".into(), "it ended with exit code 3".into())],
+            turns_away: None,
         };
         assert!(agent.down("queue=x runner:b work:function").is_some());
         assert!(agent.down("queue=x runner:a work:function").is_none());

@@ -1,6 +1,6 @@
 //! The one client: publishes a status, and looks whether it is there already.
 //!
-//! No redirect is followed (T17), answers are bounded in size and time, the token is a header that
+//! No redirect is followed, answers are bounded in size and time, the token is a header that
 //! shows itself nowhere, and whatever goes wrong comes back as a [`Verdict`].
 
 use std::time::Duration;

@@ -131,7 +131,7 @@ fn header<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
 
 struct GitHub;
 
-/// GitHub also sends a signature by SHA-1: it is not looked at (T18).
+/// GitHub also sends a signature by SHA-1: it is not looked at.
 const SIGNED_256: &str = "x-hub-signature-256";
 
 impl Dialect for GitHub {

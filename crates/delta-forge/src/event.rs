@@ -38,7 +38,7 @@ pub struct PullRequest {
     /// The branch it wants to go to.
     pub base: Ref,
     pub base_commit: Option<Commit>,
-    /// It comes from another repository: from people without rights here (T5). In doubt it does.
+    /// It comes from another repository: from people without rights here. In doubt it does.
     pub fork: bool,
     pub actor: String,
 }

@@ -1,5 +1,5 @@
 //! What the names of forges stand for: looked up once, judged, and gone to, so that no name leads
-//! where its address could not (T17). Owns no rule of its own: whoever makes the client brings it.
+//! where its address could not. Owns no rule of its own: whoever makes the client brings it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

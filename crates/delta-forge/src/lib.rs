@@ -36,7 +36,7 @@ pub const MAX_BODY: usize = 4 * 1024 * 1024;
 /// Why a delivery is not believed or not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDelivery {
-    /// One answer for a missing, a malformed and a wrong signature (T18).
+    /// One answer for a missing, a malformed and a wrong signature.
     #[error("the signature is missing or wrong")]
     Signature,
     #[error("the header {0} is missing or has characters that no such header has")]

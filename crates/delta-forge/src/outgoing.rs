@@ -14,7 +14,7 @@ const EVENT: &str = "delta-event";
 /// One delivery.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'b> {
-    /// The same each time it is tried.
+    /// Names the delivery: equal each time it is tried.
     pub id: &'b str,
     pub event: &'b str,
     /// Seconds since 1970.

@@ -26,7 +26,7 @@ struct Repository {
 struct Person {
     #[serde(default)]
     login: Option<String>,
-    /// The same again, beside it or in its place.
+    /// What some forges call the login, beside it or in its place.
     #[serde(default)]
     username: Option<String>,
 }

@@ -20,7 +20,8 @@ use mutate::{Rng, check, corpus, mutated};
 /// the slowest that is right takes a twentieth of it.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// The same for memory, of the whole process: a full pipeline of a thousand jobs takes a tenth.
+/// An input for which the whole process needs more memory than this is a finding: a full pipeline
+/// of a thousand jobs takes a tenth.
 const LARGE_BYTES: u64 = 1 << 30;
 
 /// How often clock and memory are looked at.

@@ -53,13 +53,13 @@ impl Budget {
         self.fits(node.place, out)
     }
 
-    /// The same for a text that grows by so many bytes, since a value is put into it.
+    /// Whether a text may grow by so many bytes, since a value is put into it.
     pub fn grow(&mut self, bytes: usize, place: Place, out: &mut Collector<'_>) -> bool {
         self.spent.text_bytes = self.spent.text_bytes.saturating_add(bytes);
         self.fits(place, out)
     }
 
-    /// The same for the conditions of a job that has been read.
+    /// Whether the conditions of a job that has been read still fit.
     pub fn conditions(&mut self, job: &PlannedJob, place: Place, out: &mut Collector<'_>) -> bool {
         let steps = job.steps.iter().map(|step| &step.condition);
         let all = steps.chain([&job.condition]).flatten();

@@ -141,7 +141,7 @@ impl<R: BufRead> Read for Input<R> {
     }
 }
 
-/// The same as text: bytes that are none become replacement characters.
+/// An input as text: bytes that are none become replacement characters.
 pub struct Text<'i, R> {
     input: &'i mut Input<R>,
     ready: String,

@@ -3,7 +3,7 @@
 //! The length is judged before anything is kept for it: whoever announces more than a frame may
 //! have has ended the connection.
 
-/// Bytes of a frame's JSON (A52), as every implementation has it.
+/// Bytes of a frame's JSON, as every implementation has it.
 pub const MAX_FRAME_BYTES: usize = 16 * 1024 * 1024;
 
 /// Bytes of the length in front.

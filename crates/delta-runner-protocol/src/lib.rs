@@ -27,7 +27,7 @@ pub const PROTOCOL_VERSION: &str = "2";
 
 /// Where a runner is told to listen, as `host:port`; also given as `--tcp-socket`.
 pub const SOCKET_VARIABLE: &str = "RRQ_RUNNER_TCP_SOCKET";
-/// The same on the command line, which newer runners read alone.
+/// How a runner is told on its command line where to listen; newer runners read this alone.
 pub const SOCKET_FLAG: &str = "--tcp-socket";
 
 /// The type of an error that no retry can help: nobody handles that function (RQ-37).

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use crate::member::{self, Members, Wrong};
 use crate::{BUSY, HANDLER_NOT_FOUND, SHUTTING_DOWN};
 
-/// The longest a runner may ask a job to wait (A48).
+/// The longest a runner may ask a job to wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -25,7 +25,7 @@ pub struct ExecutionRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Context {
     pub job_id: String,
-    /// From 1 (A47).
+    /// From 1.
     pub attempt: u32,
     pub enqueue_time: Timestamp,
     pub queue_name: String,
@@ -36,8 +36,8 @@ pub struct Context {
     pub trace_context: Option<BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_id: Option<String>,
-    /// Grows with every lease of the job: a store that keeps the largest refuses late writers
-    /// (A72). Absent where the caller has no leases.
+    /// Grows with every lease of the job: a store that keeps the largest refuses late writers.
+    /// Absent where the caller has no leases.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_epoch: Option<u64>,
 }

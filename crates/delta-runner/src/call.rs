@@ -4,7 +4,6 @@
 //! place as free. A function on a thread that heeds nothing is never answered; its caller ends this
 //! process when its grace is over.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use delta_runner_protocol::{
@@ -19,19 +18,21 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::handlers::{Done, Work};
 use crate::span::Span;
+use crate::turn::Turn;
 
 /// How long a function that was canceled may take to end by itself, so that it can put things in
 /// order, before it is dropped at its next await.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
-/// Carries out a request.
+/// Carries out a request when its turn has come.
 pub(crate) async fn answer(
     shared: &Shared,
     request: &ExecutionRequest,
     cancel: CancellationToken,
+    turn: Turn,
 ) -> Outcome {
     let span = Span::begin(request);
-    let outcome = carry_out(shared, request, cancel, &span).await;
+    let outcome = carry_out(shared, request, cancel, turn, &span).await;
     span.end(&outcome);
     outcome
 }
@@ -40,6 +41,7 @@ async fn carry_out(
     shared: &Shared,
     request: &ExecutionRequest,
     cancel: CancellationToken,
+    turn: Turn,
     span: &Span,
 ) -> Outcome {
     let Some(handler) = shared.handlers.get(&request.function_name) else {
@@ -51,14 +53,13 @@ async fn carry_out(
     if context.remaining() == Some(Duration::ZERO) {
         return timed_out(request, "Job deadline exceeded");
     }
-    let permits = Arc::clone(&shared.permits);
     let permit = tokio::select! {
         biased;
         // Whoever hears this sends it elsewhere, and has lost nothing.
         () = shared.stopping.cancelled() => return shutting_down(request),
         () = deadline(context.remaining()) => return timed_out(request, "Job deadline exceeded"),
         () = cancel.cancelled() => return stopped(request),
-        permit = permits.acquire_owned() => permit,
+        permit = turn => permit,
     };
     // Nobody closes it.
     let Ok(permit) = permit else {

@@ -21,13 +21,14 @@ use tokio_util::task::TaskTracker;
 use crate::call;
 use crate::handlers::Handlers;
 use crate::say::say;
+use crate::turn::Turn;
 
 /// Bytes read at once.
 const PIECE: usize = 64 * 1024;
 /// Requests of one connection that may wait or run: beyond it nothing is read. Real workers have at
 /// most 64 in flight.
 const MAX_AHEAD: usize = 1024;
-/// The same in bytes: four frames of the largest size.
+/// Bytes of one connection's requests that may wait or run: four frames of the largest size.
 const MAX_AHEAD_BYTES: usize = 64 * 1024 * 1024;
 /// Answers that wait for a slow reader before the calls behind them do.
 const ANSWERS_AHEAD: usize = 64;
@@ -272,11 +273,12 @@ impl Connection {
             let error = ErrorInfo::of_type(DUPLICATE_REQUEST, words);
             return self.say(&call::failed(&request, error)).await;
         }
+        let turn = Turn::line_up(&self.shared.permits).await;
         let (shared, answers) = (self.shared.clone(), self.answers.clone());
         let left = self.left.clone();
         let calls = shared.calls.clone();
         calls.spawn(async move {
-            let answer = call::answer(&shared, &request, cancel.clone());
+            let answer = call::answer(&shared, &request, cancel.clone(), turn);
             tokio::pin!(answer);
             let outcome = tokio::select! {
                 biased;

@@ -45,6 +45,7 @@ mod runner;
 mod say;
 #[cfg_attr(not(feature = "otel"), path = "no_span.rs")]
 mod span;
+mod turn;
 
 /// The examples of the README compile.
 #[cfg(all(doctest, feature = "client"))]

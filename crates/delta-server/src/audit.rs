@@ -1,7 +1,7 @@
 //! Who did what, and who tried: one line each under the log target `audit`.
 //!
 //! Owns the words of these lines. They name people and runners by the public id of their token,
-//! leases by attempt and epoch; a secret is never in one of them (A24).
+//! leases by attempt and epoch; a secret is never in one of them.
 
 use delta_core::command::LeaseProof;
 use delta_core::lease::Stale;
@@ -26,13 +26,13 @@ pub fn ended(who: &Principal, why: &'static str) {
     tracing::info!(target: "audit", action = "ended", by = %who.id, why);
 }
 
-/// An enrolment that was good for one agent is shown again: a copy of it is in other hands (T4).
+/// An enrolment that was good for one agent is shown again: a copy of it is in other hands.
 pub fn enrolment_reused(by: &Principal, agent: &str) {
     tracing::error!(target: "audit", action = "enrolment.reused", by = %by.id, agent,
         "an enrolment token was shown again; look whether the agent it let in is yours");
 }
 
-/// A credential of one agent is used under the name of another (A26, T3).
+/// A credential of one agent is used under the name of another.
 pub fn foreign_agent(by: &Principal, agent: &str) {
     let own = by.agent.as_deref().unwrap_or_default();
     tracing::warn!(target: "audit", action = "foreign_agent", by = %by.id, own, agent);

@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// five seconds is far below that and far above what slow correction leaves behind.
 pub const DIVERGENCE: Span = Span::secs(5);
 
-/// One part in a thousand: 1 ms of correction per second that passed (A23).
+/// One part in a thousand: 1 ms of correction per second that passed.
 const CORRECTION_SHARE: i64 = 1000;
 
 /// A correction counts at most one second, however long nobody looked: an hour's worth at once

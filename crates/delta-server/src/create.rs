@@ -146,7 +146,7 @@ fn policy(
         let number = numbers.get(need.as_str()).copied();
         number.ok_or_else(|| Invalid::field("needs", format!("`{need}` is no job of this run")))
     });
-    // The kind of work is a requirement like any other (A68).
+    // The kind of work is a requirement like any other.
     let kind = job.work.requirement();
     let lifted = job.work_requires.iter().chain([&kind]);
     let words = job.requires.iter().chain(lifted).map(String::as_str);
@@ -178,7 +178,7 @@ fn policy(
     })
 }
 
-/// A57: functions are also tried again after an error or a timeout.
+/// Functions are also tried again after an error or a timeout.
 fn default_retry_on(work: WorkKind) -> BTreeSet<RetryOn> {
     let mut on = Policy::default_retry_on();
     if work == WorkKind::Function {

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::objects::Objects;
-use crate::{Config, StartError, StoreChoice};
+use crate::{Config, Purpose, StartError, StoreChoice};
 
 /// Holds the folder for as long as it lives.
 #[derive(Debug)]
@@ -18,7 +18,8 @@ pub struct DataLock {
 }
 
 /// Makes the folder if need be, for this user alone, and locks it.
-pub fn lock(data: &Path) -> Result<DataLock, StartError> {
+pub fn lock(config: &Config) -> Result<DataLock, StartError> {
+    let data = &config.data;
     let made = std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -39,7 +40,7 @@ pub fn lock(data: &Path) -> Result<DataLock, StartError> {
             let mut pid = String::new();
             let _ = file.read_to_string(&mut pid);
             return Err(StartError::Locked {
-                data: data.to_owned(),
+                data: data.clone(),
                 pid: pid.trim().to_owned(),
             });
         }
@@ -49,7 +50,11 @@ pub fn lock(data: &Path) -> Result<DataLock, StartError> {
     let written = file
         .set_len(0)
         .and_then(|()| file.write_all(pid.as_bytes()));
-    written.map_err(|source| bad(&path, source))?;
+    // Whose it is helps people only: a disk without room can be looked at.
+    match config.purpose {
+        Purpose::Serve => written.map_err(|source| bad(&path, source))?,
+        Purpose::Look => drop(written),
+    }
     Ok(DataLock { _file: file })
 }
 
@@ -64,7 +69,11 @@ pub fn objects(config: &Config) -> Result<Objects, StartError> {
     }
     let folder = config.objects.clone();
     let folder = folder.unwrap_or_else(|| config.data.join("objects"));
-    Objects::open(folder.clone()).map_err(|source| bad(&folder, source))
+    let opened = match config.purpose {
+        Purpose::Serve => Objects::open(folder.clone()),
+        Purpose::Look => Objects::open_to_look(folder.clone()),
+    };
+    opened.map_err(|source| bad(&folder, source))
 }
 
 fn bad(path: &Path, source: io::Error) -> StartError {

@@ -10,8 +10,8 @@ use delta_store::StoreError;
 use delta_store::doctor::{self, Integrity, Report};
 use delta_store::read::Reader;
 
-use crate::http::lost_artifacts;
 use crate::objects::Objects;
+use crate::objects::references::lost_artifacts;
 
 /// Objects that are told one by one.
 const TOLD: usize = 20;

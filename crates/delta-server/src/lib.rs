@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-mod agents;
+mod app;
 mod audit;
 mod caches;
 mod clock;
@@ -14,19 +14,26 @@ mod create;
 mod data;
 mod doctor;
 mod duties;
-mod fence;
 mod forges;
+mod full;
 mod functions;
-mod holder;
 mod http;
 mod identity;
+mod keyed_limit;
+mod lease_rights;
 mod listen;
 mod metrics;
+mod not_done;
 pub mod objects;
 mod presence;
+mod public_url;
+mod readiness;
 mod results;
+mod runner_commands;
 mod secrets;
-mod standing;
+mod sessions;
+mod store_sides;
+mod test_history;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -41,30 +48,32 @@ use std::time::Duration;
 
 use delta_core::settings::BadSetting;
 use delta_core::{Millis, Settings, Span};
+use delta_store::migrate::Schema;
 use delta_store::read::Reader;
+use delta_store::side_tables::SideTables;
 use delta_store::{Store, StoreError};
 use delta_trace::Tracer;
-use delta_wire::places::is_never_a_server;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub use agents::{PoolSandboxes, RECHECK, Sandbox};
 pub use caches::CacheLimits;
 pub use delta_store::read::Role;
 pub use identity::LOCAL_ADMIN;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
 pub use secrets::{KeyError, KeySource, KeyText};
-pub use witness::{FILE as DATABASE_NOTE, Lost};
+pub use sessions::{PoolSandboxes, RECHECK, Sandbox};
+pub use witness::{DatabaseLost, FILE as DATABASE_NOTE};
 
+use app::{App, Equipment};
 use clock::Clock;
-use http::{App, Equipment};
-use identity::Identity;
 use identity::oidc::Oidc;
 use identity::peer::ClientTrust;
+use identity::{Identity, new_token};
 use secrets::Keyring;
+use store_sides::StoreSides;
 use witness::Witness;
-use writer::{NotDone, Thread, Writer};
+use writer::{Thread, Writer};
 
 /// How a server is run.
 #[derive(Clone, Debug)]
@@ -88,6 +97,8 @@ pub struct Config {
     pub startup_grace: Span,
     /// How long ended runs are kept; for good when absent.
     pub retention: Option<Span>,
+    /// Whether the folder and the store may be changed by starting on them.
+    pub purpose: Purpose,
     /// Whether this server sweeps: a short-lived one beside another need not.
     pub duties: bool,
     /// How often a session looks whether another server was told something about its agent.
@@ -119,6 +130,16 @@ pub enum StoreChoice {
     Postgres(String),
     /// Gone when the server ends.
     Memory,
+}
+
+/// What a server is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To serve: what is missing is made, an older schema is brought up to date.
+    Serve,
+    /// To answer questions about what is there: a start changes nothing, and a store whose schema
+    /// is another one is refused.
+    Look,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,8 +184,9 @@ impl Config {
             behind_tls_proxy: false,
             startup_grace: Span::ZERO,
             retention: None,
+            purpose: Purpose::Serve,
             duties: true,
-            recheck: agents::RECHECK,
+            recheck: sessions::RECHECK,
             pool_sandboxes: PoolSandboxes::new(),
             secret_keys: KeySource::Own,
             caches: CacheLimits::USUAL,
@@ -188,10 +210,12 @@ pub enum StartError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("the disk of {} is full ({why})", .folder.display())]
+    Full { folder: PathBuf, why: String },
     #[error("another server (process {pid}) uses {}: stop it first", .data.display())]
     Locked { data: PathBuf, pid: String },
     #[error("{why}")]
-    Lost { data: PathBuf, why: Lost },
+    Lost { data: PathBuf, why: DatabaseLost },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("cannot listen on {addr}")]
@@ -243,30 +267,37 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
     start_on(config, Box::new(open)).await
 }
 
-/// Opens a store's two sides.
+/// Opens a store.
 type Open = Box<dyn FnOnce(&Config) -> Result<Opened, StoreError> + Send>;
 
 async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
+    let started = begin(&config, open).await;
+    started.map_err(|error| full::told(error, &config))
+}
+
+async fn begin(config: &Config, open: Open) -> Result<Server, StartError> {
     config.settings.check()?;
-    let lock = data::lock(&config.data)?;
-    let objects = Arc::new(data::objects(&config)?);
-    let witness = Witness::read(&config, &objects)?;
+    let lock = data::lock(config)?;
+    let objects = Arc::new(data::objects(config)?);
+    let witness = Witness::read(config, &objects)?;
     // Ask for the port before anything is changed: a wrong address should cost nothing.
     let trust = Arc::<ClientTrust>::default();
     let tcp = match config.listen {
-        Some(addr) => Some(listen::tcp(addr, &config, &trust).await?),
+        Some(addr) => Some(listen::tcp(addr, config, &trust).await?),
         None => None,
     };
-    let oidc = oidc(&config)?;
-    let keys = secret_keys(&config)?;
-    let (writer, reader, thread) = start_writer(&config, witness, open).await?;
+    let oidc = oidc(config)?;
+    let keys = secret_keys(config)?;
+    let (writer, sides, thread) = start_writer(config, witness, open).await?;
     let stop = CancellationToken::new();
-    let clamped = duties::clamp_leases(&writer).await;
-    let clamped = clamped.map_err(|error: NotDone| StartError::First(error.to_string()))?;
-    if clamped > 0 {
-        tracing::warn!(clamped, "the clock went back while the server was away");
+    if config.purpose == Purpose::Serve {
+        let clamped = duties::clamp_leases(&writer).await;
+        let clamped = clamped.map_err(|error| StartError::First(error.to_string()))?;
+        if clamped > 0 {
+            tracing::warn!(clamped, "the clock went back while the server was away");
+        }
     }
-    let identity = Identity::new(reader.clone(), trust, oidc);
+    let identity = Identity::new(sides.reader.clone(), trust, oidc);
     let equipment = Equipment {
         objects,
         secret_keys: Arc::new(keys),
@@ -277,17 +308,17 @@ async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
         shortest_keep: config.limits.shortest_keep,
         public_url: config.public_url.clone(),
     };
-    let app = App::new(writer.clone(), reader, identity, equipment, stop.clone());
+    let app = App::new(writer.clone(), sides, identity, equipment, stop.clone());
     let queues = app.clone();
     let read = app.read(move |reader| queues.queues.read(reader, &queues.writer));
     let read = read.await;
-    read.map_err(|error| StartError::First(error.body.message))?;
+    read.map_err(|error| StartError::First(error.to_string()))?;
     let admin = listen::admin(&config.data, config.local_name)?;
     let (addr, admin_socket) = (tcp.as_ref().map(|tcp| tcp.addr), admin.path.clone());
     let router = http::router(app.clone());
     let serving = tokio::spawn(listen::serve(router, tcp, admin, stop.clone()));
     Ok(Server {
-        duties: start_duties(&config, &app, &stop),
+        duties: duties::start(config, &app),
         app,
         writer,
         addr,
@@ -313,13 +344,14 @@ fn oidc(config: &Config) -> Result<Oidc, StartError> {
 fn secret_keys(config: &Config) -> Result<Keyring, StartError> {
     let source = match (&config.secret_keys, &config.store) {
         (KeySource::Own, StoreChoice::Postgres(_)) => &KeySource::None,
+        (KeySource::Own, _) if config.purpose == Purpose::Look => &KeySource::OwnIfThere,
         (source, _) => source,
     };
     let keys = Keyring::open(source, &config.data);
     keys.map_err(|(path, why)| StartError::SecretKey { path, why })
 }
 
-type Started = (Writer, Arc<dyn Reader>, std::thread::JoinHandle<()>);
+type Started = (Writer, StoreSides, std::thread::JoinHandle<()>);
 
 /// Opens the store off the async threads, sets the clock by it, and hands it to the writer.
 async fn start_writer(
@@ -329,7 +361,7 @@ async fn start_writer(
 ) -> Result<Started, StartError> {
     let config = config.clone();
     let opened = tokio::task::spawn_blocking(move || {
-        let (mut store, reader) = open(&config)?;
+        let (mut store, sides) = open(&config)?;
         if let Some(witness) = witness {
             witness.meet(&config, store.as_mut())?;
         }
@@ -363,88 +395,38 @@ async fn start_writer(
                 waker.shared().watchers.wake_all();
             }));
         }
-        Ok((writer, reader, handle))
+        Ok((writer, sides, handle))
     });
     opened
         .await
         .unwrap_or_else(|error| Err(StartError::First(error.to_string())))
 }
 
-/// A store's two sides.
-type Opened = (Box<dyn Store>, Arc<dyn Reader>);
+/// A store, and its sides that need no writer.
+type Opened = (Box<dyn Store>, StoreSides);
 
 fn open(config: &Config) -> Result<Opened, StoreError> {
-    match &config.store {
-        StoreChoice::Memory => {
-            let store = delta_store::memory::MemoryStore::new();
-            let reader = store.reader();
-            Ok((Box::new(store), Arc::new(reader)))
-        }
-        StoreChoice::Sqlite => {
-            let (store, reader) = delta_store::sqlite::open(&config.data)?;
-            Ok((Box::new(store), Arc::new(reader)))
-        }
-        StoreChoice::Postgres(url) => {
-            let (store, reader) = delta_store::postgres::open(url)?;
-            Ok((Box::new(store), Arc::new(reader)))
-        }
-    }
-}
-
-fn start_duties(config: &Config, app: &App, stop: &CancellationToken) -> Vec<JoinHandle<()>> {
-    if !config.duties {
-        return Vec::new();
-    }
-    let sweep = duties::Sweep {
-        writer: app.writer.clone(),
-        every: config.settings.sweep,
+    let schema = match config.purpose {
+        Purpose::Serve => Schema::Migrate,
+        Purpose::Look => Schema::AsItIs,
     };
-    let tidy = duties::Tidy {
-        writer: app.writer.clone(),
-        reader: app.reader.clone(),
-        objects: app.objects.clone(),
-        caches: config.caches,
-    };
-    let noting = agents::Noting {
-        agents: app.agents.clone(),
-        reader: app.reader.clone(),
-    };
-    let unjudged = functions::Unjudged::new(app.clone());
-    let mut started = vec![
-        tokio::spawn(sweep.run(stop.clone())),
-        tokio::spawn(unjudged.run(stop.clone())),
-        tokio::spawn(noting.run(stop.clone())),
-        tokio::spawn(tidy.run(stop.clone())),
-    ];
-    let retention = duties::Retention {
-        writer: app.writer.clone(),
-        keep: config.retention,
-        objects: app.objects.clone(),
-    };
-    started.push(tokio::spawn(retention.run(stop.clone())));
-    match delta_forge::Client::new(forges::reporter::REQUEST, is_never_a_server) {
-        Ok(client) => {
-            let reporter = forges::reporter::Reporter {
-                app: app.clone(),
-                client,
-                public_url: config.public_url.clone(),
-                apart: forges::reporter::apart(),
-                places: Default::default(),
-            };
-            started.push(tokio::spawn(reporter.run(stop.clone())));
-        }
-        Err(error) => tracing::error!(%error, "no forge is told anything"),
-    }
-    if let Some(program) = config.planner.clone() {
-        let mirrors = config.data.join("mirrors");
-        let planning = forges::planning::Planning::new(app.clone(), program, mirrors);
-        started.push(tokio::spawn(planning.run(stop.clone())));
-    }
-    if app.writer.shared().several_writers {
-        let queues = duties::ReadQueues(app.clone());
-        started.push(tokio::spawn(queues.run(stop.clone())));
-    }
-    started
+    let (store, reader, tables): (Box<dyn Store>, Arc<dyn Reader>, Arc<dyn SideTables>) =
+        match &config.store {
+            StoreChoice::Memory => {
+                let store = delta_store::memory::MemoryStore::new();
+                let (reader, tables) = (store.reader(), store.side_tables());
+                (Box::new(store), Arc::new(reader), Arc::new(tables))
+            }
+            StoreChoice::Sqlite => {
+                let (store, reader, tables) = delta_store::sqlite::open_as(&config.data, schema)?;
+                (Box::new(store), Arc::new(reader), Arc::new(tables))
+            }
+            StoreChoice::Postgres(url) => {
+                let (store, reader, tables) = delta_store::postgres::open_as(url, schema)?;
+                (Box::new(store), Arc::new(reader), Arc::new(tables))
+            }
+        };
+    Ok((store, StoreSides { reader, tables }))
 }
 
 impl Server {
@@ -460,8 +442,10 @@ impl Server {
     /// Makes a token and returns its secret.
     pub async fn create_token(&self, role: Role, name: &str) -> Result<String, TokenError> {
         let now = self.writer.now();
-        let made = http::make_token(&self.app, role, name.into(), now).await;
-        made.map_err(|error| TokenError(error.body.message))
+        let token = new_token(role, name.into(), now, None);
+        let put = self.app.put_credential(token.credential).await;
+        put.map_err(|error| TokenError(error.to_string()))?;
+        Ok(token.secret)
     }
 
     /// Whether whoever shows this token comes in, with this role.

@@ -1,11 +1,13 @@
 //! What operators watch (`/metrics`). No label ever names a lease, a token, a runner or a person.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+use crate::duties::meters::DutyMeters;
 
 pub struct Metrics {
     registry: Registry,
@@ -38,6 +40,7 @@ pub struct Metrics {
     pub event_streams: Gauge,
     pub spans_sent: Gauge,
     pub spans_lost: Gauge,
+    pub duties: DutyMeters,
     flushes: Gauge,
     batch_size: Histogram,
     commit_seconds: Histogram,
@@ -107,6 +110,7 @@ impl Metrics {
             flushes: make.gauge("store_flushes", "Durable flushes so far"),
             batch_size: make.histogram("batch_size", "Commands per batch", &sizes),
             commit_seconds: make.histogram("commit_seconds", "Time of one commit", &times),
+            duties: DutyMeters::register(&mut make.0),
             registry: make.0,
         }
     }
@@ -121,6 +125,7 @@ impl Metrics {
     }
 
     pub fn encode(&self) -> String {
+        self.duties.reckon(Instant::now());
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
@@ -131,5 +136,33 @@ impl Metrics {
 impl Default for Metrics {
     fn default() -> Metrics {
         Metrics::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_metric_is_documented() {
+        let documented = include_str!("../../../docs/metrics.md");
+        let metrics = Metrics::new();
+        metrics.duties.did("sweep", 1);
+        metrics.duties.expect("sweep", Instant::now());
+        let text = metrics.encode();
+        let named = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let mut names = 0;
+        for line in named {
+            let (name, kind) = line.split_once(' ').unwrap();
+            let counted = if kind == "counter" { "_total" } else { "" };
+            let told = [
+                format!("`{name}{counted}`"),
+                format!("`{name}{counted}{{duty}}`"),
+            ];
+            let is_told = told.iter().any(|it| documented.contains(it));
+            assert!(is_told, "docs/metrics.md says nothing of {name}{counted}");
+            names += 1;
+        }
+        assert!(names > 30, "{text}");
     }
 }

@@ -74,6 +74,7 @@ impl Presence {
                     busy: seen.busy,
                 }],
                 down: Vec::new(),
+                turns_away: None,
             })
             .collect()
     }

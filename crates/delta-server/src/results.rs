@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use delta_core::{LeaseKey, Millis, Text};
 use delta_store::StoreError;
-use delta_store::read::Reader;
 use delta_store::results::{ResultClaim, ResultCounts, ResultRow, ResultStatus, result_key};
 use delta_wire::agent::proto::{RunSummary, TestResult, TestStatus};
+
+use crate::store_sides::StoreSides;
 
 /// Bytes of what names a test. More is generated text, and still told apart by its key.
 const MAX_NAME: usize = 1024;
@@ -135,17 +136,17 @@ impl Ledger {
     /// Writes as many as there is room for; the others are counted.
     pub fn put(
         &mut self,
-        reader: &dyn Reader,
+        sides: &StoreSides,
         lease: LeaseKey,
         rows: &[ResultRow],
     ) -> Result<(), StoreError> {
-        self.look(reader, lease)?;
+        self.look(sides, lease)?;
         let bytes = rows.iter().map(ResultRow::size).sum::<u64>();
         let (count, bytes) = (self.rows + rows.len() as u64, self.bytes + bytes);
         if count > MAX_RESULTS || bytes > MAX_BYTES {
-            return self.put_what_fits(reader, lease, rows);
+            return self.put_what_fits(sides, lease, rows);
         }
-        reader.put_results(lease, rows)?;
+        sides.tables.put_results(lease, rows)?;
         (self.rows, self.bytes) = (count, bytes);
         Ok(())
     }
@@ -154,14 +155,14 @@ impl Ledger {
     /// result takes the room of it.
     fn put_what_fits(
         &mut self,
-        reader: &dyn Reader,
+        sides: &StoreSides,
         lease: LeaseKey,
         rows: &[ResultRow],
     ) -> Result<(), StoreError> {
         self.known = false;
-        self.look(reader, lease)?;
+        self.look(sides, lease)?;
         let keys: Vec<Key> = rows.iter().map(|row| row.key).collect();
-        let there = reader.sizes_of_results(lease, &keys)?;
+        let there = sides.reader.sizes_of_results(lease, &keys)?;
         let mut there: HashMap<Key, u64> = there.into_iter().collect();
         let (mut count, mut bytes) = (self.rows, self.bytes);
         let fits = rows.iter().filter(|row| {
@@ -176,7 +177,7 @@ impl Ledger {
             fits
         });
         let fits: Vec<ResultRow> = fits.cloned().collect();
-        reader.put_results(lease, &fits)?;
+        sides.tables.put_results(lease, &fits)?;
         (self.rows, self.bytes) = (count, bytes);
         self.dropped += (rows.len() - fits.len()) as u64;
         Ok(())
@@ -185,11 +186,11 @@ impl Ledger {
     /// Takes back results; all of them where it is not said which.
     pub fn withdraw(
         &mut self,
-        reader: &dyn Reader,
+        sides: &StoreSides,
         lease: LeaseKey,
         keys: Option<&[Key]>,
     ) -> Result<(), StoreError> {
-        reader.withdraw_results(lease, keys)?;
+        sides.tables.withdraw_results(lease, keys)?;
         self.known = false;
         Ok(())
     }
@@ -197,22 +198,24 @@ impl Ledger {
     /// Notes what the lease said of its results; one that says nothing now takes nothing back.
     pub fn settle(
         &mut self,
-        reader: &dyn Reader,
+        sides: &StoreSides,
         lease: LeaseKey,
         counts: Option<ResultCounts>,
     ) -> Result<(), StoreError> {
-        self.look(reader, lease)?;
+        self.look(sides, lease)?;
         if counts.is_none() && self.dropped == 0 {
             return Ok(());
         }
         let (counts, dropped) = (counts.or(self.claimed), self.dropped);
         self.claimed = counts;
-        reader.put_result_claim(lease, &ResultClaim { counts, dropped })
+        sides
+            .tables
+            .put_result_claim(lease, &ResultClaim { counts, dropped })
     }
 
-    fn look(&mut self, reader: &dyn Reader, lease: LeaseKey) -> Result<(), StoreError> {
+    fn look(&mut self, sides: &StoreSides, lease: LeaseKey) -> Result<(), StoreError> {
         if !self.known {
-            let there = reader.lease_results(lease)?;
+            let there = sides.reader.lease_results(lease)?;
             (self.rows, self.bytes) = (there.counts.total(), there.bytes);
             let before = there.claim.unwrap_or_default();
             self.dropped = self.dropped.max(before.dropped);
@@ -225,7 +228,6 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
-    use delta_store::results::Results as _;
 
     use super::*;
 
@@ -288,7 +290,7 @@ mod tests {
     // EP-15: whoever says nothing of what all results come to takes nothing back.
     #[test]
     fn a_claim_stands_until_another_is_made() {
-        let reader = delta_store::memory::MemoryStore::new().reader();
+        let sides = StoreSides::in_memory();
         let lease = delta_core::RunId(1).job(1).attempt(1).lease(1);
         let claimed = ResultClaim {
             counts: Some(ResultCounts {
@@ -297,21 +299,21 @@ mod tests {
             }),
             dropped: 3,
         };
-        reader.put_result_claim(lease, &claimed).unwrap();
+        sides.tables.put_result_claim(lease, &claimed).unwrap();
         let mut ledger = Ledger::default();
-        ledger.settle(&reader, lease, None).unwrap();
-        let kept = |reader: &dyn Reader| reader.lease_results(lease).unwrap().claim;
-        assert_eq!(kept(&reader), Some(claimed));
+        ledger.settle(&sides, lease, None).unwrap();
+        let kept = || sides.reader.lease_results(lease).unwrap().claim;
+        assert_eq!(kept(), Some(claimed));
         let other = ResultCounts::default();
-        ledger.settle(&reader, lease, Some(other)).unwrap();
-        ledger.settle(&reader, lease, None).unwrap();
-        assert_eq!(kept(&reader).unwrap().counts, Some(other));
+        ledger.settle(&sides, lease, Some(other)).unwrap();
+        ledger.settle(&sides, lease, None).unwrap();
+        assert_eq!(kept().unwrap().counts, Some(other));
     }
 
     // EP-16: where there is no room for more, what was there can still change.
     #[test]
     fn a_full_lease_takes_what_replaces_its_results() {
-        let reader = delta_store::memory::MemoryStore::new().reader();
+        let sides = StoreSides::in_memory();
         let lease = delta_core::RunId(1).job(1).attempt(1).lease(1);
         let at = |n: u32, status: TestStatus| {
             let status = status.into();
@@ -324,12 +326,12 @@ mod tests {
         };
         let most = u32::try_from(MAX_RESULTS).unwrap();
         let rows: Vec<ResultRow> = (0..most).map(|n| at(n, TestStatus::Pass)).collect();
-        reader.put_results(lease, &rows).unwrap();
+        sides.tables.put_results(lease, &rows).unwrap();
         let mut ledger = Ledger::default();
         let failed = |n: u32| at(n, TestStatus::Fail);
         let rows = [failed(most), failed(7), failed(most + 1), failed(8)];
-        ledger.put(&reader, lease, &rows).unwrap();
-        let there = reader.lease_results(lease).unwrap();
+        ledger.put(&sides, lease, &rows).unwrap();
+        let there = sides.reader.lease_results(lease).unwrap();
         assert_eq!(
             (there.counts.total(), there.counts.failed),
             (MAX_RESULTS, 2)

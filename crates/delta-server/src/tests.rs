@@ -39,11 +39,15 @@ async fn desk(settings: Settings) -> Desk {
             inner: inner.reader(),
             levers: shared.clone(),
         };
+        let sides = StoreSides {
+            reader: Arc::new(reader),
+            tables: Arc::new(inner.side_tables()),
+        };
         let store = TestStore {
             inner,
             levers: shared,
         };
-        Ok((Box::new(store) as Box<dyn Store>, Arc::new(reader) as _))
+        Ok((Box::new(store) as Box<dyn Store>, sides))
     };
     let server = start_on(config, Box::new(open)).await.unwrap();
     Desk {

@@ -14,7 +14,7 @@ use delta_trace::{Carrier, Kind, Span, TraceContext};
 use delta_wire::api::{CreateFunction, FunctionView};
 use serde::Deserialize;
 
-use crate::http::App;
+use crate::app::App;
 use crate::writer::GrantedLease;
 
 /// A call on its way into its queue.

@@ -10,13 +10,17 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use delta_core::RunId;
 use delta_store::Store;
 
 use crate::objects::Objects;
-use crate::{Config, StartError, StoreChoice};
+use crate::{Config, Purpose, StartError, StoreChoice};
 
 /// Its name in the data folder.
 pub const FILE: &str = "database.id";
+
+/// What a line of the note begins with, for a database that is a file in the folder.
+const SQLITE: &str = "sqlite";
 
 /// Bytes of it that are read: a line for each engine.
 const MAX_BYTES: u64 = 4096;
@@ -28,15 +32,23 @@ pub struct Witness {
     /// Lines of the note, other engines' included.
     noted: Vec<(String, i64)>,
     accept: bool,
+    purpose: Purpose,
+    /// Runs that left something in the folder of objects, and that no database of another engine
+    /// explains.
+    unexplained: bool,
 }
 
 /// Why a database is not taken for this folder's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum DatabaseLost {
     #[error("the database is gone, and what it was about is still here")]
     Gone,
     #[error("the database is empty, and it is not the one that was here before")]
     Replaced,
+    #[error(
+        "the database is empty, and there are logs and artifacts of runs that it does not know"
+    )]
+    Unknown,
 }
 
 impl Witness {
@@ -44,7 +56,7 @@ impl Witness {
     /// and is not is not made anew.
     pub fn read(config: &Config, objects: &Objects) -> Result<Option<Witness>, StartError> {
         let engine = match config.store {
-            StoreChoice::Sqlite => "sqlite",
+            StoreChoice::Sqlite => SQLITE,
             StoreChoice::Postgres(_) => "postgres",
             StoreChoice::Memory => return Ok(None),
         };
@@ -54,37 +66,47 @@ impl Witness {
             source,
         };
         let noted = read(&file).map_err(bad)?;
+        let left = objects.runs().map_err(bad)?;
         let witness = Witness {
+            unexplained: !left.is_empty() && !explained(config, &noted, &left),
             noted,
             engine,
             accept: config.accept_empty,
+            purpose: config.purpose,
             file: file.clone(),
         };
         if config.store == StoreChoice::Sqlite && !config.accept_empty {
             let database = config.data.join(delta_store::sqlite::FILE);
             let empty = database.metadata().map_or(true, |found| found.len() == 0);
             // Before there was such a note, only what runs left could tell.
-            let used = witness.known().is_some() || left_by_runs(objects).map_err(bad)?;
-            if empty && used {
-                return Err(lost(config, Lost::Gone));
+            if empty && (witness.known().is_some() || witness.unexplained) {
+                return Err(lost(config, DatabaseLost::Gone));
             }
         }
         Ok(Some(witness))
     }
 
-    /// Compares the database that was opened with the note, and writes the note.
+    /// Compares the database that was opened with the note, and writes the note, unless whoever
+    /// started this only looks.
     pub fn meet(mut self, config: &Config, store: &mut dyn Store) -> Result<(), StartError> {
         let identity = store.identity()?;
         match self.known() {
             Some(known) if known == identity => return Ok(()),
             Some(_) if !self.accept && store.is_unused()? => {
-                return Err(lost(config, Lost::Replaced));
+                return Err(lost(config, DatabaseLost::Replaced));
             }
             Some(_) => tracing::warn!(
                 "the database is another one than before; what runs of the other one left in the \
                  folder of logs and artifacts is not shown"
             ),
+            // A first start that was killed has left nothing of runs: nobody had been served.
+            None if !self.accept && self.unexplained && store.is_unused()? => {
+                return Err(lost(config, DatabaseLost::Unknown));
+            }
             None => {}
+        }
+        if self.purpose == Purpose::Look {
+            return Ok(());
         }
         self.noted.retain(|(engine, _)| engine != self.engine);
         self.noted.push((self.engine.to_owned(), identity));
@@ -100,16 +122,20 @@ impl Witness {
     }
 }
 
-fn lost(config: &Config, why: Lost) -> StartError {
+fn lost(config: &Config, why: DatabaseLost) -> StartError {
     StartError::Lost {
         data: config.data.clone(),
         why,
     }
 }
 
-/// Whether there are bytes of runs: a server that never served has none.
-fn left_by_runs(objects: &Objects) -> io::Result<bool> {
-    Ok(!objects.runs()?.is_empty())
+/// Whether what runs left may be that of the file this server used before it moved to PostgreSQL:
+/// the note says so, or, of a folder without one, the file knows a run of them. One is enough: what
+/// the file has deleted may lie there for a while.
+fn explained(config: &Config, noted: &[(String, i64)], left: &[RunId]) -> bool {
+    let moved = matches!(config.store, StoreChoice::Postgres(_));
+    let before = || noted.iter().any(|(engine, _)| engine == SQLITE);
+    moved && (before() || delta_store::sqlite::knows_one_of(&config.data, left))
 }
 
 fn read(file: &Path) -> io::Result<Vec<(String, i64)>> {

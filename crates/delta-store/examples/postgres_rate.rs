@@ -50,7 +50,7 @@ fn main() -> Result<(), StoreError> {
     };
     let own_url = own.as_ref().map(|cluster| cluster.url("postgres"));
     let url = arguments.get(2).cloned().or(own_url).unwrap_or_default();
-    let (store, _reader) = postgres::open(&url)?;
+    let (store, _, _) = postgres::open(&url)?;
     let mut bench = Bench {
         store,
         settings: Settings::recommended(),
@@ -303,7 +303,7 @@ fn ticks(pid: &str) -> u64 {
         .sum()
 }
 
-/// The same of all processes that work in this folder.
+/// Processor time of all processes that work in this folder, in hundredths of a second.
 fn ticks_below(folder: &Path) -> u64 {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().to_str().map(str::to_owned));

@@ -23,7 +23,7 @@ fn main() -> Result<(), StoreError> {
     let mut next = |default| arguments.next().and_then(Result::ok).unwrap_or(default);
     let (batches, batch, finished, queued) = (next(400), next(100), next(0), next(0));
     let folder = tempfile::tempdir().map_err(|e| StoreError::Unavailable(e.to_string()))?;
-    let (store, _reader) = sqlite::open(folder.path())?;
+    let (store, _, _) = sqlite::open(folder.path())?;
     let mut bench = Bench {
         store,
         settings: Settings::recommended(),
@@ -41,7 +41,7 @@ fn main() -> Result<(), StoreError> {
         let Bench { store, .. } = bench;
         drop(store);
         let start = Instant::now();
-        let (_store, _reader) = sqlite::open(folder.path())?;
+        let _sides = sqlite::open(folder.path())?;
         println!("opened again in {:?}", start.elapsed());
     }
     Ok(())

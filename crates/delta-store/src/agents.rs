@@ -53,13 +53,18 @@ pub struct AgentSeen {
     pub seen_at: Millis,
 }
 
-/// Reads and writes agents. Every write is on disk when it returns.
-pub trait Agents {
+/// Agents, read.
+pub trait AgentReader {
     fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError>;
 
     /// A page of agents in the order of their ids, after the given one.
     fn agents(&self, after: &str, limit: usize) -> Result<Vec<AgentRow>, StoreError>;
+}
 
+/// Agents, written. Beside the writer: what is decided here is who an id belongs to and whether it
+/// takes work, never what becomes of a lease. The core reads an agent's standing in the batch that
+/// judges a message, so that a change counts from the next batch on, whichever was first.
+pub trait AgentTable {
     /// Enters an agent, unless its id is taken: false then.
     fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError>;
 
@@ -67,14 +72,15 @@ pub trait Agents {
     /// passed over.
     fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError>;
 
-    /// Notes which process has begun a session of an agent; false when the agent has a newer one,
-    /// or is not there.
+    /// Begins a session of an agent, and notes which process did. Its number is above those of all
+    /// sessions that were begun so or seen, on whichever server, and at least `floor`; nothing when
+    /// there is no such agent.
     fn begin_session(
         &self,
         id: &str,
-        session: u64,
+        floor: u64,
         process: Option<&str>,
-    ) -> Result<bool, StoreError>;
+    ) -> Result<Option<u64>, StoreError>;
 
     /// Begins a drain or takes it back; false when there is no such agent.
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError>;

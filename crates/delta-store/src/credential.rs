@@ -7,6 +7,8 @@ use std::collections::BTreeSet;
 
 use delta_core::{Digest, Millis, Text};
 
+use crate::StoreError;
+
 /// The pool of whoever was given no other.
 pub const DEFAULT_POOL: &str = "default";
 
@@ -46,7 +48,7 @@ pub enum Labels {
     Only(BTreeSet<Text>),
 }
 
-/// What whoever made a credential grants to an agent. What the agent says only narrows it (T27).
+/// What whoever made a credential grants to an agent. What the agent says only narrows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
     pub pool: Text,
@@ -153,6 +155,32 @@ impl Credential {
             && self.revoked_at.is_none()
             && self.expires_at.is_none_or(|at| now < at)
     }
+}
+
+/// Credentials, read.
+pub trait CredentialReader {
+    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError>;
+    fn credentials(&self) -> Result<Vec<Credential>, StoreError>;
+}
+
+/// Credentials, written. Beside the writer: who asks is known before there is a command, and a
+/// command carries the name of whoever it came from, not the credential.
+pub trait CredentialTable {
+    /// Writes it, or writes it anew; one that was revoked or used stays so.
+    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError>;
+
+    /// Marks it revoked; false when there is none of that id.
+    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError>;
+
+    /// Uses the enrolment `id` up and writes the credential it is exchanged for, both or neither;
+    /// false, with a note of its reuse, when it is not good any more. Of several callers at once,
+    /// one gets true.
+    fn exchange_enrolment(
+        &self,
+        id: &str,
+        at: Millis,
+        fresh: &Credential,
+    ) -> Result<bool, StoreError>;
 }
 
 #[cfg(test)]

@@ -71,7 +71,7 @@ pub fn apply_with_specs(
     Ok(Applied { answers, writes })
 }
 
-/// Gives a runner its unacknowledged attempt again (A67), or else the first one queued that fits.
+/// Gives a runner its unacknowledged attempt again, or else the first one queued that fits.
 pub fn lease(
     store: &mut dyn Store,
     ask: &LeaseAsk,
@@ -81,7 +81,7 @@ pub fn lease(
     Ok(given.into_iter().next().flatten())
 }
 
-/// The same for many runners in one batch: each gets its own, the first to ask the first in line.
+/// Gives many runners an attempt each in one batch, the first to ask the first in line.
 pub fn lease_many(
     store: &mut dyn Store,
     asks: &[LeaseAsk],

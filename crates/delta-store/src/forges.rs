@@ -75,13 +75,28 @@ pub struct Approval {
     pub at: Millis,
 }
 
-/// Reads and writes them. Every write is on disk when it returns.
-pub trait Forges {
+/// Repositories and what is owed to their forges, read.
+pub trait ForgeReader {
     /// All of them, by name.
     fn repositories(&self) -> Result<Vec<RepositoryRow>, StoreError>;
 
     fn repository(&self, name: &str) -> Result<Option<RepositoryRow>, StoreError>;
 
+    /// Reports with something to tell at `now`, the most overdue first.
+    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError>;
+
+    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError>;
+
+    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError>;
+
+    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError>;
+}
+
+/// Repositories and what is owed to their forges, written. Beside the writer: a registration is
+/// read when a delivery comes and copied into the run it makes. The row of a report is made by the
+/// writer in the commit that makes its run; here is only noted how far the telling has come. What
+/// an approval or a plan does to a run is a command's; its words are kept here for people.
+pub trait ForgeTables {
     /// Writes one in place of the one with version `instead_of`, or a new one; false when it is not
     /// so any more. The moment it was made stays.
     fn put_repository(
@@ -92,11 +107,6 @@ pub trait Forges {
 
     /// False when there is none.
     fn remove_repository(&self, name: &str) -> Result<bool, StoreError>;
-
-    /// Reports with something to tell at `now`, the most overdue first.
-    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError>;
-
-    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError>;
 
     /// Takes a report until `until` and counts the try, if it still is as `seen`; of several who
     /// try, each until a moment of its own, one gets true.
@@ -111,10 +121,6 @@ pub trait Forges {
     /// Notes that somebody let a run go on; the first one counts.
     fn approve(&self, run: RunId, approval: &Approval) -> Result<(), StoreError>;
 
-    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError>;
-
     /// Keeps what the planner said about a run: reasons, or what is wrong.
     fn put_plan(&self, run: RunId, text: &str) -> Result<(), StoreError>;
-
-    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError>;
 }

@@ -20,6 +20,7 @@ pub mod queues;
 pub mod read;
 pub mod results;
 pub mod secrets;
+pub mod side_tables;
 mod specs;
 pub mod sqlite;
 
@@ -78,8 +79,8 @@ pub trait Store: Send {
     /// last event's version and hash. Returns the deleted ids, so that their logs can go too.
     fn prune(&mut self, before: Millis, limit: usize) -> Result<Vec<RunId>, StoreError>;
 
-    /// The same for up to `limit` runs that say themselves how long they are kept, once that is
-    /// over at `now`.
+    /// Deletes up to `limit` runs that say themselves how long they are kept, once that is over at
+    /// `now`. Returns the deleted ids.
     fn prune_kept(&mut self, now: Millis, limit: usize) -> Result<Vec<RunId>, StoreError>;
 
     /// The incarnation of this store (A72): set when it was made, raised after a restore.
@@ -250,6 +251,12 @@ pub enum StoreError {
          use the newer program"
     )]
     TooNew { found: u32, known: u32 },
+    /// The store was made by an older version, and whoever opened it wants nothing changed.
+    #[error(
+        "the store has schema version {found}, this program reads {known}: \
+         a server of this version brings it there when it starts"
+    )]
+    TooOld { found: u32, known: u32 },
 }
 
 /// A batch that was not, or perhaps not, committed.

@@ -5,6 +5,15 @@
 
 use crate::StoreError;
 
+/// What becomes of a store whose schema is older than this program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Schema {
+    /// It is brought up to date, and made where there is none.
+    Migrate,
+    /// It is refused: nothing is changed by opening it.
+    AsItIs,
+}
+
 /// One step of the schema. A step that was released never changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Migration {
@@ -38,6 +47,19 @@ pub fn migrate(target: &mut dyn Target, list: &[Migration]) -> Result<(), StoreE
         target.step(migration)?;
     }
     Ok(())
+}
+
+/// Whether the target is of the last version of the list; nothing is changed.
+pub fn check(target: &mut dyn Target, list: &[Migration]) -> Result<(), StoreError> {
+    let known = list.last().map_or(0, |last| last.version);
+    match target.version()? {
+        0 => Err(StoreError::Unavailable(
+            "this database holds no store of Delta CI".into(),
+        )),
+        found if found > known => Err(StoreError::TooNew { found, known }),
+        found if found < known => Err(StoreError::TooOld { found, known }),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

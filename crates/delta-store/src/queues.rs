@@ -15,12 +15,16 @@ pub struct QueueRow {
     pub runner: Option<Text>,
 }
 
-/// Reads and writes them. Every write is on disk when it returns, and leaves what others set at the
-/// same moment as they set it; a queue about which nothing is set is forgotten.
-pub trait Queues {
+/// What is set about queues, read.
+pub trait QueueReader {
     /// All of them, by name: as many as people have set something about.
     fn queues(&self) -> Result<Vec<QueueRow>, StoreError>;
+}
 
+/// What is set about queues, written; what others set at the same moment stays as they set it, and
+/// a queue about which nothing is set is forgotten. Beside the writer: it says who is asked next,
+/// and a grant that crosses a pause on its way is as good as one before it.
+pub trait QueueTable {
     /// Pauses one, since when and by whose word, unless it is paused; or resumes it.
     fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError>;
 

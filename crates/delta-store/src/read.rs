@@ -1,5 +1,6 @@
 //! The reading side of a store: pages of results for people and tools, never inside a batch, and
-//! no read that outlives one page. Also credentials, which are rows of their own.
+//! no read that outlives one page. Nothing is written through it: that is the writer's, or
+//! [`SideTables`](crate::side_tables::SideTables).
 
 use std::sync::Arc;
 
@@ -9,16 +10,25 @@ use delta_core::{
 };
 
 use crate::StoreError;
-use crate::agents::Agents;
-pub use crate::credential::{Credential, DEFAULT_POOL, Labels, Role, Scope};
+use crate::agents::AgentReader;
+pub use crate::credential::{Credential, CredentialReader, DEFAULT_POOL, Labels, Role, Scope};
 use crate::doctor::Integrity;
-use crate::forges::Forges;
-use crate::queues::Queues;
-use crate::results::Results;
-use crate::secrets::Secrets;
+use crate::forges::ForgeReader;
+use crate::queues::QueueReader;
+use crate::results::ResultReader;
+use crate::secrets::SecretReader;
 
 /// Shared by all request handlers; each call is short and synchronous.
-pub trait Reader: Agents + Forges + Queues + Results + Secrets + Send + Sync {
+pub trait Reader:
+    AgentReader
+    + CredentialReader
+    + ForgeReader
+    + QueueReader
+    + ResultReader
+    + SecretReader
+    + Send
+    + Sync
+{
     fn run(&self, id: RunId) -> Result<Option<RunRows>, StoreError>;
     fn job(&self, id: JobId) -> Result<Option<JobRows>, StoreError>;
     /// Newest first; at most `limit`.
@@ -37,21 +47,6 @@ pub trait Reader: Agents + Forges + Queues + Results + Secrets + Send + Sync {
     /// Those of these runs that retention deleted. A run the store never had is not among them.
     fn pruned(&self, among: &[RunId]) -> Result<Vec<RunId>, StoreError>;
 
-    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError>;
-    fn credentials(&self) -> Result<Vec<Credential>, StoreError>;
-    /// Writes it, or writes it anew; one that was revoked or used stays so.
-    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError>;
-    /// Marks it revoked; false when there is none of that id.
-    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError>;
-    /// Uses the enrolment `id` up and writes the credential it is exchanged for, both or neither;
-    /// false, with a note of its reuse, when it is not good any more. Of several callers at once,
-    /// one gets true.
-    fn exchange_enrolment(
-        &self,
-        id: &str,
-        at: Millis,
-        fresh: &Credential,
-    ) -> Result<bool, StoreError>;
     /// Asks the engine about its own files; `progress` is told what is looked at. Takes as long as
     /// reading all of them does.
     fn integrity(&self, progress: &mut dyn FnMut(&str)) -> Result<Integrity, StoreError>;

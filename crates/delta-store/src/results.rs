@@ -183,7 +183,7 @@ pub struct PastResult {
     pub job: Text,
     /// Its report says of failures before it: it was tried again.
     pub retried: bool,
-    /// The same test in another lease has the same.
+    /// Names the test: in another lease it has the same key.
     pub key: [u8; 16],
     pub status: ResultStatus,
     pub suite: Text,
@@ -198,29 +198,14 @@ pub struct PastResult {
 /// What metadata of a result has, where its report says of failures before it.
 pub const RETRIED: &str = "\"earlier_failures\":";
 
-/// Reads and writes results. Every write is on disk when it returns.
-pub trait Results {
-    /// Writes results of a lease. One that is there already is replaced, so that repeats do no
-    /// harm; of several with one key the last counts. The caller has seen that the lease is good.
-    fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError>;
-
-    /// Takes back results of a lease, all of them when it is not said which. What is not there does
-    /// no harm.
-    fn withdraw_results(
-        &self,
-        lease: LeaseKey,
-        keys: Option<&[[u8; 16]]>,
-    ) -> Result<(), StoreError>;
-
+/// Results of tests, read.
+pub trait ResultReader {
     /// Which of these a lease has already, with the bytes of each.
     fn sizes_of_results(
         &self,
         lease: LeaseKey,
         keys: &[[u8; 16]],
     ) -> Result<Vec<([u8; 16], u64)>, StoreError>;
-
-    /// Notes what a lease said of its results; the last word counts.
-    fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError>;
 
     /// What a lease has, whether it is the latest of its attempt or not.
     fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError>;
@@ -234,6 +219,26 @@ pub trait Results {
 
     /// One test over time, newest first, among the latest [`LOOKED_THROUGH`] of its name.
     fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError>;
+}
+
+/// Results of tests, written. Beside the writer: there may be thousands in a second, each under the
+/// key of its own lease, which no other lease touches. Whether the lease is good was judged before,
+/// and a result that comes as it ends changes nothing that was decided.
+pub trait ResultTable {
+    /// Writes results of a lease. One that is there already is replaced, so that repeats do no
+    /// harm; of several with one key the last counts. The caller has seen that the lease is good.
+    fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError>;
+
+    /// Takes back results of a lease, all of them when it is not said which. What is not there does
+    /// no harm.
+    fn withdraw_results(
+        &self,
+        lease: LeaseKey,
+        keys: Option<&[[u8; 16]]>,
+    ) -> Result<(), StoreError>;
+
+    /// Notes what a lease said of its results; the last word counts.
+    fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError>;
 }
 
 /// Without those that a later one of the same key replaces: one statement writes a row once.

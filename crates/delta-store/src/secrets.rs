@@ -58,8 +58,8 @@ impl std::fmt::Debug for SecretRow {
     }
 }
 
-/// Reads and writes secrets. Every write is on disk when it returns.
-pub trait Secrets {
+/// Secrets, read.
+pub trait SecretReader {
     /// All of them, in the order of their ids, without the sealed bytes.
     fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError>;
 
@@ -71,7 +71,11 @@ pub trait Secrets {
         names: &[Text],
         place: SecretPlace<'_>,
     ) -> Result<Vec<SecretRow>, StoreError>;
+}
 
+/// Secrets, written, as sealed bytes. Beside the writer: no command reads them, and of two who
+/// write one at the same moment the version lets one through.
+pub trait SecretTable {
     /// Writes a secret in place of the version that is there, or of none; false when there is
     /// another. When it was created stays what it was.
     fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError>;

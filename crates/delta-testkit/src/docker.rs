@@ -30,6 +30,8 @@ pub const IMAGE: &str = "box:1";
 pub struct Docker {
     folder: TempDir,
     daemon: Mutex<Option<Child>>,
+    /// Arguments beside the usual ones.
+    further: Vec<String>,
 }
 
 impl Docker {
@@ -38,14 +40,26 @@ impl Docker {
         Docker::start_in(&std::env::temp_dir())
     }
 
-    /// The same with all that is its own below this folder.
+    /// Starts a daemon with all that is its own below this folder, and makes its image.
     pub fn start_in(place: &Path) -> Result<Docker> {
+        Docker::begin(place, &[])
+    }
+
+    /// One that makes images and no container: the program that starts containers is not there.
+    pub fn start_without_runtime() -> Result<Docker> {
+        let further = ["--add-runtime", "gone=/nonexistent/runtime"];
+        let further = [&further[..], &["--default-runtime", "gone"]].concat();
+        Docker::begin(&std::env::temp_dir(), &further)
+    }
+
+    fn begin(place: &Path, further: &[&str]) -> Result<Docker> {
         let folder = tempfile::Builder::new()
             .prefix("delta-docker-")
             .tempdir_in(place)?;
         let docker = Docker {
             folder,
             daemon: Mutex::new(None),
+            further: further.iter().map(|it| (*it).to_owned()).collect(),
         };
         docker.start_daemon()?;
         docker.make_image()?;
@@ -66,6 +80,7 @@ impl Docker {
             .args(["--data-root", &place("data"), "--exec-root", &place("exec")])
             .args(["--host", &self.host(), "--pidfile", &place("pid")])
             .args(["--shutdown-timeout", "2"])
+            .args(&self.further)
             .stdin(Stdio::null())
             .stdout(File::create(self.folder.path().join("log"))?)
             .stderr(File::create(self.folder.path().join("log.err"))?);

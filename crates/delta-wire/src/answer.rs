@@ -19,7 +19,7 @@ pub const MAX_MESSAGE_BYTES: usize = 4096;
 pub const MAX_NAME_BYTES: usize = 200;
 /// Bytes of an error's details.
 pub const MAX_DETAILS_BYTES: usize = 16 << 10;
-/// The longest delay that a function may ask for (A48).
+/// The longest delay that a function may ask for.
 pub const MAX_RETRY_AFTER_MS: u64 = 24 * 3600 * 1000;
 
 /// A JSON text, kept byte for byte (RQ-30).

@@ -21,7 +21,7 @@ pub enum ErrorCode {
     MethodNotAllowed,
     /// The request is well formed, but the thing is in a state that does not allow it.
     Conflict,
-    /// The same `Idempotency-Key` came with another body.
+    /// An `Idempotency-Key` came again with another body.
     IdempotencyConflict,
     /// This runner already holds an acknowledged lease.
     RunnerBusy,

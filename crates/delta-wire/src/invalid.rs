@@ -38,7 +38,7 @@ impl Invalid {
         Invalid::field(field, "is missing")
     }
 
-    /// The same problem seen from one level up.
+    /// The problem as seen from one level up: `outer` is put in front of its name.
     pub fn within(mut self, outer: &str) -> Self {
         self.field = join(outer, &self.field);
         self
@@ -82,13 +82,13 @@ impl Problems {
         result.map_err(|problem| self.push(problem)).ok()
     }
 
-    /// The same for a value of which several things may be wrong.
+    /// Keeps a value of which several things may be wrong, or notes all of them.
     pub fn note_all<T>(&mut self, result: Result<T, Problems>) -> Option<T> {
         let noted = result.map_err(|found| found.list.into_iter().for_each(|it| self.push(it)));
         noted.ok()
     }
 
-    /// The same problems seen from one level up.
+    /// The problems as seen from one level up: `outer` is put in front of their names.
     pub fn within(self, outer: &str) -> Self {
         let mut seen = Problems::new();
         seen.extend_within(outer, self);

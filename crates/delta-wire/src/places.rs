@@ -17,7 +17,7 @@ pub fn is_never_a_server(ip: IpAddr) -> bool {
     }
 }
 
-/// The same of a host as an address spells it, without its port and brackets.
+/// Whether a host, as an address spells it without its port and brackets, is never a server.
 pub fn is_never_a_host(name: &str) -> bool {
     match name.parse::<IpAddr>() {
         Ok(ip) => is_never_a_server(ip),

@@ -21,6 +21,44 @@ const KNOWN: [(&str, &[&str]); 3] = [
     ("python", &["python3", "-c"]),
 ];
 
+/// Programs that people name alone, and how each takes a script as its last argument.
+const OTHERS: [(&str, &str); 17] = [
+    ("python3", "[python3, -c]"),
+    ("node", "[node, -e]"),
+    ("nodejs", "[nodejs, -e]"),
+    ("bun", "[bun, -e]"),
+    ("deno", "[deno, eval]"),
+    ("perl", "[perl, -e]"),
+    ("ruby", "[ruby, -e]"),
+    ("php", "[php, -r]"),
+    ("lua", "[lua, -e]"),
+    ("julia", "[julia, -e]"),
+    ("elixir", "[elixir, -e]"),
+    ("Rscript", "[Rscript, -e]"),
+    ("pwsh", "[pwsh, -Command]"),
+    ("powershell", "[powershell, -Command]"),
+    ("fish", "[fish, -c]"),
+    ("cmd", "[cmd, /C]"),
+    ("nu", "[nu, -c]"),
+];
+
+/// Other shells that are told like `sh`.
+const LIKE_SH: [&str; 6] = ["dash", "ash", "zsh", "ksh", "mksh", "busybox"];
+
+/// What to write for a program, as far as anybody knows how it takes a script.
+fn written(program: &str) -> String {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    let known = OTHERS.iter().find(|(other, _)| *other == name);
+    match known {
+        Some((_, words)) => format!("`shell: {words}`"),
+        None if name == "busybox" => "`shell: [busybox, sh, -e, -c]`".to_owned(),
+        None if LIKE_SH.contains(&name) => format!("`shell: [{program}, -e, -c]`"),
+        None => {
+            format!("`shell: [{program}, OPTION]` with the option behind which it takes a script")
+        }
+    }
+}
+
 /// A shell as it was written: the name of one that is known, or a program and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shell(Vec<String>);
@@ -45,16 +83,29 @@ impl Shell {
             words if words.iter().any(odd) => Err(format!(
                 "has a word that is empty, longer than {MAX_SHELL_WORD} bytes, or no plain text"
             )),
+            // Where a file with the script would stand elsewhere.
+            [program, ..] if words.iter().any(|word| word.contains("{0}")) => {
+                let name = program.rsplit('/').next().unwrap_or(program);
+                let write = match KNOWN.iter().find(|(known, _)| *known == name) {
+                    Some((name, words)) => {
+                        format!("`shell: {name}`, which is `{}`", words.join(" "))
+                    }
+                    None => written(program),
+                };
+                Err(format!(
+                    "has `{{0}}`, and a script is no file here but the last argument: write {write}"
+                ))
+            }
             [name] if !KNOWN.iter().any(|(known, _)| known == name) => Err(format!(
-                "is none of {}; write how it takes a script as its last argument: \
-                 [{name}, -e, -c]",
-                known()
+                "is none of {}; a script is the last argument: write {}",
+                known(),
+                written(name)
             )),
             _ => Ok(Shell(words)),
         }
     }
 
-    /// The same of one text: words with blanks between them.
+    /// Reads one text, words with blanks between them; the reason why it is none.
     pub fn parse(text: &str) -> Result<Shell, String> {
         Shell::of(text.split_whitespace().map(str::to_owned).collect())
     }
@@ -108,7 +159,26 @@ mod tests {
         assert!(Shell::parse("sh").is_ok_and(|it| it.is_usual()));
         let alone = words("zsh").unwrap_err();
         assert!(alone.contains("is none of sh, bash, python"), "{alone}");
-        assert!(alone.contains("[zsh, -e, -c]"), "{alone}");
+        assert!(alone.contains("`shell: [zsh, -e, -c]`"), "{alone}");
+        for (text, advice) in [
+            ("node", "`shell: [node, -e]`"),
+            ("php", "`shell: [php, -r]`"),
+            ("/usr/bin/perl", "`shell: [perl, -e]`"),
+            ("python3", "`shell: [python3, -c]`"),
+            ("mine", "`shell: [mine, OPTION]`"),
+            (
+                "bash -e {0}",
+                "`shell: bash`, which is `bash -eo pipefail -c`",
+            ),
+            ("/bin/bash --norc {0}", "`shell: bash`"),
+            ("python {0}", "`shell: python`"),
+            ("perl {0}", "`shell: [perl, -e]`"),
+            ("pwsh -command '. {0}'", "`shell: [pwsh, -Command]`"),
+        ] {
+            let said = words(text).unwrap_err();
+            assert!(said.contains(advice), "{text}: {said}");
+        }
+        assert!(words("node {1}").is_ok());
         assert!(words("").is_err() && words(&"a ".repeat(17)).is_err());
         assert!(Shell::of(vec!["a".into(), "b\nc".into()]).is_err());
     }

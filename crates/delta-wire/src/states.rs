@@ -49,7 +49,7 @@ macro_rules! spelled {
 pub(crate) use spelled;
 
 spelled! {
-    /// Where a run is (SM-5).
+    /// Where a run is.
     RunState {
         Created = "CREATED",
         Planning = "PLANNING",
@@ -66,7 +66,7 @@ spelled! {
 }
 
 spelled! {
-    /// How a run ended. It stays when the state has gone on to REPORTED (A13).
+    /// How a run ended. It stays when the state has gone on to REPORTED.
     RunOutcome {
         Success = "SUCCESS",
         Failed = "FAILED",
@@ -76,7 +76,7 @@ spelled! {
 }
 
 spelled! {
-    /// Where an attempt is (SM-23). STALE is only ever a label of a lost execution (A59).
+    /// Where an attempt is. STALE is only ever a label of a lost execution.
     AttemptState {
         Created = "CREATED",
         Queued = "QUEUED",
@@ -95,7 +95,7 @@ spelled! {
 
 spelled! {
     /// Where a job is: its current attempt while one is live, its resolution after (SM-22). A job
-    /// whose last attempt timed out is FAILED (A8).
+    /// whose last attempt timed out is FAILED.
     JobState {
         Created = "CREATED",
         Queued = "QUEUED",
@@ -111,7 +111,7 @@ spelled! {
 }
 
 spelled! {
-    /// Where a lease is (SM-39).
+    /// Where a lease is.
     LeaseState {
         Granted = "GRANTED",
         Active = "ACTIVE",

@@ -19,6 +19,11 @@ use crate::time::Millis;
 
 /// Characters of a step's name: one line.
 pub const MAX_STEP_NAME: usize = 120;
+/// Characters of the script that a result has of a step: that of a person is shorter, and two
+/// hundred of them are no burden.
+pub const MAX_COMMAND: usize = 1000;
+/// Stands for what is missing at the end of a text.
+pub const CUT: char = '…';
 /// Variables of one step, beside those of its job.
 pub const MAX_STEP_ENV: usize = 100;
 
@@ -89,17 +94,50 @@ impl StepSpec {
         }
     }
 
-    /// What people call it: its name, or the first line of its script, cut where it is long.
+    /// What people call it: see [`label`].
     pub fn label(&self) -> String {
         label(self.name.as_deref(), &self.run)
     }
 }
 
-/// What people call a step of this name and script.
+/// What people call a step of this name and script: its name, or the script's first line that does
+/// something. An ellipsis stands for what is missing of a long one, behind a word where there is
+/// one; behind a blank it stands for further lines.
 pub fn label(name: Option<&str>, script: &str) -> String {
-    let mut lines = script.lines().map(str::trim);
-    let first = lines.find(|line| !line.is_empty()).unwrap_or_default();
-    name.unwrap_or(first).chars().take(MAX_STEP_NAME).collect()
+    let lines = script.lines().map(str::trim).filter(|it| !it.is_empty());
+    let idle = |line: &&str| line.starts_with('#') || line.starts_with("set -");
+    let mut busy = lines.clone().filter(|it| !idle(it));
+    let first = busy.next().or(lines.clone().next()).unwrap_or_default();
+    match name {
+        Some(name) => cut(name, MAX_STEP_NAME),
+        None if busy.next().is_some() => {
+            format!("{} {CUT}", cut_behind_a_word(first, MAX_STEP_NAME - 2))
+        }
+        None => cut_behind_a_word(first, MAX_STEP_NAME),
+    }
+}
+
+/// The script of a step, as far as a result has room for it.
+pub fn command(script: &str) -> String {
+    cut(script.trim(), MAX_COMMAND)
+}
+
+/// At most so many characters, the last of them an ellipsis where something is missing.
+fn cut(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most - 1) {
+        Some((at, last)) if at + last.len_utf8() < text.len() => format!("{}{CUT}", &text[..at]),
+        _ => text.to_owned(),
+    }
+}
+
+/// As [`cut`], without the beginning of a word that is shorter than half of it.
+fn cut_behind_a_word(text: &str, most: usize) -> String {
+    let short = cut(text, most);
+    let word = short.rfind(' ').filter(|at| *at > most / 2);
+    match word.filter(|_| short != text) {
+        Some(at) => format!("{}{CUT}", short[..at].trim_end()),
+        None => short,
+    }
 }
 
 impl Serialize for StepSpec {
@@ -171,7 +209,7 @@ fn script(node: Node<'_>) -> Result<String, Invalid> {
     Ok(script)
 }
 
-/// A step that ended, as the runner saw it: information only (A23).
+/// A step that ended, as the runner saw it: information only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StepResult {
     /// Which step of the job it is, from 1: those that were not begun are not listed.
@@ -180,7 +218,7 @@ pub struct StepResult {
     /// Text from the runner: untrusted.
     #[schema(example = "make test")]
     pub name: String,
-    /// The first line of its script, where its name is another: untrusted.
+    /// Its script, where its name is not all of it: untrusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// By the runner's clock.
@@ -209,8 +247,8 @@ impl StepResult {
         let number = f.may("number", |it| it.whole(1, MAX_STEPS as i64))?;
         let step = StepResult {
             number: number.and_then(|it| u32::try_from(it).ok()),
-            name: f.must("name", |it| it.cut(MAX_STEP_NAME))?,
-            command: f.may("command", |it| it.cut(MAX_STEP_NAME))?,
+            name: f.must("name", |it| Ok(cut(&it.string()?, MAX_STEP_NAME)))?,
+            command: f.may("command", |it| Ok(cut(&it.string()?, MAX_COMMAND)))?,
             started_at: f
                 .may("started_at", Node::string)?
                 .and_then(|text| Millis::from_rfc3339(&text)),
@@ -226,21 +264,18 @@ impl StepResult {
 
     /// What an agent said of its steps; those past the bound of a job are left out.
     pub fn of_agent(steps: &[proto::StepResult]) -> Vec<StepResult> {
-        let of_one = |said: &proto::StepResult| {
-            let cut = |text: &str| text[..text.floor_char_boundary(MAX_STEP_NAME)].to_owned();
-            StepResult {
-                number: said
-                    .number
-                    .filter(|it| *it > 0 && *it as usize <= MAX_STEPS),
-                name: cut(&said.name),
-                command: (!said.command.is_empty()).then(|| cut(&said.command)),
-                started_at: said.started_at.and_then(Millis::from_proto),
-                duration_ms: said.duration_ms,
-                exit_code: said.exit_code.map(i64::from),
-                signal: said.signal,
-                timed_out: said.timed_out,
-                failed: said.failed,
-            }
+        let of_one = |said: &proto::StepResult| StepResult {
+            number: said
+                .number
+                .filter(|it| *it > 0 && *it as usize <= MAX_STEPS),
+            name: cut(&said.name, MAX_STEP_NAME),
+            command: (!said.command.is_empty()).then(|| cut(&said.command, MAX_COMMAND)),
+            started_at: said.started_at.and_then(Millis::from_proto),
+            duration_ms: said.duration_ms,
+            exit_code: said.exit_code.map(i64::from),
+            signal: said.signal,
+            timed_out: said.timed_out,
+            failed: said.failed,
         };
         steps.iter().take(MAX_STEPS).map(of_one).collect()
     }
@@ -304,8 +339,29 @@ mod tests {
 
     #[test]
     fn a_step_is_called_by_its_name_or_its_first_line() {
-        assert_eq!(label(None, "\n  make all\nmake test"), "make all");
+        assert_eq!(label(None, "\n  make all\nmake test"), "make all …");
+        assert_eq!(label(None, "\n  make all\n\n"), "make all");
         assert_eq!(label(Some("build"), "make"), "build");
-        assert_eq!(label(None, &"é".repeat(500)).chars().count(), MAX_STEP_NAME);
+        let script = "#!/bin/sh\n# what for\nset -euo pipefail\nmake all\n";
+        assert_eq!(label(None, script), "make all");
+        assert_eq!(label(None, "set -e\n"), "set -e");
+        let words = label(None, &"word ".repeat(100));
+        assert!(
+            words.ends_with("word…") && words.chars().count() > MAX_STEP_NAME / 2,
+            "{words}"
+        );
+        let long = "é".repeat(500);
+        let wanted = format!("{}…", "é".repeat(MAX_STEP_NAME - 1));
+        assert_eq!(label(None, &long), wanted);
+        let more = label(None, &format!("{long}\nmake"));
+        assert!(more.ends_with("é… …"), "{more}");
+        assert_eq!(more.chars().count(), MAX_STEP_NAME);
+        let fits = "é".repeat(MAX_STEP_NAME);
+        assert_eq!(label(None, &fits), fits);
+        let said = proto::StepResult {
+            name: wanted.clone(),
+            ..proto::StepResult::default()
+        };
+        assert_eq!(StepResult::of_agent(&[said])[0].name, wanted);
     }
 }

@@ -107,8 +107,12 @@ fn unknown(
     if bare == "<<" {
         read.merged = true;
         let reason = format!("merge keys (`<<`) are not supported in {what}");
-        let advice = "write what jobs share as a template, `templates: {NAME: {…}}`, and \
-                      `extends: NAME` in each of them";
+        let own = keys.foreign.iter().find(|it| it.word == bare);
+        let advice = own.map_or(
+            "write what jobs share as a template, `templates: {NAME: {…}}`, and `extends: NAME` \
+             in each of them",
+            |it| it.advice,
+        );
         return out.push(key.place, reason, Some(advice.to_owned()));
     }
     let reason = match keys.not_yet.contains(&bare) {

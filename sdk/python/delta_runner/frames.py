@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-#: Bytes of a frame's JSON (A52), as every implementation has it.
+#: Bytes of a frame's JSON, as every implementation has it.
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 #: Bytes of the length in front.

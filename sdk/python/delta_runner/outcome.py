@@ -25,7 +25,7 @@ HANDLER_NOT_FOUND = "handler_not_found"
 #: The type of an error after a cancel (RQ-43).
 CANCELLED = "cancelled"
 
-#: The longest a runner may ask a job to wait (A48).
+#: The longest a runner may ask a job to wait.
 MAX_RETRY_AFTER_SECONDS = 24 * 60 * 60.0
 
 

@@ -25,7 +25,7 @@ class RequestContext:
     """What a function may know of its call, as it is on the wire."""
 
     job_id: str
-    #: From 1 (A47).
+    #: From 1.
     attempt: int
     enqueue_time: Instant
     queue_name: str
@@ -33,7 +33,7 @@ class RequestContext:
     #: What continues the producer's trace. What is no text in it is left out.
     trace_context: Optional[Dict[str, str]] = None
     worker_id: Optional[str] = None
-    #: Grows with every lease of the job (A72). Absent where the caller has no leases.
+    #: Grows with every lease of the job. Absent where the caller has no leases.
     lease_epoch: Optional[int] = None
 
 

@@ -9,7 +9,6 @@ fn outcome(person: &Person, delivery: &Delivery) -> String {
     over["outcome"].as_str().unwrap_or_default().to_owned()
 }
 
-// A65
 #[test]
 fn what_failed_is_not_left_out_of_the_next_push() {
     let server = Server::start(Options::patient());
@@ -171,7 +170,7 @@ fn a_copy_that_was_left_broken_is_mended_by_the_next_fetch() {
     server.check();
 }
 
-// T7, T16: a stranger's cache is nobody else's, and the name of a branch is never a command.
+// T7, T15: a stranger's cache is nobody else's, and the name of a branch is never a command.
 #[test]
 fn what_strangers_keep_and_what_branches_are_called_touches_nobody() {
     let server = Server::start(Options::patient());

@@ -228,7 +228,7 @@ fn calls_go_on_when_the_store_was_away() {
 
 #[test]
 fn a_stopped_agent_wakes_up_to_a_call_that_another_has_finished() {
-    // LM-12, F3: one result, whoever says what afterwards.
+    // LM-12, F7: one result, whoever says what afterwards.
     let server = Server::start(Options::quick());
     let person = server.person();
     let first = agent(&server, "one");

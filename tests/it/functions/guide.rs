@@ -5,7 +5,6 @@
 //! programs in Rust are examples that cargo has built beside the tests. The guide has their text
 //! word for word, and its manifest makes the same programs of them.
 
-use std::net::TcpListener;
 use std::path::Path;
 
 use delta_testkit::process::Process;
@@ -31,8 +30,8 @@ fn blocks(chapter: &str) -> Vec<Block> {
 fn follow(chapter: &str, prepare: impl FnOnce(&Path)) -> Vec<String> {
     let blocks = blocks(chapter);
     let free = || {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        free.local_addr().expect("an address").to_string()
+        let port = delta_testkit::port::free_port().expect("a port");
+        format!("127.0.0.1:{port}")
     };
     let mut typist = Typist::new(Unprinted::Silent);
     for printed in ["127.0.0.1:1025", "127.0.0.1:8000"] {

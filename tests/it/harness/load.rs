@@ -17,6 +17,9 @@ use super::http::Answer;
 use super::person::Person;
 use super::runner::{Grant, Runner};
 
+/// Until the last run is over: several jobs in a row may each lose a runner first.
+const ALL_OVER: Duration = Duration::from_secs(120);
+
 /// Before a message is sent again.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -86,7 +89,7 @@ impl Load {
         }
         let runs: Vec<String> = self.shared.history().created.values().cloned().collect();
         for run in runs {
-            person.until_over(&run);
+            person.until_over_within(ALL_OVER, &run);
         }
         self.shared.go_home.store(true, Ordering::SeqCst);
         for thread in self.runners {

@@ -118,7 +118,7 @@ impl Person {
         self.until_over_within(SOON, run)
     }
 
-    /// The same for a run that takes longer.
+    /// Waits for so long until the run is over; returns it.
     #[track_caller]
     pub fn until_over_within(&self, patience: Duration, run: &str) -> Value {
         eventually(patience, "the run is over", || {

@@ -52,7 +52,7 @@ impl Runner {
         }
     }
 
-    /// The same runner by way of another address: a proxy, another replica.
+    /// This runner by way of another address: a proxy, another replica.
     pub fn through(&self, addr: SocketAddr) -> Runner {
         let mut other = self.clone();
         other.http.addr = addr;

@@ -38,11 +38,17 @@ impl Options {
             .flag("sweep", "50ms")
     }
 
-    /// The same with a lease that outlives a slow machine's restart: for what must not run out.
+    /// SQLite, with a lease that outlives a slow machine's restart: for what must not run out.
     pub fn patient() -> Options {
         Options::quick()
-            .flag("lease-ttl", "8s")
-            .flag("ack-timeout", "8s")
+            .flag("lease-ttl", "60s")
+            .flag("ack-timeout", "60s")
+    }
+
+    /// SQLite, with leases that outlive a restart and a short time to acknowledge one: for a load
+    /// whose runners die between the two, so that their jobs go on elsewhere within the test.
+    pub fn patient_with_mortal_runners() -> Options {
+        Options::patient().flag("ack-timeout", "4s")
     }
 
     pub fn on(mut self, store: &str) -> Options {

@@ -6,9 +6,14 @@
 //! What the agent itself needs to go on is kept beside the order as a note; its content is the
 //! caller's business, and no job can read it.
 
-mod link;
-mod lost;
-mod state;
+mod lost_shim;
+pub(crate) mod not_started;
+pub(crate) mod run;
+mod shim_client;
+pub(crate) mod shim_events;
+pub(crate) mod span;
+pub(crate) mod spec;
+mod state_folder;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -19,6 +24,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_core::time::{Millis, Span};
+use delta_shim::handed_secrets::Handed;
+use delta_shim::key::fresh_key;
+use delta_shim::order::{
+    Abandoned, Deadlines, Order, Record, SOCKET_FILE, SPOOL_FILE, State, StepRecord,
+};
+use delta_shim::processes::mark::Mark;
+use delta_shim::program::ShimProgram;
+use delta_shim::step::Step;
+use delta_shim::stop::StopAt;
+use delta_shim::{clock, report_archive};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use tokio::net::UnixStream;
@@ -27,40 +42,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use self::link::{Happened, Watcher};
-use self::link::{Link, Orders};
-pub use self::state::StateFolder;
-pub(crate) use self::state::fresh_key;
-use crate::around::results::aside;
-use crate::clock;
-use crate::executor::{Ended, Step, StopOrder, Work, environment};
-use crate::secret::Handed;
-use crate::shim::SUBCOMMAND;
-use crate::shim::mark::Mark;
-use crate::shim::order::{Deadlines, Order, Record, SOCKET_FILE, SPOOL_FILE, State};
-pub use crate::shim::{Abandoned, StepRecord, StopAt};
+pub use self::shim_client::{Happened, Watcher};
+use self::shim_client::{Orders, ShimClient};
+pub use self::state_folder::StateFolder;
+use crate::log::Sizes;
+use crate::work::{Ended, StopOrder, Work, environment};
 
 /// How long a place at a shim's door is waited for. It is there at once unless others crowd there,
 /// and those get their turn by the thousand in a second.
 const DIALLING: Duration = Duration::from_secs(10);
-
-/// How a shim is started.
-#[derive(Debug, Clone)]
-pub struct ShimProgram {
-    pub program: PathBuf,
-    /// In front of the state folder.
-    pub arguments: Vec<OsString>,
-}
-
-impl ShimProgram {
-    /// This very program, also when its file has been replaced meanwhile.
-    pub fn this() -> ShimProgram {
-        ShimProgram {
-            program: "/proc/self/exe".into(),
-            arguments: vec![SUBCOMMAND.into()],
-        }
-    }
-}
 
 /// What an attempt begins with.
 pub struct Begin<'a> {
@@ -87,19 +77,19 @@ pub struct Attempt {
 pub struct Adopted {
     pub number: u64,
     pub note: Vec<u8>,
-    pub standing: Standing,
+    pub standing: AdoptedState,
     pub steps: Vec<Step>,
-    found: Found,
+    found: FoundShim,
 }
 
-enum Found {
+enum FoundShim {
     Running(Box<Order>),
     Over(Box<Record>),
 }
 
 /// Where an adopted attempt stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct AdoptedState {
     pub until: Millis,
     pub must_finish_by: Millis,
     /// Why it is being stopped or was stopped, and when it is killed.
@@ -117,9 +107,6 @@ pub struct Finished {
     pub steps: Vec<StepRecord>,
 }
 
-/// The size of a log as it grows. The log has ended when nobody holds it any more.
-pub type Sizes = Arc<watch::Sender<u64>>;
-
 /// An attempt before its work: a folder of its own, with the log that was begun. What is not begun
 /// when the agent dies is nobody's; its lease runs out.
 pub struct Draft {
@@ -133,7 +120,7 @@ pub struct Remains(PathBuf);
 impl Remains {
     /// Forgets it: log, order and note. Right once its end is reported, or nobody wants it.
     pub fn remove(&self) {
-        state::remove(&self.0);
+        state_folder::remove(&self.0);
     }
 }
 
@@ -144,7 +131,7 @@ pub fn prepare(state: &StateFolder, number: u64) -> io::Result<Draft> {
         folder,
         sizes: Arc::new(watch::Sender::new(0)),
     };
-    match state::write_private(&draft.spool(), b"") {
+    match state_folder::write_private(&draft.spool(), b"") {
         Ok(()) => Ok(draft),
         Err(problem) => {
             draft.remains().remove();
@@ -182,13 +169,13 @@ fn start_in(
     sizes: Sizes,
 ) -> io::Result<Attempt> {
     let order = order(begin);
-    state::write(folder, begin.note, &order)?;
+    state_folder::write(folder, begin.note, &order)?;
     // Ours first, so that it is there whenever the shim is; then it is the shim's alone.
-    let listener = state::in_reach(&folder.join(SOCKET_FILE), |path| {
+    let listener = state_folder::in_reach(&folder.join(SOCKET_FILE), |path| {
         net::UnixListener::bind(path)
     })?;
     let mut stream = dial(folder)?;
-    stream.write_all(&link::hello_line(&order.key)?)?;
+    stream.write_all(&shim_client::hello_line(&order.key)?)?;
     let stream = asynchronous(stream)?;
     let mut command = Command::new(&begin.program.program);
     command
@@ -231,7 +218,7 @@ fn order(begin: &Begin<'_>) -> Order {
     let work = begin.work;
     Order {
         boot: clock::boot(),
-        key: state::fresh_key(),
+        key: fresh_key(),
         steps: work.steps.clone(),
         env: environment(work).into_iter().collect(),
         workspace: work.workspace.clone().into(),
@@ -265,7 +252,7 @@ pub async fn adopt_all(state: &StateFolder) -> Vec<Adopted> {
     for (number, folder) in state.attempts() {
         match adopt(number, &folder).await {
             Some(found) => adopted.push(found),
-            None => state::remove(&folder),
+            None => state_folder::remove(&folder),
         }
     }
     adopted
@@ -273,27 +260,27 @@ pub async fn adopt_all(state: &StateFolder) -> Vec<Adopted> {
 
 async fn adopt(number: u64, folder: &Path) -> Option<Adopted> {
     // Nothing was begun without both.
-    let (note, order) = state::read(folder)?;
+    let (note, order) = state_folder::read(folder)?;
     if order.boot != clock::boot() {
         // Another boot: the processes are gone, and so is the clock that the lease was counted on.
         return None;
     }
-    if let Some(record) = state::read_record(folder) {
+    if let Some(record) = state_folder::read_record(folder) {
         return Some(Adopted::over(number, note, order, record));
     }
-    match link::greet(folder, &order.key).await {
+    match shim_client::greet(folder, &order.key).await {
         Some(state) => Some(Adopted {
             number,
             note,
-            standing: Standing::of(&state),
+            standing: AdoptedState::of(&state),
             steps: order.steps.clone(),
-            found: Found::Running(Box::new(order)),
+            found: FoundShim::Running(Box::new(order)),
         }),
         // It ended while we looked, or it is lost.
         None => {
-            let record = match state::read_record(folder) {
+            let record = match state_folder::read_record(folder) {
                 Some(record) => record,
-                None => lost::bury(folder, &order).await,
+                None => lost_shim::bury(folder, &order, None).await,
             };
             Some(Adopted::over(number, note, order, record))
         }
@@ -302,7 +289,7 @@ async fn adopt(number: u64, folder: &Path) -> Option<Adopted> {
 
 /// Connects, for a while if it must wait.
 fn dial(folder: &Path) -> io::Result<net::UnixStream> {
-    state::in_reach(&folder.join(SOCKET_FILE), |path| {
+    state_folder::in_reach(&folder.join(SOCKET_FILE), |path| {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         set_socket_timeout(&socket, Timeout::Send, Some(DIALLING))?;
@@ -325,21 +312,21 @@ impl Adopted {
         Adopted {
             number,
             note,
-            standing: Standing {
+            standing: AdoptedState {
                 until: record.deadlines.until(),
                 must_finish_by: Millis(record.deadlines.must_finish_by),
                 stop,
                 step: record.step,
             },
             steps: order.steps,
-            found: Found::Over(Box::new(record)),
+            found: FoundShim::Over(Box::new(record)),
         }
     }
 
     /// Removes what nobody can go on with, unless it still runs.
     pub fn forget_if_over(&self, state: &StateFolder) {
-        if let Found::Over(_) = self.found {
-            state::remove(&state.folder(self.number));
+        if let FoundShim::Over(_) = self.found {
+            state_folder::remove(&state.folder(self.number));
         }
     }
 
@@ -347,12 +334,12 @@ impl Adopted {
     pub fn resume(self, state: &StateFolder, watcher: Box<dyn Watcher>) -> Attempt {
         let folder = state.folder(self.number);
         match self.found {
-            Found::Running(order) => {
+            FoundShim::Running(order) => {
                 let shown = std::fs::metadata(folder.join(SPOOL_FILE)).map_or(0, |it| it.len());
                 let sizes = Arc::new(watch::Sender::new(shown));
                 Attempt::followed(folder, None, *order, watcher, shown, sizes)
             }
-            Found::Over(record) => Attempt {
+            FoundShim::Over(record) => Attempt {
                 orders: watch::Sender::new(Orders::default()),
                 // More may have been written after the work had ended.
                 sizes: Arc::new(watch::Sender::new(spool_length(&folder, &record))),
@@ -363,9 +350,9 @@ impl Adopted {
     }
 }
 
-impl Standing {
-    fn of(state: &State) -> Standing {
-        Standing {
+impl AdoptedState {
+    fn of(state: &State) -> AdoptedState {
+        AdoptedState {
             until: state.deadlines.until(),
             must_finish_by: Millis(state.deadlines.must_finish_by),
             stop: state.stop,
@@ -384,7 +371,7 @@ impl Attempt {
         sizes: Sizes,
     ) -> Attempt {
         let orders = watch::Sender::new(Orders::default());
-        let link = Link {
+        let link = ShimClient {
             folder: folder.clone(),
             order,
             orders: orders.subscribe(),
@@ -403,7 +390,7 @@ impl Attempt {
 
     /// The folder with the reports that its tests left.
     pub(crate) fn reports(&self) -> PathBuf {
-        self.folder.join(aside::FOLDER)
+        self.folder.join(report_archive::FOLDER)
     }
 
     /// The file with what the job printed, byte for byte.
@@ -447,11 +434,11 @@ impl Attempt {
                     until: 0,
                     must_finish_by: 0,
                 };
-                lost::record(&self.folder, deadlines)
+                lost_shim::record(&self.folder, deadlines, None)
             }
         };
         Finished {
-            ended: record.ended(),
+            ended: Ended::of(&record),
             started_at: record.started_at,
             finished_at: record.finished_at,
             steps: record.steps,

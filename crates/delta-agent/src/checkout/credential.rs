@@ -9,10 +9,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use delta_wire::Secret;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 use super::address::{Address, Protocol};
-use crate::secret::Secret;
 
 /// What most services take as the user of a token.
 const USUAL_USER: &str = "x-access-token";

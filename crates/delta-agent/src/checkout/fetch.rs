@@ -7,7 +7,7 @@ use super::Trouble;
 use super::address::{Address, check_commit, check_ref};
 use super::credential::Loan;
 use super::git::{Call, Git};
-use crate::around::Origin;
+use crate::job_io::Origin;
 
 /// What was asked for last; a name that no server can send.
 const WANTED: &str = "refs/delta/wanted";

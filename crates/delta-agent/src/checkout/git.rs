@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 
 use super::credential::Loan;
 use super::talk::Talk;
-use crate::around::Log;
+use crate::job_io::Log;
 
 /// Moves the credential from the standard input to descriptor 3. The words that follow are
 /// arguments, never text of the script.
@@ -53,7 +53,7 @@ const CONFIG: [(&str, &str); 20] = [
     // Resets the list of helpers.
     ("credential.helper", ""),
     ("credential.interactive", "false"),
-    // Elsewhere is where nobody checked, and where a credential does not belong (T17).
+    // Elsewhere is where nobody checked, and where a credential does not belong.
     ("http.followRedirects", "false"),
     // A server that is still packing says five bytes in five seconds; one that is gone, nothing.
     ("http.lowSpeedLimit", "1"),

@@ -1,7 +1,7 @@
 //! A repository without a work tree that is kept for planning: a commit with its history, the
 //! branch it wants to go to, and where the ref stands now.
 //!
-//! The same rules as for a checkout: checked as text first, git without anybody's configuration,
+//! It obeys the rules of a checkout: checked as text first, git without anybody's configuration,
 //! the credential in memory and for one server.
 //!
 //! Whoever calls this is alone with the folder. What a git that was killed left in it is in
@@ -10,6 +10,7 @@
 use std::path::Path;
 use std::{fs, io};
 
+use delta_wire::Secret;
 use delta_wire::planning::FetchOrder;
 
 use super::Trouble;
@@ -17,8 +18,7 @@ use super::address::{Address, Protocol, Protocols, check_commit, check_ref};
 use super::credential::{Credential, Loan};
 use super::fetch::{Wanted, fetching, make};
 use super::git::{Call, Git, GitError};
-use crate::around::Origin;
-use crate::secret::Secret;
+use crate::job_io::Origin;
 
 /// Where the ref of the run stands, and the branch it wants to go to.
 const HEAD: &str = "refs/delta/head";

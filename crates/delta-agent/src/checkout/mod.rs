@@ -39,9 +39,9 @@ pub use self::repositories::CacheBounds;
 pub(crate) use self::repositories::Repositories;
 use self::repositories::{Borrowed, Key};
 use self::trouble::Trouble;
-use crate::around::secrets::checkout_credential;
-use crate::around::{Around, Failed, Log, Origin};
-use crate::private::PRIVATE;
+use crate::job_io::secrets::checkout_credential;
+use crate::job_io::{Around, Failed, Log, Origin};
+use crate::private_folder::PRIVATE;
 use crate::workspace::Source;
 
 /// How repositories come into workspaces.

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use aws_lc_rs::digest;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::private::PRIVATE;
+use crate::private_folder::PRIVATE;
 
 /// Packs in one repository. Each fetch adds one and nothing tidies up, which would take long: past
 /// this, looking into all of them takes longer than fetching anew.

@@ -11,7 +11,7 @@ use delta_core::Cause;
 use super::address::Refused;
 use super::credential::NoUse;
 use super::git::GitError;
-use crate::around::Failed;
+use crate::job_io::Failed;
 
 /// Characters of git's own words in a summary; all of them are in the log.
 const MAX_QUOTE: usize = 400;
@@ -111,7 +111,7 @@ impl Trouble {
             return disk_full(workspace);
         }
         let (cause, sentence) = match &self {
-            // The credential is right, and this machine could not lay it out (D10).
+            // The credential is right, and this machine could not lay it out.
             Trouble::Credential {
                 problem: NoUse::Io(_),
                 ..

@@ -4,25 +4,26 @@
 //! whose source is behind a link, the host's network where the agent does not allow it, another
 //! user for a run that is not trusted.
 
-use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path};
+use std::sync::Arc;
+use std::{fs, io};
 
 use delta_core::Cause;
+use delta_shim::container::{
+    ContainerOrder, HOME, KEPT, Mount, Network, OWN_FOLDER, Ready, Runtime, Service, Sign, TMP,
+    WORKSPACE,
+};
+use delta_shim::sandbox::Confinement;
+use delta_shim::verdict::path_cause;
 use delta_wire::JobSpec;
 use delta_wire::job_spec::{ContainerSpec, MountSpec, ReadySpec, ServiceSpec};
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use rustix::io::Errno;
 
-use super::{
-    ContainerOrder, ContainerSettings, HOME, KEPT, Mount, Network, OWN_FOLDER, Ready, Runtime,
-    Service, Sign, TMP, WORKSPACE,
-};
-use crate::around::Failed;
+use super::ContainerSettings;
 use crate::attempt::StateFolder;
-use crate::executor::path_cause;
-use crate::shim::Confinement;
+use crate::job_io::Failed;
 use crate::workspace::AttemptFolder;
 
 /// Processes and threads of a job that does not say: as many as one outside of a container has.
@@ -35,9 +36,9 @@ const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
 const NO_LOGINS: &str = "no-logins";
 
 /// Where and for whom.
-pub(crate) struct Place<'a> {
+pub(crate) struct PlanContext<'a> {
     pub settings: &'a ContainerSettings,
-    pub runtime: Option<&'a Runtime>,
+    pub runtime: Option<Arc<Runtime>>,
     /// Where this agent's name is, as containers are labelled.
     pub state: &'a StateFolder,
     pub folder: &'a AttemptFolder,
@@ -46,13 +47,16 @@ pub(crate) struct Place<'a> {
 }
 
 /// The order for a job with an image. Nothing for one without.
-pub(crate) fn plan(spec: &JobSpec, place: &Place<'_>) -> Result<Option<ContainerOrder>, Failed> {
+pub(crate) fn plan(
+    spec: &JobSpec,
+    place: &PlanContext<'_>,
+) -> Result<Option<ContainerOrder>, Failed> {
     let Some(image) = &spec.image else {
         return Ok(None);
     };
-    let Some(runtime) = place.runtime else {
+    let Some(runtime) = place.runtime.as_deref() else {
         let summary = "no container can be made: neither docker nor podman answered when this \
-                       agent started";
+                       agent registered";
         return Err(failed(Cause::StartUp, summary));
     };
     let owner = place.state.owner().map_err(|problem| {
@@ -107,7 +111,7 @@ fn failed(cause: Cause, summary: impl Into<String>) -> Failed {
     }
 }
 
-fn network(asked: Option<&str>, place: &Place<'_>) -> Result<Network, Failed> {
+fn network(asked: Option<&str>, place: &PlanContext<'_>) -> Result<Network, Failed> {
     let allowed = match place.untrusted {
         true => place.settings.network.min(Network::Bridge),
         false => place.settings.network,
@@ -198,7 +202,7 @@ enum NoSource {
 }
 
 impl NoSource {
-    /// What this machine cannot do is not the job's mistake (D10).
+    /// What this machine cannot do is not the job's mistake.
     fn cause(&self) -> Cause {
         match self {
             NoSource::Refused(_) => Cause::SpecError,
@@ -289,8 +293,9 @@ fn ready(asked: &ReadySpec) -> Option<Ready> {
 
 #[cfg(test)]
 mod tests {
+    use delta_shim::container::Kind;
+
     use super::*;
-    use crate::container::Kind;
 
     fn runtime() -> Runtime {
         Runtime {
@@ -327,9 +332,9 @@ mod tests {
             folder.workspace = self.folder.path().join("workspace");
             let runtime = runtime();
             let state = StateFolder::open(&self.folder.path().join("state")).expect("a folder");
-            let place = Place {
+            let place = PlanContext {
                 settings: &self.settings,
-                runtime: Some(&runtime),
+                runtime: Some(Arc::new(runtime)),
                 state: &state,
                 folder: &folder,
                 confinement: Confinement::OPEN,

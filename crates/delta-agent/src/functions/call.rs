@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use delta_core::holder::KILL_MARGIN;
 use delta_runner_protocol::{CancelRequest, Context, ExecutionRequest, Outcome, frame};
+use delta_shim::stop::StopReason;
 use delta_wire::job_spec::FunctionSpec;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-use super::connection::{Ids, Trouble};
-use super::end::{self, CallEnd, Why};
-use super::pool::{Live, Place};
+use super::outcome::{self, CallEnd, Why};
+use super::pool::{CallSlot, Live};
+use super::serial_connection::{Ids, RunnerCallError};
 use super::settings::PoolSettings;
 use crate::backoff::entropy;
-use crate::executor::{StopOrder, StopReason};
+use crate::work::StopOrder;
 
 /// How long a call whose lease is lost has to heed its cancel. Nobody waits for it, but its
 /// neighbours are worth a moment.
@@ -49,9 +50,9 @@ pub(super) const TRY_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct Call {
     pub job_id: String,
-    /// From 1 (A47).
+    /// From 1.
     pub attempt: u32,
-    /// A72
+    /// Which grant of the attempt this is: a call of an older one is refused.
     pub lease_epoch: u64,
     pub function: FunctionSpec,
     /// When the job's time is up.
@@ -112,7 +113,7 @@ impl Call {
 /// asked again: its place stays taken, so that it gets less to do meanwhile.
 pub(super) async fn carry_out(
     call: &Call,
-    mut place: Place,
+    mut place: CallSlot,
     pool: &PoolSettings,
     stop: &mut Stop,
 ) -> Result<CallEnd, NotSent> {
@@ -130,7 +131,9 @@ pub(super) async fn carry_out(
         };
         let request = call.request(&ids, ends_at.saturating_duration_since(Instant::now()));
         let Some(frame) = request.and_then(|request| frame(&request).ok()) else {
-            return Ok(end::spec_error("the parameters are larger than a frame"));
+            return Ok(outcome::spec_error(
+                "the parameters are larger than a frame",
+            ));
         };
         match follow(&frame, &ids, &place.live, silent_at, pool, stop).await? {
             Followed::Ended(end) => return Ok(*end),
@@ -141,14 +144,14 @@ pub(super) async fn carry_out(
                 // Whatever somebody else's runner does now, nobody here can end it.
                 let gone = place.live.gone.cancelled();
                 let gone = place.live.ours && timeout_at(by, gone).await.is_ok();
-                return Ok(end::stopped(stopping.why, gone));
+                return Ok(outcome::stopped(stopping.why, gone));
             }
             Followed::Busy => {}
         }
         tokio::select! {
             biased;
-            order = next(stop) => return Ok(end::stopped(Why::Ordered(order.reason), true)),
-            () = moment(silent_at) => return Ok(end::stopped(Why::Silent, true)),
+            order = next(stop) => return Ok(outcome::stopped(Why::Ordered(order.reason), true)),
+            () = moment(silent_at) => return Ok(outcome::stopped(Why::Silent, true)),
             () = sleep(pause) => pause = (pause * 2).min(LONGEST_BUSY_PAUSE),
         }
     }
@@ -171,7 +174,7 @@ async fn follow(
         let (why, by, say_by) = tokio::select! {
             biased;
             answer = &mut exchange => {
-                if live.ours && matches!(answer, Err(Trouble::Broken(_))) {
+                if live.ours && matches!(answer, Err(RunnerCallError::Broken(_))) {
                     let _ = timeout(NOTICE, live.gone.cancelled()).await;
                 }
                 if stopping.is_none() && answer.as_ref().is_ok_and(Outcome::is_busy) {
@@ -210,7 +213,7 @@ async fn follow(
     })))
 }
 
-async fn exchange(live: &Live, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
+async fn exchange(live: &Live, frame: &[u8], ids: &Ids) -> Result<Outcome, RunnerCallError> {
     let ended = async {
         live.gone.cancelled().await;
         sleep(LAST_ANSWER).await;
@@ -218,22 +221,24 @@ async fn exchange(live: &Live, frame: &[u8], ids: &Ids) -> Result<Outcome, Troub
     tokio::select! {
         biased;
         answer = live.exchange(frame, ids) => answer,
-        () = ended => Err(Trouble::Broken("the runner's process ended".to_owned())),
+        () = ended => Err(RunnerCallError::Broken("the runner's process ended".to_owned())),
     }
 }
 
 fn judge(
-    answer: Result<Outcome, Trouble>,
+    answer: Result<Outcome, RunnerCallError>,
     stopping: Option<Stopping>,
     live: &Live,
 ) -> Result<CallEnd, NotSent> {
     let why = stopping.map(|it| it.why);
     match (answer, why) {
-        (Ok(outcome), why) => Ok(end::answered(outcome, why)),
-        (Err(Trouble::NotSent(_)), Some(why)) => Ok(end::stopped(why, true)),
-        (Err(Trouble::Broken(_)), Some(why)) => Ok(end::stopped(why, live.gone.is_cancelled())),
-        (Err(Trouble::NotSent(words)), None) => Err(NotSent(words)),
-        (Err(Trouble::Broken(words)), None) => Ok(end::broken(words)),
+        (Ok(outcome), why) => Ok(outcome::answered(outcome, why)),
+        (Err(RunnerCallError::NotSent(_)), Some(why)) => Ok(outcome::stopped(why, true)),
+        (Err(RunnerCallError::Broken(_)), Some(why)) => {
+            Ok(outcome::stopped(why, live.gone.is_cancelled()))
+        }
+        (Err(RunnerCallError::NotSent(words)), None) => Err(NotSent(words)),
+        (Err(RunnerCallError::Broken(words)), None) => Ok(outcome::broken(words)),
     }
 }
 

@@ -9,51 +9,50 @@
 //! Calls do not outlive their agent: when it is gone, so are its runners, and the lease of a call
 //! that was under way ends by its time to live.
 //!
-//! Reading order: [`settings`], here, `pool` (who takes a call), `call` (its life), `end` (what it
-//! came to), `connection` and `pipeline` (the wire), `door`, `listener` and `sockets` (who is at
-//! the other end), `keeper`, `process`, `guard`; `printed` (what runners print), `share` (how many
-//! slots each pool has), `health`.
+//! Reading order: [`settings`], here, `pool` (who takes a call), `call` (its life), `outcome` (what
+//! it came to), `serial_connection` and `pipeline` (the wire), `endpoint`, `port_owner` and
+//! `tcp_sockets` (who is at the other end), `supervisor` and `runner_process` (with the guard of
+//! `delta-shim` beside each runner); `runner_output`, `slot_shares` (how many slots each pool has),
+//! `health`.
 
 mod call;
-mod connection;
-mod door;
-mod end;
-pub mod guard;
+mod endpoint;
 mod health;
-mod keeper;
-mod listener;
+mod outcome;
 mod pipeline;
 mod pool;
-pub mod printed;
-mod process;
-mod read;
+mod port_owner;
+mod run;
+pub mod runner_output;
+mod runner_process;
+mod serial_connection;
 pub mod settings;
-mod share;
-mod sockets;
-mod work;
+mod settings_file;
+mod slot_shares;
+mod supervisor;
+mod tcp_sockets;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use delta_shim::sandbox::{Confinement, Sandbox};
 use delta_wire::job_spec::FunctionSpec;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub use self::call::{Call, Stop};
-pub use self::end::{CallEnd, RESULT_TOO_LARGE};
-pub use self::health::{PoolHealth, ProcessHealth, ProcessState};
-pub use self::settings::{PoolSettings, RunnerSettings, RunnerSettingsError, RunnerSource};
-
 use self::call::{NotSent, TRIES, TRY_PAUSE, carry_out, next};
-use self::end::Why;
+pub use self::health::{PoolHealth, ProcessHealth, ProcessState};
+use self::outcome::Why;
+pub use self::outcome::{CallEnd, RESULT_TOO_LARGE};
 use self::pool::Pool;
-use self::process::Launch;
-pub use self::share::share;
-pub(crate) use self::work::perform;
-use crate::executor::{BaseEnvironment, base};
-use crate::shim::{Confinement, Sandbox};
+pub(crate) use self::run::perform;
+use self::runner_process::Launch;
+pub use self::settings::{PoolSettings, RunnerSettings, RunnerSettingsError, RunnerSource};
+pub use self::slot_shares::share;
+use crate::work::{BaseEnvironment, base};
 
 /// What runners are started with.
 pub struct Surroundings {
@@ -79,13 +78,9 @@ pub struct Functions {
 impl Functions {
     /// Begins to start every process; calls wait until the first is there.
     pub fn start(settings: RunnerSettings, around: &Surroundings) -> Functions {
-        let confinement = Confinement {
-            sandbox: match around.sandbox {
-                Sandbox::Open => Sandbox::Open,
-                Sandbox::Host | Sandbox::Strict => Sandbox::Host,
-            },
-            user: None,
-            apart: false,
+        let confinement = match around.sandbox {
+            Sandbox::Open => Confinement::OPEN,
+            Sandbox::Host | Sandbox::Strict => Confinement::of_host(),
         };
         let mut env = base(&around.base_environment);
         env.extend(std::env::var_os("HOME").map(|home| ("HOME".into(), home)));
@@ -102,7 +97,7 @@ impl Functions {
         for pool in &pools {
             for lane in 0..pool.size() {
                 let (pool, launch) = (Arc::clone(pool), Arc::clone(&launch));
-                keepers.spawn(keeper::keep(pool, lane, launch, stop.clone()));
+                keepers.spawn(supervisor::keep(pool, lane, launch, stop.clone()));
             }
         }
         Functions {
@@ -117,7 +112,7 @@ impl Functions {
     pub async fn call(&self, call: &Call, mut stop: Stop) -> CallEnd {
         let pool = match self.route(&call.function) {
             Ok(pool) => pool,
-            Err(words) => return end::no_runner(words),
+            Err(words) => return outcome::no_runner(words),
         };
         // What was ordered before counts.
         stop.mark_changed();
@@ -126,20 +121,22 @@ impl Functions {
             tries += 1;
             let place = tokio::select! {
                 biased;
-                order = next(&mut stop) => return end::stopped(Why::Ordered(order.reason), true),
+                order = next(&mut stop) => {
+                    return outcome::stopped(Why::Ordered(order.reason), true);
+                }
                 place = pool.place() => place,
             };
             let place = match place {
                 Ok(place) => place,
                 Err(why) => {
                     let words = format!("the runner `{}` is not there: {why}", pool.settings.name);
-                    return end::broken(words);
+                    return outcome::broken(words);
                 }
             };
             let live = Arc::clone(&place.live);
             match carry_out(call, place, &pool.settings, &mut stop).await {
                 Ok(end) => return end,
-                Err(NotSent(why)) if tries >= TRIES => return end::broken(why),
+                Err(NotSent(why)) if tries >= TRIES => return outcome::broken(why),
                 Err(NotSent(why)) => {
                     tracing::warn!(runner = pool.settings.name, why, "a call was not sent");
                     pool.shun(&live);

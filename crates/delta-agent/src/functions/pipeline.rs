@@ -14,8 +14,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::{self, Ids, PIECE, Trouble, Unknown};
-use super::door::Door;
+use super::endpoint::RunnerEndpoint;
+use super::serial_connection::{self, Ids, PIECE, RunnerCallError, Unknown};
 use super::settings::MAX_IN_FLIGHT;
 
 /// Requests that are over and remembered: a late or second answer to one is nobody's. Many times
@@ -52,7 +52,7 @@ struct State {
 struct Waiter {
     ids: Ids,
     sent: bool,
-    answer: oneshot::Sender<Result<Outcome, Trouble>>,
+    answer: oneshot::Sender<Result<Outcome, RunnerCallError>>,
 }
 
 /// Nobody waits for the answer any more when this is dropped.
@@ -76,20 +76,27 @@ impl Pipeline {
     }
 
     /// Sends a request and waits for its answer.
-    pub async fn exchange(&self, door: &Door, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
+    pub async fn exchange(
+        &self,
+        door: &RunnerEndpoint,
+        frame: &[u8],
+        ids: &Ids,
+    ) -> Result<Outcome, RunnerCallError> {
         let pipe = self.pipe(door).await?;
         let (answer, answered) = oneshot::channel();
         let _registered = pipe.waiting.register(ids, answer)?;
-        let over = || Trouble::NotSent("the connection is closed".to_owned());
+        let over = || RunnerCallError::NotSent("the connection is closed".to_owned());
         let written = pipe
             .to_write
             .send((ids.request.clone(), frame.to_vec()))
             .await;
         written.map_err(|_| over())?;
-        answered.await.unwrap_or_else(|_| Err(connection::closed()))
+        answered
+            .await
+            .unwrap_or_else(|_| Err(serial_connection::closed()))
     }
 
-    async fn pipe(&self, door: &Door) -> Result<Arc<Pipe>, Trouble> {
+    async fn pipe(&self, door: &RunnerEndpoint) -> Result<Arc<Pipe>, RunnerCallError> {
         let mut pipe = self.pipe.lock().await;
         if let Some(open) = pipe.as_ref().filter(|it| it.waiting.state().over.is_none()) {
             return Ok(Arc::clone(open));
@@ -119,11 +126,11 @@ impl Waiting {
     fn register<'a>(
         &'a self,
         ids: &'a Ids,
-        answer: oneshot::Sender<Result<Outcome, Trouble>>,
-    ) -> Result<Registered<'a>, Trouble> {
+        answer: oneshot::Sender<Result<Outcome, RunnerCallError>>,
+    ) -> Result<Registered<'a>, RunnerCallError> {
         let mut state = self.state();
         if let Some(why) = &state.over {
-            return Err(Trouble::NotSent(why.clone()));
+            return Err(RunnerCallError::NotSent(why.clone()));
         }
         let waiter = Waiter {
             ids: ids.clone(),
@@ -147,13 +154,17 @@ impl Waiting {
     fn answered(&self, response: Response) {
         let found = self.state().meant(&response);
         match found {
-            Some(waiter) => drop(waiter.answer.send(connection::judge(response, &waiter.ids))),
+            Some(waiter) => drop(
+                waiter
+                    .answer
+                    .send(serial_connection::judge(response, &waiter.ids)),
+            ),
             None => tracing::warn!("a runner's answer belongs to no request; it is dropped"),
         }
     }
 
     /// A frame that means nothing: it is clear whom it was for only where there is one.
-    fn garbled(&self, trouble: Trouble) {
+    fn garbled(&self, trouble: RunnerCallError) {
         let mut state = self.state();
         let found = state.only_one(|_| true).and_then(|id| state.leave(&id));
         drop(state);
@@ -163,16 +174,16 @@ impl Waiting {
         }
     }
 
-    fn over(&self, why: Trouble) {
-        let (Trouble::NotSent(words) | Trouble::Broken(words)) = &why;
+    fn over(&self, why: RunnerCallError) {
+        let (RunnerCallError::NotSent(words) | RunnerCallError::Broken(words)) = &why;
         let mut state = self.state();
         state.over = Some(words.clone());
         let calls = std::mem::take(&mut state.calls);
         drop(state);
         for waiter in calls.into_values() {
             let trouble = match waiter.sent {
-                true => Trouble::Broken(words.clone()),
-                false => Trouble::NotSent(words.clone()),
+                true => RunnerCallError::Broken(words.clone()),
+                false => RunnerCallError::NotSent(words.clone()),
             };
             let _ = waiter.answer.send(Err(trouble));
         }
@@ -241,7 +252,7 @@ async fn write(
     mut writer: OwnedWriteHalf,
     mut frames: mpsc::Receiver<(String, Vec<u8>)>,
     waiting: &Waiting,
-) -> Trouble {
+) -> RunnerCallError {
     let mut together = Vec::new();
     while let Some(first) = frames.recv().await {
         together.clear();
@@ -255,17 +266,17 @@ async fn write(
             next = room.then(|| frames.try_recv().ok()).flatten();
         }
         if let Err(problem) = writer.write_all(&together).await {
-            return connection::broken(problem);
+            return serial_connection::broken(problem);
         }
     }
-    connection::closed()
+    serial_connection::closed()
 }
 
-async fn read(mut reader: OwnedReadHalf, waiting: &Waiting) -> Trouble {
+async fn read(mut reader: OwnedReadHalf, waiting: &Waiting) -> RunnerCallError {
     let (mut frames, mut piece) = (Frames::new(), vec![0; PIECE]);
     loop {
         loop {
-            match connection::next_frame(&mut frames) {
+            match serial_connection::next_frame(&mut frames) {
                 Ok(Some(json)) => hear(json, waiting),
                 Ok(None) => break,
                 // Where the next frame begins is not known any more.
@@ -273,9 +284,9 @@ async fn read(mut reader: OwnedReadHalf, waiting: &Waiting) -> Trouble {
             }
         }
         match reader.read(&mut piece).await {
-            Ok(0) => return connection::closed(),
+            Ok(0) => return serial_connection::closed(),
             Ok(length) => frames.push(&piece[..length]),
-            Err(problem) => return connection::broken(problem),
+            Err(problem) => return serial_connection::broken(problem),
         }
     }
 }
@@ -285,8 +296,8 @@ fn hear(json: &[u8], waiting: &Waiting) {
         Ok(Message::Response(response)) => waiting.answered(response),
         Ok(Message::Unknown(kind)) => waiting.unknown.note(&kind),
         Ok(Message::Request(_) | Message::Cancel(_)) => {
-            waiting.garbled(connection::garbage("a runner asks for nothing"));
+            waiting.garbled(serial_connection::garbage("a runner asks for nothing"));
         }
-        Err(problem) => waiting.garbled(connection::garbage(problem)),
+        Err(problem) => waiting.garbled(serial_connection::garbage(problem)),
     }
 }

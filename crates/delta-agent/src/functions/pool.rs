@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::connection::{Ids, Lines, Trouble, Unknown};
-use super::door::Door;
+use super::endpoint::RunnerEndpoint;
 use super::health::{PoolHealth, ProcessHealth, ProcessState};
 use super::pipeline::Pipeline;
+use super::serial_connection::{Ids, Lines, RunnerCallError, Unknown};
 use super::settings::{PoolSettings, RunnerSource};
 
 /// How long a call waits while not one process of its pool is there. Long enough for a process that
@@ -24,7 +24,7 @@ const DOWN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A runner that takes calls.
 pub(super) struct Live {
-    pub door: Door,
+    pub door: RunnerEndpoint,
     lines: Lines,
     pipeline: Option<Pipeline>,
     /// A call of it does not heed its cancel: it must be ended.
@@ -42,7 +42,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    pub async fn exchange(&self, frame: &[u8], ids: &Ids) -> Result<Outcome, Trouble> {
+    pub async fn exchange(&self, frame: &[u8], ids: &Ids) -> Result<Outcome, RunnerCallError> {
         let answer = match &self.pipeline {
             Some(pipeline) => pipeline.exchange(&self.door, frame, ids).await,
             None => self.lines.exchange(&self.door, frame, ids).await,
@@ -87,7 +87,7 @@ pub(super) struct Pool {
 
 struct State {
     lanes: Vec<Lane>,
-    waiting: VecDeque<oneshot::Sender<Place>>,
+    waiting: VecDeque<oneshot::Sender<CallSlot>>,
 }
 
 /// One process, or its absence.
@@ -98,7 +98,7 @@ struct Lane {
 }
 
 /// Room for one call, until it is dropped.
-pub(super) struct Place {
+pub(super) struct CallSlot {
     pool: Arc<Pool>,
     lane: usize,
     pub live: Arc<Live>,
@@ -106,7 +106,7 @@ pub(super) struct Place {
     under_way: Option<TaskTrackerToken>,
 }
 
-impl Place {
+impl CallSlot {
     /// Its call does not heed its cancel: the process must be ended, once the others in it are
     /// over. They have done nothing wrong.
     pub fn condemn(&mut self) {
@@ -116,7 +116,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for CallSlot {
     fn drop(&mut self) {
         let mut state = self.pool.state();
         let lane = &mut state.lanes[self.lane];
@@ -164,7 +164,7 @@ impl Pool {
     }
 
     /// Room for a call, as soon as there is some. An error says why there will be none.
-    pub async fn place(self: &Arc<Self>) -> Result<Place, String> {
+    pub async fn place(self: &Arc<Self>) -> Result<CallSlot, String> {
         let (give, mut given) = oneshot::channel();
         let left_over = {
             let mut state = self.state();
@@ -201,8 +201,8 @@ impl Pool {
     }
 
     /// Gives room to those who wait for it. What nobody took must be dropped without the lock.
-    fn hand_out(self: &Arc<Self>, state: &mut State) -> Option<Place> {
-        let mut spare: Option<Place> = None;
+    fn hand_out(self: &Arc<Self>, state: &mut State) -> Option<CallSlot> {
+        let mut spare: Option<CallSlot> = None;
         while !state.waiting.is_empty() {
             let place = match spare.take() {
                 Some(place) => place,
@@ -218,7 +218,7 @@ impl Pool {
     }
 
     /// A place in the process with the fewest calls.
-    fn free(self: &Arc<Self>, state: &mut State) -> Option<Place> {
+    fn free(self: &Arc<Self>, state: &mut State) -> Option<CallSlot> {
         let most = self.settings.in_flight;
         let lanes = state.lanes.iter_mut().enumerate();
         let (index, lane) = lanes
@@ -226,7 +226,7 @@ impl Pool {
             .min_by_key(|(_, lane)| lane.in_use)?;
         let live = Arc::clone(lane.live.as_ref()?);
         lane.in_use += 1;
-        Some(Place {
+        Some(CallSlot {
             pool: Arc::clone(self),
             lane: index,
             under_way: Some(live.calls.token()),
@@ -235,7 +235,7 @@ impl Pool {
     }
 
     /// A process of this lane takes calls from now on.
-    pub fn ready(self: &Arc<Self>, lane: usize, door: Door) -> Arc<Live> {
+    pub fn ready(self: &Arc<Self>, lane: usize, door: RunnerEndpoint) -> Arc<Live> {
         let (address, pid) = (door.address, door.owner.as_ref().map(|it| it.pid));
         let unknown = &self.unknown;
         let live = Arc::new(Live {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use delta_yaml::Diagnostics;
 
-use super::read;
+use super::settings_file;
 
 /// Bytes of the file: it is written by hand.
 pub const MAX_FILE_BYTES: usize = 256 << 10;
@@ -87,7 +87,7 @@ impl RunnerSettings {
     ) -> Result<RunnerSettings, RunnerSettingsError> {
         match text.len() > MAX_FILE_BYTES {
             true => Err(RunnerSettingsError::TooLarge),
-            false => Ok(read::file(file, text, folder)?),
+            false => Ok(settings_file::file(file, text, folder)?),
         }
     }
 

@@ -13,13 +13,15 @@ use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use delta_wire::own_folder;
 
-use super::git::{self, Checkout};
+use super::git::{self, Checkout, Refused};
 use super::remove;
 use super::repository::{self, Repository};
-use crate::private::PRIVATE;
+use crate::private_folder::PRIVATE;
 
 /// What git makes itself, and this program brings in its own way.
 const REPOSITORY: &str = ".git";
@@ -29,6 +31,9 @@ const MAX_NESTED: usize = 8;
 
 /// Bytes of two files that are compared at a time.
 const COMPARED: usize = 64 * 1024;
+
+/// File systems stamp files with a clock that is behind by up to this much.
+const CLOCK_TICK: Duration = Duration::from_millis(20);
 
 /// Why a tree could not be copied.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +47,13 @@ pub enum CopyError {
     },
     #[error("checkouts are nested too deeply at {path}")]
     TooDeep { path: PathBuf },
+    /// Then it is not known what of it is ignored, and nothing is copied.
+    #[error("cannot copy {path}")]
+    Refused {
+        path: PathBuf,
+        #[source]
+        source: Refused,
+    },
 }
 
 impl CopyError {
@@ -74,7 +86,7 @@ pub(super) fn bring(
         placed: BTreeSet::new(),
         folders: HashSet::from([target.clone()]),
     };
-    let Some(checkout) = Checkout::of(&source) else {
+    let Some(checkout) = checkout_of(&source)? else {
         copy.everything(&source)?;
         return Ok(target);
     };
@@ -85,6 +97,13 @@ pub(super) fn bring(
     let inside = target.join(&checkout.prefix);
     copy.folder(&inside)?;
     Ok(inside)
+}
+
+fn checkout_of(folder: &Path) -> Result<Option<Checkout>, CopyError> {
+    Checkout::of(folder).map_err(|source| CopyError::Refused {
+        path: folder.into(),
+        source,
+    })
 }
 
 /// A copy that is being made.
@@ -138,7 +157,7 @@ impl Copy<'_> {
             self.folder(to)?;
             self.placed.insert(to.to_owned());
             // A submodule that was never fetched is an empty folder.
-            let own = Checkout::of(from).filter(|it| it.top == from);
+            let own = checkout_of(from)?.filter(|it| it.top == from);
             return own.map_or(Ok(()), |own| self.checkout(&own, to, left));
         }
         if let Some(parent) = to.parent() {
@@ -288,6 +307,7 @@ fn place(from: &Path, to: &Path, meta: &fs::Metadata) -> Result<(), CopyError> {
         }
         // Never written through: it may be a link, or one of several names of a file.
         remove(to).map_err(io_error("remove", to))?;
+        outlast_the_second_of(&there);
     }
     if meta.is_symlink() {
         let aim = fs::read_link(from).map_err(io_error("read", from))?;
@@ -297,6 +317,22 @@ fn place(from: &Path, to: &Path, meta: &fs::Metadata) -> Result<(), CopyError> {
         fs::copy(from, to).map_err(io_error("copy", from))?;
     }
     Ok(())
+}
+
+/// Returns once a file that is written now gets a time of another second than `there` has. Tools
+/// that compare whole seconds (Python's byte code, older makes) would otherwise take what they
+/// built of the one for what they would build of the other.
+fn outlast_the_second_of(there: &fs::Metadata) {
+    let Ok(written) = there.modified() else {
+        return;
+    };
+    // Of a clock that was put back since: another second already.
+    let Ok(since) = SystemTime::now().duration_since(written) else {
+        return;
+    };
+    let into = written.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let rest = Duration::from_secs(1) - Duration::from_nanos(into.subsec_nanos().into());
+    thread::sleep((rest + CLOCK_TICK).saturating_sub(since));
 }
 
 fn is_same(from: &Path, meta: &fs::Metadata, to: &Path, there: &fs::Metadata) -> bool {

@@ -40,16 +40,86 @@ pub(super) struct Checkout {
     pub format: String,
 }
 
+/// There is a repository, and git does not say what is in it.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// It belongs to another user, say.
+    #[error("git refuses its repository: {said}")]
+    ByGit {
+        /// Git's own reason.
+        said: String,
+        /// What git advises to type, if it does.
+        advice: Option<String>,
+    },
+    /// There is no git to ask.
+    #[error("{} is a repository, and git cannot be started: {problem}", repository.display())]
+    NoGit {
+        /// The folder of its files.
+        repository: PathBuf,
+        problem: io::Error,
+    },
+}
+
+impl Refused {
+    /// Nothing where git only says that there is no repository, or none with files.
+    fn of(stderr: &[u8]) -> Option<Refused> {
+        let text = String::from_utf8_lossy(stderr);
+        let lines = text.lines().map(str::trim);
+        let reason = lines.clone().find_map(|it| it.strip_prefix("fatal: "))?;
+        if NO_REPOSITORY.iter().any(|it| reason.starts_with(it)) {
+            return None;
+        }
+        let mut lines = lines;
+        Some(Refused::ByGit {
+            said: reason.to_owned(),
+            advice: lines.find(|it| it.starts_with(ADVICE)).map(str::to_owned),
+        })
+    }
+
+    /// Without git, nothing but the sign of a repository in the folder or above it is known.
+    fn without_git(folder: &Path, problem: io::Error) -> Option<Refused> {
+        let signed = |it: &&Path| it.join(SIGN).symlink_metadata().is_ok();
+        let repository = folder.ancestors().find(signed)?.to_owned();
+        Some(Refused::NoGit {
+            repository,
+            problem,
+        })
+    }
+}
+
+/// What git finds a repository by: a folder, or a file that leads to one.
+const SIGN: &str = ".git";
+
+/// How git begins when there is nothing to refuse.
+const NO_REPOSITORY: [&str; 2] = [
+    "not a git repository",
+    "this operation must be run in a work tree",
+];
+
+/// How it begins its advice for a repository of another user.
+const ADVICE: &str = "git config --global --add safe.directory ";
+
 impl Checkout {
-    /// Nothing where git does not track the folder, or is not there.
-    pub fn of(folder: &Path) -> Option<Checkout> {
+    /// Nothing where git does not track the folder. Where git cannot be asked, a folder in a
+    /// repository is refused: what is ignored in it would be taken for the rest.
+    pub fn of(folder: &Path) -> Result<Option<Checkout>, Refused> {
         let asked = [
             "rev-parse",
             "--show-toplevel",
             "--git-common-dir",
             "--show-object-format",
         ];
-        let said = ask(folder, &asked)?;
+        let output = match command(folder).args(asked).output() {
+            Ok(output) => output,
+            Err(problem) => return Refused::without_git(folder, problem).map_or(Ok(None), Err),
+        };
+        if output.status.success() {
+            return Ok(Checkout::read(folder, &output.stdout));
+        }
+        Refused::of(&output.stderr).map_or(Ok(None), Err)
+    }
+
+    fn read(folder: &Path, said: &[u8]) -> Option<Checkout> {
         let lines: Vec<&[u8]> = said.trim_ascii_end().split(|byte| *byte == b'\n').collect();
         let [top, common, format] = lines[..] else {
             return None;
@@ -140,4 +210,51 @@ fn command(folder: &Path) -> Command {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_from_a_folder_without_a_repository() {
+        let refused = |text: &str| match Refused::of(text.as_bytes())? {
+            Refused::ByGit { said, advice } => Some((said, advice)),
+            other @ Refused::NoGit { .. } => panic!("{other}"),
+        };
+        for none in [
+            "",
+            "fatal: not a git repository (or any of the parent directories): .git\n",
+            "fatal: not a git repository: ../.git/modules/gone\n",
+            "fatal: this operation must be run in a work tree\n",
+        ] {
+            assert_eq!(refused(none), None, "{none}");
+        }
+        let advice = "git config --global --add safe.directory /srv/app";
+        let text = format!(
+            "fatal: detected dubious ownership in repository at '/srv/app'\n\
+             To add an exception for this directory, call:\n\n\t{advice}\n"
+        );
+        let said = "detected dubious ownership in repository at '/srv/app'";
+        assert_eq!(refused(&text), Some((said.into(), Some(advice.into()))));
+        let text = "warning: x\nfatal: unknown repository extension found:\n\tnew\n";
+        let said = "unknown repository extension found:";
+        assert_eq!(refused(text), Some((said.into(), None)));
+    }
+
+    #[test]
+    fn without_git_a_sign_of_a_repository_is_enough() {
+        let place = tempfile::tempdir().unwrap();
+        let inside = place.path().join("a/b");
+        std::fs::create_dir_all(&inside).unwrap();
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        assert!(Refused::without_git(&inside, missing()).is_none());
+        // A worktree or a submodule has a file there.
+        std::fs::write(place.path().join("a/.git"), "gitdir: /elsewhere\n").unwrap();
+        let refused = Refused::without_git(&inside, missing())
+            .unwrap()
+            .to_string();
+        let named = format!("{} is a repository", place.path().join("a").display());
+        assert!(refused.starts_with(&named), "{refused}");
+    }
 }

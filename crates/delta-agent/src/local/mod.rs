@@ -13,14 +13,14 @@ mod repository;
 mod shelf;
 
 use std::collections::{BTreeMap, HashSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fs, io};
 
 pub use self::files::CopyError;
 pub(crate) use self::git::REPOSITORY_VARIABLES;
+pub use self::git::Refused;
 pub use self::shelf::{Bounds, Loan, Shelf};
 
 /// A tree, and where what is made of it may stay.
@@ -41,6 +41,12 @@ impl LocalTree {
             tree: tree.into(),
             ..LocalTree::default()
         }
+    }
+
+    /// Whether git says what of the tree is to be copied, or that nothing of it is git's.
+    pub fn check(&self) -> Result<(), Refused> {
+        let tree = self.tree.canonicalize();
+        git::Checkout::of(tree.as_ref().unwrap_or(&self.tree)).map(drop)
     }
 
     /// Fills an empty folder. Says where in it the work begins: deeper where the tree is only a

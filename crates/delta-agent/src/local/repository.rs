@@ -16,7 +16,7 @@ use std::path::Path;
 
 use super::git::{self, Checkout};
 use super::{config, objects};
-use crate::private::PRIVATE;
+use crate::private_folder::PRIVATE;
 
 /// Names that a copy has, too. A stash is nobody else's business.
 const REFS: [&str; 5] = [

@@ -18,7 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::git::Checkout;
 use super::{Kept, remove};
-use crate::private::PRIVATE;
+use crate::private_folder::PRIVATE;
 
 /// The workspace itself.
 pub(super) const TREE: &str = "tree";
@@ -36,7 +36,7 @@ const USED: &str = "used";
 const SIZE: &str = "size";
 /// Of a tree: one copy of the objects of its repository.
 const OBJECTS: &str = "repository";
-/// Of a tree: what the jobs of the last run left.
+/// Of a tree: what the jobs of its last runs left.
 const ARTIFACTS: &str = "artifacts";
 /// Of a tree: the folder it was made of, for whoever looks.
 const ABOUT: &str = "about";
@@ -102,7 +102,7 @@ impl Shelf {
     /// earlier copy may stay.
     pub fn open(root: &Path, tree: &Path) -> io::Result<Option<Shelf>> {
         let tree = tree.canonicalize()?;
-        let Some(checkout) = Checkout::of(&tree) else {
+        let Some(checkout) = Checkout::of(&tree).map_err(io::Error::other)? else {
             return Ok(None);
         };
         make(root)?;
@@ -126,7 +126,7 @@ impl Shelf {
         self.of_tree.join(OBJECTS)
     }
 
-    /// Where what the jobs of the last run left may be.
+    /// Where what the jobs of its last runs left may be.
     pub fn artifacts(&self) -> PathBuf {
         self.of_tree.join(ARTIFACTS)
     }

@@ -5,10 +5,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match std::env::args_os().nth(1) {
-        Some(word) if word == delta_agent::functions::guard::SUBCOMMAND => {
-            delta_agent::functions::guard::main()
-        }
-        Some(folder) => delta_agent::shim::main(Path::new(&folder)),
+        Some(word) if word == delta_shim::guard::SUBCOMMAND => delta_shim::guard::main(),
+        Some(folder) => delta_shim::main(Path::new(&folder)),
         None => ExitCode::FAILURE,
     }
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use delta_agent::progress::Observer;
+use delta_agent::log::progress::Observer;
 use delta_agent::tls::TlsFiles;
-use delta_agent::{Address, AgentError, AgentSettings, Secret, ServerSettings, TokenSource, run};
+use delta_agent::{Address, AgentError, AgentSettings, ServerSettings, TokenSource, run};
+use delta_wire::Secret;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -42,7 +43,7 @@ impl Agent {
     /// Nothing is kept of what the job prints.
     pub fn start_unwatched(server: &FakeServer) -> Agent {
         let server = server_settings(&server.address);
-        let silent = Arc::new(delta_agent::progress::Silent);
+        let silent = Arc::new(delta_agent::log::progress::Silent);
         Agent::start_watched(server, silent, Arc::default(), |_| {})
     }
 
@@ -81,7 +82,7 @@ impl Agent {
     ) -> Agent {
         let mut settings = AgentSettings::recommended("box".into(), folder.path().join("work"));
         settings.shim = shim_program();
-        settings.detect_runtimes = false;
+        settings.programs = delta_agent::Sought::Nothing;
         settings.stop_grace = Duration::from_millis(300);
         settings.leftover_grace = Duration::from_millis(100);
         change(&mut settings);

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use delta_agent::Handed;
-use delta_agent::attempt::{
-    self, Abandoned, Attempt, Begin, Happened, ShimProgram, StateFolder, Watcher,
-};
-use delta_agent::executor::{BaseEnvironment, Ended, Identity, Step, StopOrder, StopReason, Work};
-use delta_agent::progress::{Observer, Progress};
-use delta_agent::shim::Confinement;
+use delta_agent::attempt::{self, Attempt, Begin, Happened, StateFolder, Watcher};
+use delta_agent::log::progress::{Observer, Progress};
+use delta_agent::work::{BaseEnvironment, Ended, Identity, StopOrder, Work};
 use delta_core::time::{Millis, Span};
+use delta_shim::handed_secrets::Handed;
+use delta_shim::order::Abandoned;
+use delta_shim::program::ShimProgram;
+use delta_shim::sandbox::Confinement;
+use delta_shim::step::Step;
+use delta_shim::stop::StopReason;
 use delta_wire::step::StepWhen;
 use tokio::sync::watch;
 use tokio::time::Instant;

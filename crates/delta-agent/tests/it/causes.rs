@@ -3,9 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use delta_agent::attempt::ShimProgram;
-use delta_agent::executor::{Ended, Outcome, StopReason};
+use delta_agent::work::Ended;
 use delta_core::Cause;
+use delta_shim::program::ShimProgram;
+use delta_shim::stop::StopReason;
+use delta_shim::verdict::Outcome;
 use delta_testkit::disk::Mounted;
 use delta_testkit::memory::LittleMemory;
 use delta_wire::step::StepWhen;
@@ -201,7 +203,10 @@ async fn a_want_of_memory_that_a_step_got_over_is_not_the_next_ones() {
     let ended = bench.run().await;
     assert!(bench.log().contains("gets over it"), "{}", bench.log());
     assert_eq!(ended.cause, Some(Cause::UserExit), "{}", ended.summary);
-    assert_eq!(ended.summary, "step 2 ended with exit code 3");
+    assert_eq!(
+        ended.summary,
+        "step 2 ended with exit code 3; it printed nothing"
+    );
     assert_eq!(ended.evidence.oom_kills, None);
 }
 

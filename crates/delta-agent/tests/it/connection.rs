@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use delta_agent::{AgentError, TokenSource};
+use delta_testkit::port::free_port;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{HeldLease, RunStatus};
-use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep};
 use tonic::Status;
 
@@ -14,16 +14,15 @@ use crate::agent::{Agent, hex, job_number, server_settings, sha256, steps};
 use crate::bench::{is_running, until};
 use crate::fake_server::{FakeServer, State, TOKEN, bytes_of};
 
-/// A port that was free a moment ago.
-async fn free_port() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    listener.local_addr().expect("an address").to_string()
+/// An address where nobody listens, nor will but whom the test starts there.
+fn free_address() -> String {
+    format!("127.0.0.1:{}", free_port().expect("a port"))
 }
 
 // EP-33, A35: a server that is not there is waited for.
 #[tokio::test]
 async fn a_refused_connection_is_tried_again_until_the_server_comes() {
-    let address = free_port().await;
+    let address = free_address();
     let agent = Agent::start_at(server_settings(&format!("http://{address}")));
     // Long enough for a few refusals.
     sleep(Duration::from_secs(1)).await;
@@ -64,18 +63,12 @@ async fn a_dropped_stream_is_taken_up_where_it_was_cut() {
     server
         .wait_until(|state| state.last_log().len() > 1_000)
         .await;
-    let cut = Instant::now();
     server.change(|state| {
         // What it had answered for and not kept is asked for again.
         state.executions[0].log.truncate(700);
         state.break_line();
     });
     server.wait_for("Register", 2).await;
-    assert!(
-        cut.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        cut.elapsed()
-    );
     server
         .wait_until(|state| state.last_log().len() > 3_000)
         .await;
@@ -233,13 +226,11 @@ async fn a_credential_refused_during_work_leaves_the_work_to_the_next_agent() {
         .wait_until(|state| state.last_log().len() > 1_000)
         .await;
     server.change(|state| state.end_with(Status::permission_denied("revoked")));
-    let told = Instant::now();
     let (ended, folder) = agent.ended_in().await;
     assert!(
         matches!(ended, Err(AgentError::Unauthorized(_))),
         "{ended:?}"
     );
-    assert!(told.elapsed() < Duration::from_secs(5), "{told:?}");
     assert!(server.results().is_empty());
     let agent = Agent::start_again(folder, &server);
     let result = server.wait_results(1).await.remove(0);

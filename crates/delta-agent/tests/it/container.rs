@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use delta_agent::attempt::{Attempt, adopt_all};
-use delta_agent::container::{
-    ContainerOrder, ContainerSettings, Mount, Network, Pull, Service, detect,
-};
-use delta_agent::executor::{Ended, Outcome, StopReason};
+use delta_agent::container::{ContainerSettings, detect};
+use delta_agent::work::Ended;
 use delta_core::Cause;
 use delta_core::time::Span;
+use delta_shim::container::{ContainerOrder, Mount, Network, Pull, Service};
+use delta_shim::stop::StopReason;
+use delta_shim::verdict::Outcome;
 use delta_testkit::docker::{self, Docker, IMAGE};
 
 use crate::bench::{Bench, PATIENCE, until};
@@ -430,7 +431,7 @@ async fn a_killed_shim_leaves_no_container() {
     let adopted = adopt_all(&case.bench.state).await.remove(0);
     let mut attempt = adopted.resume(&case.bench.state, case.bench.watcher());
     let finished = attempt.ended().await;
-    assert_eq!(finished.ended.cause, Some(Cause::StartUp));
+    assert_eq!(finished.ended.cause, Some(Cause::AgentError));
     assert!(finished.ended.confirmed);
     assert_eq!(case.left(), [""; 0]);
 }

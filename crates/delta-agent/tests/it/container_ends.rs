@@ -2,9 +2,10 @@
 
 use std::process::Command;
 
-use delta_agent::container::{ContainerOrder, ContainerSettings};
-use delta_agent::executor::Outcome;
+use delta_agent::container::ContainerSettings;
 use delta_core::Cause;
+use delta_shim::container::ContainerOrder;
+use delta_shim::verdict::Outcome;
 use delta_testkit::disk::Mounted;
 use delta_testkit::docker::{self, Docker, IMAGE};
 use rustix::process::{Pid, Signal, kill_process};

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use delta_agent::container::{Network, Ready, Service, Sign};
-use delta_agent::executor::{Outcome, StopReason};
 use delta_core::Cause;
+use delta_shim::container::{Network, Ready, Service, Sign};
+use delta_shim::stop::StopReason;
+use delta_shim::verdict::Outcome;
 use delta_testkit::docker::Docker;
 
 use crate::bench::until;

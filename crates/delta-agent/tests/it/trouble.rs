@@ -217,7 +217,7 @@ async fn a_stale_answer_to_the_acceptance_lets_nothing_start() {
     }
 }
 
-// D4: nothing is executed before the acceptance is answered.
+// RP-2: nothing is executed before the acceptance is answered.
 #[tokio::test]
 async fn nothing_starts_while_the_acceptance_is_not_answered() {
     let place = tempfile::tempdir().expect("a folder");

@@ -17,7 +17,7 @@ use super::child::ServerUnderTest;
 use super::jobs::{run_of, submit};
 use super::numbers::Samples;
 use super::wire::Connection;
-use crate::moment;
+use crate::human_time;
 
 /// Between two looks at one build that is under way: small beside what a build takes.
 const ONE_PAUSE: Duration = Duration::from_millis(1);
@@ -148,7 +148,7 @@ pub(super) async fn to_its_end(
         let seen: Seen = serde_json::from_slice(&answer)?;
         match (seen.outcome, seen.ended_at) {
             (Some(RunOutcome::Success), Some(ended)) => {
-                return Ok(moment::between(seen.created_at, ended));
+                return Ok(human_time::between(seen.created_at, ended));
             }
             (Some(outcome), _) => bail!("a build ended as {}", outcome.as_str()),
             (None, _) => tokio::time::sleep(pause).await,

@@ -13,7 +13,7 @@ use super::builds::AgentUnderTest;
 use super::child::ServerUnderTest;
 use super::numbers::Samples;
 use super::wire::Connection;
-use crate::moment;
+use crate::human_time;
 
 /// Calls of one request: as many as one may have.
 const AT_ONCE: usize = 1000;
@@ -180,5 +180,5 @@ async fn taken(user: &mut Connection, count: usize) -> Result<Duration> {
         }
     }
     let (first, last) = first.zip(last).context("no call was made")?;
-    Ok(moment::between(first, last))
+    Ok(human_time::between(first, last))
 }

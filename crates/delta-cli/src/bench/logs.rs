@@ -27,7 +27,7 @@ pub struct Found {
     pub stored: Duration,
     /// Until the last byte was read back.
     pub read: Duration,
-    /// The same bytes to a file, synced.
+    /// Until as many bytes were in a file, synced.
     pub file: Duration,
 }
 

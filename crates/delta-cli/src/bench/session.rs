@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use delta_wire::agent::dial::{self, Dialed};
+use delta_grpc::dial::{self, Dialed};
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;
 use delta_wire::agent::proto::server_message::Message as Say;

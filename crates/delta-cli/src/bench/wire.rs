@@ -122,7 +122,7 @@ impl Answer {
     /// Fails with what the server said, unless the status is the expected one.
     pub fn expect(self, status: u16, doing: &str) -> Result<Bytes> {
         if self.status != status {
-            let said = crate::clean::text(&String::from_utf8_lossy(&self.body));
+            let said = crate::sanitize::text(&String::from_utf8_lossy(&self.body));
             bail!(
                 "{doing}: status {} instead of {status}: {said}",
                 self.status

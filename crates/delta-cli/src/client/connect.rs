@@ -2,18 +2,20 @@
 //!
 //! `--server URL` speaks HTTP with a token. `--data DIR` goes through the admin socket of the
 //! server that runs there; when none runs, one is started inside this process for the length of
-//! the command: no listener, no duties, only the socket.
+//! the command: no listener, no duties, only the socket, and for a command that only reads, nothing
+//! is made or changed by its start.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use delta_server::Purpose;
 
 use super::Client;
 use crate::embed;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
-use crate::{given, unlisted};
+use crate::{secret_input, unlisted};
 
 /// Where data is when nobody says, as `delta-ci up` makes it.
 pub const DEFAULT_DATA: &str = ".delta-ci";
@@ -81,7 +83,7 @@ impl Target {
             (None, None) => {}
         }
         let server = std::env::var_os("DELTA_SERVER").filter(|url| !url.is_empty());
-        match (server, given::path_of("DELTA_DATA")) {
+        match (server, secret_input::path_of("DELTA_DATA")) {
             (Some(_), Some(_)) => Err(Failure::new(
                 Exit::Usage,
                 "both DELTA_SERVER and DELTA_DATA are set",
@@ -90,7 +92,7 @@ impl Target {
             (Some(url), None) => Ok(Place::Address(url.to_string_lossy().into_owned())),
             (None, Some(path)) => Ok(named(&path)),
             (None, None) => Ok(Place::Folder {
-                path: given::whole_path(DEFAULT_DATA.into()),
+                path: secret_input::whole_path(DEFAULT_DATA.into()),
                 named: false,
             }),
         }
@@ -102,10 +104,25 @@ pub async fn with(target: &Target, act: impl AsyncFnOnce(&Client) -> Done) -> Do
     reach(target, NoStore::Refuse, act).await
 }
 
+/// Does something with a client that only asks: a folder without a server is looked at, and not
+/// changed.
+pub async fn reading(target: &Target, act: impl AsyncFnOnce(&Client) -> Done) -> Done {
+    reach_for(target, NoStore::Refuse, Purpose::Look, act).await
+}
+
 /// The same, where `missing` says what becomes of a folder without a store.
 pub async fn reach(
     target: &Target,
     missing: NoStore,
+    act: impl AsyncFnOnce(&Client) -> Done,
+) -> Done {
+    reach_for(target, missing, Purpose::Serve, act).await
+}
+
+async fn reach_for(
+    target: &Target,
+    missing: NoStore,
+    purpose: Purpose,
     act: impl AsyncFnOnce(&Client) -> Done,
 ) -> Done {
     let (path, named) = match target.place()? {
@@ -114,14 +131,14 @@ pub async fn reach(
     };
     match &target.store {
         // Everything is in the database: the folder is only a place for the socket.
-        Some(_) if !named && !path.is_dir() => {
+        Some(_) if !path.is_dir() && (!named || purpose == Purpose::Look) => {
             let temporary = tempfile::Builder::new()
                 .prefix("delta-ci-")
                 .tempdir()
                 .map_err(internal("there is no temporary folder"))?;
-            in_folder(&temporary.path().join("data"), target, act).await
+            in_folder(&temporary.path().join("data"), target, purpose, act).await
         }
-        Some(_) => in_folder(&path, target, act).await,
+        Some(_) => in_folder(&path, target, purpose, act).await,
         None => {
             if !has_store(&path).await {
                 match missing {
@@ -130,7 +147,7 @@ pub async fn reach(
                     NoStore::Refuse => return Err(no_store(&path, named)),
                 }
             }
-            in_folder(&path, target, act).await
+            in_folder(&path, target, purpose, act).await
         }
     }
 }
@@ -163,17 +180,25 @@ fn is_empty(data: &Path) -> bool {
     }
 }
 
-async fn in_folder(data: &Path, target: &Target, act: impl AsyncFnOnce(&Client) -> Done) -> Done {
+async fn in_folder(
+    data: &Path,
+    target: &Target,
+    purpose: Purpose,
+    act: impl AsyncFnOnce(&Client) -> Done,
+) -> Done {
     let store = target.store.as_deref();
     let started = Instant::now();
     loop {
         if let Some(client) = beside(data).await? {
             return act(&client).await;
         }
-        match embed::for_a_command(data, store).await {
+        match embed::for_a_command(data, store, purpose).await {
             Ok(server) => {
                 let done = match over_socket(data, &server.admin_socket()) {
-                    Ok(client) => act(&client).await,
+                    Ok(mut client) => {
+                        client.alone = Some(secret_input::shown(data));
+                        act(&client).await
+                    }
                     Err(failure) => Err(failure),
                 };
                 server.shutdown().await;
@@ -183,7 +208,7 @@ async fn in_folder(data: &Path, target: &Target, act: impl AsyncFnOnce(&Client) 
             Err(embed::Refused::InUse(_)) if started.elapsed() < SOCKET_PATIENCE => {
                 tokio::time::sleep(SOCKET_PAUSE).await;
             }
-            Err(refused) => return Err(refused.into_failure(data)),
+            Err(refused) => return Err(refused.into_failure_of_command(data)),
         }
     }
 }
@@ -210,7 +235,8 @@ fn over_socket(data: &Path, socket: &Path) -> Result<Client, Failure> {
         http: build(builder)?,
         base: "http://localhost".into(),
         token: None,
-        place: format!("the server of {}", given::shown(data)),
+        place: format!("the server of {}", secret_input::shown(data)),
+        alone: None,
     })
 }
 
@@ -232,6 +258,7 @@ fn remote(target: &Target, url: &str) -> Result<Client, Failure> {
         base: base.to_owned(),
         token: token(target)?,
         place: base.to_owned(),
+        alone: None,
     })
 }
 
@@ -245,7 +272,7 @@ fn certificates(file: &Path) -> Result<Vec<reqwest::Certificate>, Failure> {
     let wrong = || {
         Failure::new(
             Exit::Usage,
-            format!("cannot use --ca-cert {}", given::shown(file)),
+            format!("cannot use --ca-cert {}", secret_input::shown(file)),
         )
     };
     let pem = std::fs::read(file).map_err(|error| wrong().caused_by(&error))?;
@@ -266,10 +293,12 @@ fn token(target: &Target) -> Result<Option<String>, Failure> {
 
 /// A token from a file: one line, blanks around it do not count.
 pub fn read_token(file: &Path) -> Result<String, Failure> {
-    let what = format!("cannot read the token file {}", given::shown(file));
-    let text = given::text_of(file).map_err(|failure| {
+    let what = format!("cannot read the token file {}", secret_input::shown(file));
+    let text = secret_input::text_of(file).map_err(|failure| {
         let why = failure.why.unwrap_or(failure.what);
-        Failure::new(Exit::Usage, what.clone()).because(why)
+        Failure::new(Exit::Usage, what.clone())
+            .because(why)
+            .next("name another file, or make one: delta-ci token create --role ROLE --out FILE")
     })?;
     let token = text.trim();
     if token.is_empty() || token.contains(char::is_whitespace) {
@@ -281,7 +310,7 @@ pub fn read_token(file: &Path) -> Result<String, Failure> {
 }
 
 fn no_store(data: &Path, named: bool) -> Failure {
-    let place = given::shown(data);
+    let place = secret_input::shown(data);
     let failure = match data.is_dir() {
         false => Failure::new(Exit::NotFound, format!("there is no data folder {place}")),
         true => Failure::new(Exit::NotFound, format!("{place} holds no store")),
@@ -296,7 +325,10 @@ fn no_store(data: &Path, named: bool) -> Failure {
 }
 
 fn not_ours(data: &Path) -> Failure {
-    let what = format!("{} holds other things and no store", given::shown(data));
+    let what = format!(
+        "{} holds other things and no store",
+        secret_input::shown(data)
+    );
     Failure::new(Exit::Refused, what)
         .because("a new store is made in a folder that is empty or does not exist yet")
         .next(

@@ -1,19 +1,26 @@
 //! From what a person types to an id: the whole id, the beginning of one, `latest`, `RUN/NAME` for
 //! a job, or the name of a job alone, which is that of the newest run that has one.
+//!
+//! What can be read in two ways is said where something is only read, and refused where something
+//! is changed: nobody ends another job than the one that was meant.
 
 use delta_wire::api::{Cursor, FunctionList, JobSummary, NamedJobs, RunList, RunView};
+use delta_wire::nearest::nearest;
 
 use super::{Client, query_value};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Terminal;
-use crate::{clean, failed, moment, words};
+use crate::{failed, human_time, sanitize, state_words};
 
 /// Runs that are looked at to complete an abbreviation: beyond these, type the whole id.
 const MAX_PAGES: usize = 25;
 
 /// Jobs that are listed when a name is that of several.
 const MAX_LISTED: usize = 20;
+
+/// Digits of an id.
+const DIGITS: usize = 32;
 
 /// A run or a job, by its full id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +29,28 @@ pub enum Found {
     Job(String),
 }
 
-/// Finds a run.
+impl Found {
+    fn id(&self) -> &str {
+        match self {
+            Found::Run(id) | Found::Job(id) => id,
+        }
+    }
+}
+
+/// What somebody wants with what is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    Read,
+    Change,
+}
+
+/// Finds a run. A job of the same name is not in its way: it is not what is asked for.
 pub async fn run(client: &Client, typed: &str, terminal: &Terminal) -> Result<String, Failure> {
-    match any(client, typed, terminal).await? {
+    let found = match by_id(client, typed).await? {
+        Some(found) => found,
+        None => any(client, typed, terminal).await?,
+    };
+    match found {
         Found::Run(id) => Ok(id),
         Found::Job(id) => Err(Failure::new(
             Exit::Usage,
@@ -61,8 +87,8 @@ pub async fn logged(client: &Client, typed: &str, terminal: &Terminal) -> Result
     let mut failed = view.jobs.iter().filter(|job| failed::is_told(job));
     let first = failed.next();
     let first = first.ok_or_else(|| several(typed, &view.jobs))?;
-    let name = clean::text(&first.name);
-    let others: Vec<String> = failed.map(|job| clean::text(&job.name)).collect();
+    let name = sanitize::text(&first.name);
+    let others: Vec<String> = failed.map(|job| sanitize::text(&job.name)).collect();
     let others = match others.is_empty() {
         true => String::new(),
         false => format!("; failed, too: {}", others.join(", ")),
@@ -85,12 +111,96 @@ fn several(typed: &str, jobs: &[JobSummary]) -> Failure {
         .next(format!("name one of them: {typed}/NAME"))
 }
 
-/// Finds either. A text that is no id is the name of a job: that of the newest run which has one.
+/// Finds either, to read it. A text that is no id is the name of a job: that of the newest run
+/// which has one.
 pub async fn any(client: &Client, typed: &str, terminal: &Terminal) -> Result<Found, Failure> {
-    match by_id(client, typed).await? {
-        Some(found) => Ok(found),
-        None => by_name(client, typed, terminal).await.map(Found::Job),
+    sought(client, typed, Wish::Read, terminal).await
+}
+
+/// Finds either, to change it: what may mean several is refused, with what to type for each.
+pub async fn to_change(
+    client: &Client,
+    typed: &str,
+    terminal: &Terminal,
+) -> Result<Found, Failure> {
+    sought(client, typed, Wish::Change, terminal).await
+}
+
+async fn sought(
+    client: &Client,
+    typed: &str,
+    wish: Wish,
+    terminal: &Terminal,
+) -> Result<Found, Failure> {
+    let by_id = match by_id(client, typed).await {
+        Ok(Some(found)) if is_whole_id(typed) => return Ok(found),
+        Err(failure) if !matches!(failure.exit, Exit::NotFound | Exit::Usage) => {
+            return Err(failure);
+        }
+        other => other,
+    };
+    let path = format!("/api/v1/jobs?name={}", query_value(typed));
+    let named: NamedJobs = client.get(&path).await?;
+    let (found, ambiguous) = match by_id {
+        Ok(Some(found)) if named.jobs.is_empty() => return Ok(found),
+        Err(failure) if named.jobs.is_empty() => return Err(failure),
+        Ok(None) => (None, false),
+        Ok(Some(found)) => (Some(found), true),
+        // Several runs begin like that.
+        Err(failure) => (None, failure.exit == Exit::Usage),
+    };
+    if ambiguous && wish == Wish::Change {
+        return Err(both(typed, found.as_ref(), &named));
     }
+    match found {
+        Some(found) => {
+            let name = sanitize::text(typed);
+            let others = addresses(&named.jobs).join(", ");
+            let id = found.id();
+            terminal.say(&format!(
+                "`{name}` is read as {id}; a job is called so, too: {others}"
+            ));
+            Ok(found)
+        }
+        None => by_name(client, typed, &named, wish, terminal)
+            .await
+            .map(Found::Job),
+    }
+}
+
+/// A text that is an id or its beginning, and a job's name.
+fn both(typed: &str, found: Option<&Found>, named: &NamedJobs) -> Failure {
+    let mut meant: Vec<String> = found.iter().map(|found| found.id().to_owned()).collect();
+    meant.extend(addresses(&named.jobs));
+    let what = match found {
+        Some(_) => format!("`{typed}` may be an id, and is the name of a job"),
+        None => format!("`{typed}` is the name of a job, and several ids begin like that"),
+    };
+    Failure::new(Exit::Usage, what)
+        .because(meant.join("\n"))
+        .next("type one of these")
+}
+
+/// What to type for each job: its run and its name.
+fn addresses(jobs: &[JobSummary]) -> Vec<String> {
+    let of = |job: &JobSummary| {
+        let digits = job.job_id.strip_prefix("job_").unwrap_or(&job.job_id);
+        let run = digits.split('_').next().unwrap_or(digits);
+        sanitize::text(&format!("run_{run}/{}", job.name))
+    };
+    let mut addresses: Vec<String> = jobs.iter().take(MAX_LISTED).map(of).collect();
+    if jobs.len() > MAX_LISTED {
+        addresses.push(format!("and {} more", jobs.len() - MAX_LISTED));
+    }
+    addresses
+}
+
+/// `latest`, or with all digits of an id, whatever stands behind: nothing else can be meant.
+fn is_whole_id(typed: &str) -> bool {
+    let first = typed.split('/').next().unwrap_or(typed);
+    let digits = first.strip_prefix("run_").or(first.strip_prefix("job_"));
+    let digits = digits.unwrap_or(first).split('_').next();
+    first == "latest" || digits.is_some_and(|it| it.len() == DIGITS)
 }
 
 /// By its id, the beginning of one, `latest`, or RUN/NAME; nothing where it is none of these.
@@ -129,8 +239,13 @@ fn looks_like_run(typed: &str) -> bool {
 /// The run of these digits; nothing where no run begins like that.
 async fn run_id(client: &Client, typed: &str) -> Result<Option<String>, Failure> {
     let digits = typed.strip_prefix("run_").unwrap_or(typed);
-    if digits.len() == 32 {
-        return Ok(Some(format!("run_{digits}")));
+    if digits.len() == DIGITS {
+        let run = format!("run_{digits}");
+        // Digits alone may be the name of a job.
+        if typed == digits && !is_there(client, &run).await? {
+            return Ok(None);
+        }
+        return Ok(Some(run));
     }
     if typed == "latest" {
         let list: RunList = client.get("/api/v1/runs?limit=1").await?;
@@ -143,42 +258,74 @@ async fn run_id(client: &Client, typed: &str) -> Result<Option<String>, Failure>
     by_prefix(client, typed, digits).await
 }
 
+async fn is_there(client: &Client, run: &str) -> Result<bool, Failure> {
+    match client.get_text(&format!("/api/v1/runs/{run}")).await {
+        Ok(_) => Ok(true),
+        Err(failure) if failure.exit == Exit::NotFound => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
 /// The job of this name in the newest run that has one, or the only cell of a matrix of this name.
-async fn by_name(client: &Client, typed: &str, terminal: &Terminal) -> Result<String, Failure> {
-    let path = format!("/api/v1/jobs?name={}", query_value(typed));
-    let found: NamedJobs = client.get(&path).await?;
-    match (found.jobs.as_slice(), &found.run_id) {
+async fn by_name(
+    client: &Client,
+    typed: &str,
+    named: &NamedJobs,
+    wish: Wish,
+    terminal: &Terminal,
+) -> Result<String, Failure> {
+    match (named.jobs.as_slice(), &named.run_id) {
+        ([job], Some(_)) if wish == Wish::Change && !named.unfinished.is_empty() => {
+            let own = std::slice::from_ref(job);
+            let own = own.iter().filter(|job| !state_words::is_over(job.state));
+            let meant: Vec<JobSummary> = own.chain(&named.unfinished).cloned().collect();
+            Err(several_run(typed, &meant))
+        }
         ([job], Some(run)) => {
-            let at = found.created_at;
-            let when = at.map(|at| format!(" ({})", moment::relative(at, moment::now())));
-            let (name, run) = (clean::text(typed), clean::text(run));
-            terminal.say(&format!("`{name}` of {run}{}", when.unwrap_or_default()));
+            let at = named.created_at;
+            let when = at.map(|at| format!(" ({})", human_time::relative(at, human_time::now())));
+            let others = match addresses(&named.unfinished).join(", ") {
+                others if others.is_empty() => others,
+                others => format!(", the newest; not ended, too: {others}"),
+            };
+            let (name, run) = (sanitize::text(typed), sanitize::text(run));
+            let when = when.unwrap_or_default();
+            terminal.say(&format!("`{name}` of {run}{when}{others}"));
             Ok(job.job_id.clone())
         }
         ([], _) | (_, None) => {
             let what = format!("there is no run or job `{typed}`");
             let why = format!(
                 "no id begins like that, and no job of the newest {} is called so",
-                words::count(found.looked_at, "run")
+                state_words::count(named.looked_at, "run")
             );
-            Err(Failure::new(Exit::NotFound, what).because(why).next(
-                "delta-ci runs lists runs; a job of an older one is RUN/NAME, its id, or the \
-                 beginning of it",
-            ))
+            let list = "delta-ci runs lists runs; a job of an older one is RUN/NAME, its id, or \
+                        the beginning of it";
+            let next = match nearest_name(client, typed).await {
+                Some(near) => format!("did you mean `{near}`? {list}"),
+                None => list.to_owned(),
+            };
+            Err(Failure::new(Exit::NotFound, what).because(why).next(next))
         }
         (jobs, Some(run)) => {
-            let names = jobs.iter().take(MAX_LISTED);
-            let mut names: Vec<String> = names.map(|job| format!("{run}/{}", job.name)).collect();
-            if jobs.len() > MAX_LISTED {
-                names.push(format!("and {} more", jobs.len() - MAX_LISTED));
-            }
-            let count = words::count(jobs.len() as u64, "job");
+            let count = state_words::count(jobs.len() as u64, "job");
             let what = format!("`{typed}` is the name of {count} of {run}");
             Err(Failure::new(Exit::Usage, what)
-                .because(names.join("\n"))
+                .because(addresses(jobs).join("\n"))
                 .next("type one of these"))
         }
     }
+}
+
+/// Jobs of one name that have not ended, in more than the newest run that has one.
+fn several_run(typed: &str, meant: &[JobSummary]) -> Failure {
+    let what = match meant {
+        [_] => format!("the newest job `{typed}` has ended, and an older one has not"),
+        _ => format!("{} jobs called `{typed}` have not ended", meant.len()),
+    };
+    Failure::new(Exit::Usage, what)
+        .because(addresses(meant).join("\n"))
+        .next("type one of these")
 }
 
 /// Finds a call of a function.
@@ -256,6 +403,15 @@ async fn by_prefix(client: &Client, typed: &str, digits: &str) -> Result<Option<
     one_of(matches, typed, "runs").transpose()
 }
 
+/// The name in the newest run that is nearest to what was typed, if one is near.
+async fn nearest_name(client: &Client, typed: &str) -> Option<String> {
+    let list: RunList = client.get("/api/v1/runs?limit=1").await.ok()?;
+    let newest = &list.runs.first()?.run_id;
+    let view: RunView = client.get(&format!("/api/v1/runs/{newest}")).await.ok()?;
+    let names = view.jobs.iter().map(|job| job.name.as_str());
+    nearest(typed, names).map(sanitize::text)
+}
+
 async fn job_by_name(client: &Client, run: &str, name: &str) -> Result<String, Failure> {
     let view: RunView = client.get(&format!("/api/v1/runs/{run}")).await?;
     let found = view.jobs.iter().find(|job| job.name == name);
@@ -263,6 +419,10 @@ async fn job_by_name(client: &Client, run: &str, name: &str) -> Result<String, F
         let names: Vec<&str> = view.jobs.iter().map(|job| job.name.as_str()).collect();
         Failure::new(Exit::NotFound, format!("{run} has no job `{name}`"))
             .because(format!("its jobs are {}", names.join(", ")))
+            .next(match nearest(name, names.iter().copied()) {
+                Some(near) => format!("did you mean {run}/{near}?"),
+                None => format!("delta-ci show {run} lists them"),
+            })
     })
 }
 

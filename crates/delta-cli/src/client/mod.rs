@@ -13,10 +13,11 @@ use reqwest::{Method, RequestBuilder, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use connect::{Target, with};
+pub use connect::{Target, reading, with};
 
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::terminal::Terminal;
 
 /// Longer than any answer of the API takes; streams and logs are read piece by piece.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,9 +29,20 @@ pub struct Client {
     token: Option<String>,
     /// For messages: the URL or the folder the user named.
     place: String,
+    /// The folder, where no server runs on it: what is asked for there is kept, and waits.
+    alone: Option<String>,
 }
 
 impl Client {
+    /// Says of work that was just made that nobody executes it, and what to type.
+    pub fn say_who_executes(&self, terminal: &Terminal) {
+        if let Some(folder) = &self.alone {
+            let next = format!("delta-ci up --data {folder}");
+            let line = format!("no server runs on {folder}, so nobody executes it; next: {next}");
+            terminal.say(&line);
+        }
+    }
+
     /// The text of an answer, as the server wrote it.
     pub async fn get_text(&self, path: &str) -> Result<String, Failure> {
         let request = self.request(Method::GET, path).timeout(CALL_TIMEOUT);
@@ -104,7 +116,7 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T, Failure> {
     understood(serde_json::from_str(text))
 }
 
-/// The same for what is read in another way.
+/// An answer that was read in another way; one that cannot be is a newer or a foreign server.
 pub fn understood<T>(read: Result<T, serde_json::Error>) -> Result<T, Failure> {
     read.map_err(|error| {
         Failure::new(Exit::Internal, "the server's answer cannot be understood")

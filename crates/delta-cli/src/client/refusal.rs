@@ -33,8 +33,17 @@ pub fn explain(status: u16, path: &str, body: &[u8], with_token: bool) -> Failur
             "on the server's machine: delta-ci token create --role ROLE --data DIR, or leave out \
              --server there and name its folder",
         ),
+        404 if ours && failure.what.contains(" is gone: ") => {
+            failure.next("delta-ci doctor, where the server is, says what else is missing")
+        }
         404 if ours => failure.next(where_to_look(path)),
         404 => failure.next("is that the address of a Delta CI server?"),
+        409 if path.ends_with("/runs") && failure.what.contains(" cannot be run: ") => {
+            failure.next("name a branch with --ref NAME, or a whole ref: --ref refs/tags/NAME")
+        }
+        409 if failure.what.contains("makes no plans") => {
+            failure.next("delta-ci server --data DIR plans; type this while it runs")
+        }
         429 | 503 => failure.next("try again in a moment"),
         500.. if failure.what.contains("damaged") => {
             failure.next("keep the data as it is, and go on with a copy from before")
@@ -104,6 +113,23 @@ fn what_to_do(reasons: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ref_that_is_not_there_and_a_log_that_is_gone_say_what_to_type() {
+        let said = |status, path: &str, message: &str| {
+            let body = ErrorBody::new(delta_wire::ErrorCode::Conflict, message);
+            let body = serde_json::to_vec(&body).unwrap();
+            explain(status, path, &body, true).next
+        };
+        let path = "/api/v1/repositories/app/runs";
+        let next = said(409, path, "refs/heads/nope cannot be run: it is not there");
+        let wanted = "name a branch with --ref NAME, or a whole ref: --ref refs/tags/NAME";
+        assert_eq!(next.as_deref(), Some(wanted));
+        let next = said(404, "/api/v1/jobs/job_1/log", "the log is gone: 3 bytes");
+        assert!(next.is_some_and(|it| it.contains("delta-ci doctor")));
+        let next = said(404, "/api/v1/jobs/job_1/log", "there is no such log");
+        assert!(next.is_some_and(|it| it.contains("show JOB")));
+    }
 
     #[test]
     fn a_refusal_keeps_the_servers_words_and_names_the_field() {

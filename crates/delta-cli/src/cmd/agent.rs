@@ -5,14 +5,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use delta_agent::attempt::Abandoned;
+use delta_agent::Sought;
 use delta_agent::checkout::CheckoutSettings;
-use delta_agent::container::{ContainerSettings, Network, Pull};
-use delta_agent::executor::BaseEnvironment;
-use delta_agent::shim::Sandbox;
+use delta_agent::container::ContainerSettings;
 use delta_agent::tls::{ClientFiles, TlsFiles};
+use delta_agent::work::BaseEnvironment;
 use delta_agent::workspace::Source;
 use delta_core::Span;
+use delta_shim::container::{Network, Pull};
+use delta_shim::order::Abandoned;
+use delta_shim::sandbox::Sandbox;
 use delta_trace::Tracer;
 
 use crate::enrolment::{self, Given, Place};
@@ -23,7 +25,7 @@ use crate::signals::{HandOver, Stop};
 use crate::terminal::Terminal;
 use crate::traces::Traces;
 use crate::worker::{self, Runners, Wanted, Worker};
-use crate::{sizes, timings, unlisted, words};
+use crate::{sizes, state_words, timings, unlisted};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -210,7 +212,7 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
     let mut hand_over = HandOver::listen()?;
     let pools = args.runners.read(args.slots, 1)?;
-    let slots = words::count(pools.slots, "slot");
+    let slots = state_words::count(pools.slots, "slot");
     let name = args.name.unwrap_or_else(worker::machine_name);
     let state = args.state_dir.unwrap_or(args.work_dir.join("state"));
     unlisted::whole(&[&args.work_dir, &state]);
@@ -239,7 +241,7 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         slots: pools.slots,
         labels: args.label,
         zones: args.zone,
-        detect_runtimes: true,
+        programs: Sought::Everything,
         work_folder: args.work_dir,
         state_folder: Some(state),
         sandbox: args.sandbox,

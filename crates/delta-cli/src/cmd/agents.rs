@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
-use crate::{clean, moment, timings, words};
+use crate::{columns, human_time, sanitize, state_words, timings};
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -114,13 +114,13 @@ pub struct Drain {
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     match args.action.unwrap_or(Action::List(args.list)) {
         Action::List(args) => {
-            client::with(&args.target, async |client| {
+            client::reading(&args.target, async |client| {
                 list(client, args.all, terminal).await
             })
             .await
         }
         Action::Show(args) => {
-            client::with(&args.target, async |client| {
+            client::reading(&args.target, async |client| {
                 let id = find(client, &args.agent).await?;
                 show(&client.get_text(&path(&id, "")).await?, terminal)
             })
@@ -137,7 +137,7 @@ pub async fn drain(args: Drain, terminal: &Terminal) -> Done {
         let id = find(client, &args.one.agent).await?;
         let text = client.post_text(&path(&id, "/drain"), &EMPTY).await?;
         let agent: AgentView = client::read(&text)?;
-        let name = clean::text(&agent.name);
+        let name = sanitize::text(&agent.name);
         if !args.wait {
             if terminal.json {
                 terminal.value(&client::read::<serde_json::Value>(&text)?);
@@ -181,9 +181,14 @@ async fn wait(
     while !agent.is_drained() {
         if agent.drain.is_none() {
             let what = format!("{} is no longer draining", agent.name);
-            return Err(Failure::new(Exit::Refused, what).because("somebody undrained it"));
+            return Err(Failure::new(Exit::Refused, what)
+                .because("somebody undrained it")
+                .next(format!(
+                    "delta-ci agents drain {} begins anew",
+                    agent.agent_id
+                )));
         }
-        let now = format!("{} {}", clean::text(&agent.name), standing(&agent));
+        let now = format!("{} {}", sanitize::text(&agent.name), standing(&agent));
         if now != said {
             terminal.say(&now);
             said = now;
@@ -202,7 +207,7 @@ pub async fn undrain(args: Undrain, terminal: &Terminal) -> Done {
         if terminal.json {
             terminal.value(&client::read::<serde_json::Value>(&text)?);
         } else {
-            terminal.say(&format!("{} takes work again", clean::text(&agent.name)));
+            terminal.say(&format!("{} takes work again", sanitize::text(&agent.name)));
         }
         Ok(Exit::Ok)
     })
@@ -216,7 +221,7 @@ async fn revoke(args: One, terminal: &Terminal) -> Done {
         if terminal.json {
             terminal.value(&serde_json::json!({ "agent_id": id, "revoked": true }));
         } else {
-            terminal.say(&format!("{} is shut out", clean::text(&id)));
+            terminal.say(&format!("{} is shut out", sanitize::text(&id)));
         }
         Ok(Exit::Ok)
     })
@@ -288,24 +293,21 @@ async fn list(client: &Client, revoked_too: bool, terminal: &Terminal) -> Done {
         terminal.say("no agents");
         return Ok(Exit::Ok);
     }
-    let now = moment::now();
+    let now = human_time::now();
     let rows: Vec<Vec<Cell>> = agents.iter().map(|agent| row(agent, now)).collect();
-    let header = ["AGENT", "NAME", "STATUS", "WORK", "POOL", "SEEN", "OFFERS"];
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::AGENTS, &rows);
     Ok(Exit::Ok)
 }
 
 fn row(agent: &AgentView, now: delta_wire::Millis) -> Vec<Cell> {
     vec![
-        Cell::from(clean::text(&agent.agent_id)),
-        Cell::from(clean::text(&agent.name)),
+        Cell::from(sanitize::text(&agent.agent_id)),
+        Cell::from(sanitize::text(&agent.name)),
         Cell::toned(agent.status.as_str(), tone(agent.status)),
         Cell::from(format!("{}/{}", agent.live_leases, agent.slots)),
-        Cell::from(clean::text(&agent.pool)),
-        Cell::from(moment::relative(agent.seen_at, now)),
-        Cell::from(clean::text(&offers(agent).join(" "))),
+        Cell::from(sanitize::text(&agent.pool)),
+        Cell::from(human_time::relative(agent.seen_at, now)),
+        Cell::from(sanitize::text(&offers(agent).join(" "))),
     ]
 }
 
@@ -339,12 +341,12 @@ fn standing(agent: &AgentView) -> String {
     let Some(drain) = &agent.drain else {
         return "takes work".into();
     };
-    let when = |at| moment::relative(at, moment::now());
+    let when = |at| human_time::relative(at, human_time::now());
     match (drain.leases_left, drain.drained_at) {
         (0, Some(at)) => format!("is drained ({})", when(at)),
         (0, None) if agent.is_drained() => "is drained: it is not there".into(),
         (0, None) => "holds no lease; it has not said that it is done".into(),
-        (left, _) => format!("is draining: {} left", words::count(left, "lease")),
+        (left, _) => format!("is draining: {} left", state_words::count(left, "lease")),
     }
 }
 
@@ -354,12 +356,12 @@ fn show(text: &str, terminal: &Terminal) -> Done {
         return Ok(Exit::Ok);
     }
     let agent: AgentView = client::read(text)?;
-    let now = moment::now();
+    let now = human_time::now();
     let status = terminal.paint_out(tone(agent.status), agent.status.as_str());
-    let (name, id) = (clean::text(&agent.name), clean::text(&agent.agent_id));
-    terminal.data(&format!("{name} ({id}) is {status}"));
+    let (name, id) = (sanitize::text(&agent.name), sanitize::text(&agent.agent_id));
+    terminal.sentence(&format!("{name} ({id}) is {status}"));
     if agent.drain.is_some() {
-        terminal.data(&format!("  it {}", standing(&agent)));
+        terminal.sentence(&format!("  it {}", standing(&agent)));
     }
     let resources = &agent.resources;
     let facts = [
@@ -375,37 +377,37 @@ fn show(text: &str, terminal: &Terminal) -> Done {
         ),
         ("sandbox", agent.enforced.join(" ")),
         ("version", agent.version.clone()),
-        ("seen", moment::relative(agent.seen_at, now)),
+        ("seen", human_time::relative(agent.seen_at, now)),
         (
             "session",
             agent.session_since.map_or_else(String::new, |since| {
-                let since = moment::relative(since, now);
+                let since = human_time::relative(since, now);
                 format!("{}, began {since}", agent.session_epoch)
             }),
         ),
-        ("registered", moment::relative(agent.created_at, now)),
+        ("registered", human_time::relative(agent.created_at, now)),
         (
             "slots",
             format!("{} of {} taken", agent.live_leases, agent.slots),
         ),
     ];
     for (what, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
-        terminal.data(&format!("  {what:<11}{}", clean::text(value)));
+        terminal.sentence(&format!("  {what:<11}{}", sanitize::text(value)));
     }
     for pool in agent.runners.iter().flatten() {
-        terminal.data(&format!("  runner {}", runner_pool(pool)));
+        terminal.sentence(&format!("  runner {}", runner_pool(pool)));
         if let Some(why) = &pool.last_error {
-            terminal.data(&format!("    last not there: {}", clean::text(why)));
+            terminal.sentence(&format!("    last not there: {}", sanitize::text(why)));
         }
     }
     for lease in agent.leases.iter().flatten() {
-        let job = clean::text(&lease.job_id);
+        let job = sanitize::text(&lease.job_id);
         let taken = if lease.accepted {
             ""
         } else {
             ", not accepted yet"
         };
-        terminal.data(&format!(
+        terminal.sentence(&format!(
             "  slot {}: {job} attempt {}{taken}",
             lease.slot, lease.attempt
         ));
@@ -421,15 +423,15 @@ fn runner_pool(pool: &RunnerPoolView) -> String {
     };
     let restarts = match pool.restarts {
         0 => String::new(),
-        restarts => format!(", started again {}", words::count(restarts, "time")),
+        restarts => format!(", started again {}", state_words::count(restarts, "time")),
     };
     format!(
         "{}: {} of {} up, {} of {} in flight{waiting}{restarts}",
-        clean::text(&pool.name),
+        sanitize::text(&pool.name),
         pool.up,
         pool.wanted,
         pool.in_flight,
-        words::count(pool.room, "call"),
+        state_words::count(pool.room, "call"),
     )
 }
 

@@ -3,10 +3,9 @@
 
 use delta_wire::api::RunView;
 
-use crate::client::find::{self, Found};
-use crate::client::{self, Target};
+use crate::client::{self, Target, find};
 use crate::exit::Exit;
-use crate::failure::{Done, Failure};
+use crate::failure::Done;
 use crate::terminal::Terminal;
 
 const EXAMPLES: &str = "\
@@ -26,9 +25,7 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let Found::Run(id) = find::any(client, &args.run, terminal).await? else {
-            return Err(Failure::new(Exit::Usage, "a job is approved with its run"));
-        };
+        let id = find::run(client, &args.run, terminal).await?;
         let nothing = serde_json::json!({});
         let path = format!("/api/v1/runs/{id}/approve");
         let text = client.post_text(&path, &nothing).await?;

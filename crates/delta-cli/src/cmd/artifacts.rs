@@ -11,15 +11,16 @@ use delta_wire::api::{ArtifactList, JobArtifact};
 use delta_wire::runner::upload_name;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::clean;
 use crate::client::find::Found;
 use crate::client::{self, Client, Target, find};
+use crate::columns;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::given;
+use crate::sanitize;
+use crate::secret_input;
+use crate::state_words;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone, bars};
-use crate::words;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,14 +66,14 @@ struct Get {
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     match (args.command, args.what) {
         (Some(Verb::Get(get)), _) => {
-            client::with(&get.target, async |client| {
+            client::reading(&get.target, async |client| {
                 fetch(client, &get, terminal).await
             })
             .await
         }
         (None, what) => {
             let what = what.unwrap_or_default();
-            client::with(&args.target, async |client| {
+            client::reading(&args.target, async |client| {
                 list(client, &what, terminal).await
             })
             .await
@@ -95,20 +96,17 @@ async fn list(client: &Client, what: &str, terminal: &Terminal) -> Done {
         terminal.say("no artifacts");
         return Ok(Exit::Ok);
     }
-    let header = ["JOB", "ATTEMPT", "TYPE", "SIZE", "NAME"];
     let row = |it: &JobArtifact| {
         vec![
-            Cell::from(clean::text(&it.job)),
+            Cell::from(sanitize::text(&it.job)),
             Cell::from(it.attempt.to_string()),
-            Cell::toned(clean::text(&it.kind), Tone::Quiet),
-            Cell::from(words::bytes(it.size)),
-            Cell::from(clean::text(&it.name)),
+            Cell::toned(sanitize::text(&it.kind), Tone::Quiet),
+            Cell::from(state_words::bytes(it.size)),
+            Cell::from(sanitize::text(&it.name)),
         ]
     };
     let rows: Vec<Vec<Cell>> = list.artifacts.iter().map(row).collect();
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::ARTIFACTS, &rows);
     Ok(Exit::Ok)
 }
 
@@ -120,7 +118,7 @@ async fn fetch(client: &Client, get: &Get, terminal: &Terminal) -> Done {
     };
     let found = list.artifacts.iter().rev().find(|it| it.name == *name);
     let artifact = found.ok_or_else(|| {
-        let what = format!("the job has no artifact `{}`", clean::text(name));
+        let what = format!("the job has no artifact `{}`", sanitize::text(name));
         Failure::new(Exit::NotFound, what).next(format!("delta-ci artifacts {}", get.job))
     })?;
     let last = artifact.name.rsplit('/').next().unwrap_or_default();
@@ -137,8 +135,8 @@ async fn fetch(client: &Client, get: &Get, terminal: &Terminal) -> Done {
 
 fn tell(to: Option<&Path>, artifact: &JobArtifact, terminal: &Terminal) {
     if let Some(path) = to {
-        let size = words::bytes(artifact.size);
-        terminal.say(&format!("{}  {size}", given::shown(path)));
+        let size = state_words::bytes(artifact.size);
+        terminal.say(&format!("{}  {size}", secret_input::shown(path)));
     }
 }
 
@@ -178,7 +176,7 @@ pub fn inside(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
         true => Ok(folder.join(name)),
         false => Err(Failure::new(
             Exit::Internal,
-            format!("`{}` is no name for a file here", clean::text(name)),
+            format!("`{}` is no name for a file here", sanitize::text(name)),
         )
         .next("name the file to write with --output")),
     }
@@ -194,7 +192,7 @@ pub async fn one(
 ) -> Result<(), Failure> {
     let bad = |error: std::io::Error| {
         let what = match to {
-            Some(path) => format!("{} cannot be written", given::shown(path)),
+            Some(path) => format!("{} cannot be written", secret_input::shown(path)),
             None => "stdout cannot be written".to_owned(),
         };
         Failure::new(Exit::Internal, what).caused_by(&error)
@@ -242,7 +240,7 @@ pub async fn one(
         .map(|byte| format!("{byte:02x}"))
         .collect();
     if (size, found.as_str()) != (artifact.size, artifact.sha256.as_str()) {
-        let what = format!("`{}` did not arrive whole", clean::text(&artifact.name));
+        let what = format!("`{}` did not arrive whole", sanitize::text(&artifact.name));
         return Err(Failure::new(Exit::Internal, what)
             .because("its bytes are not those that the server stored")
             .next("try again"));
@@ -260,7 +258,7 @@ fn bar(artifact: &JobArtifact, terminal: &Terminal) -> ProgressBar {
     let style = "{msg} {bytes}/{total_bytes} {bytes_per_sec}";
     let bar = bars().add(ProgressBar::new(artifact.size));
     bar.set_style(ProgressStyle::with_template(style).unwrap_or(ProgressStyle::default_bar()));
-    bar.set_message(clean::text(&artifact.name));
+    bar.set_message(sanitize::text(&artifact.name));
     bar
 }
 

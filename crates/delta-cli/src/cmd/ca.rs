@@ -16,7 +16,7 @@ use rcgen::{
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
 use crate::terminal::Terminal;
-use crate::{given, unlisted};
+use crate::{secret_input, unlisted};
 
 const INIT_EXAMPLES: &str = "\
 Examples:
@@ -110,7 +110,7 @@ fn init(dir: &Path, terminal: &Terminal) -> Done {
     let signed = signed.map_err(unmade("the certificate cannot be made"))?;
     write(&key, &pair.serialize_pem(), 0o600)?;
     write(&cert, &signed.pem(), 0o644)?;
-    let place = given::shown(dir);
+    let place = secret_input::shown(dir);
     made(
         terminal,
         &cert,
@@ -142,7 +142,11 @@ fn leaf(args: &Leaf, kind: Kind, terminal: &Terminal) -> Done {
     let signed = signed.map_err(unmade("the certificate cannot be made"))?;
     write(&key, &pair.serialize_pem(), 0o600)?;
     write(&cert, &signed.pem(), 0o644)?;
-    let (place, cert_name, key_name) = (given::shown(dir), given::shown(&cert), given::shown(&key));
+    let (place, cert_name, key_name) = (
+        secret_input::shown(dir),
+        secret_input::shown(&cert),
+        secret_input::shown(&key),
+    );
     let next = match kind {
         Kind::Server => vec![
             format!(
@@ -177,8 +181,9 @@ fn authority() -> CertificateParams {
 fn issuer(dir: &Path) -> Result<Issuer<'static, KeyPair>, Failure> {
     let key = dir.join("ca.key");
     let unusable = || {
-        let what = format!("{} is no authority", given::shown(dir));
-        Failure::new(Exit::NotFound, what).next(format!("delta-ci ca init {}", given::shown(dir)))
+        let what = format!("{} is no authority", secret_input::shown(dir));
+        Failure::new(Exit::NotFound, what)
+            .next(format!("delta-ci ca init {}", secret_input::shown(dir)))
     };
     let pem = std::fs::read_to_string(&key).map_err(|error| unusable().caused_by(&error))?;
     let pair = KeyPair::from_pem(&pem).map_err(|error| unusable().caused_by(&error))?;
@@ -257,7 +262,10 @@ fn refuse_to_overwrite(files: &[&Path], renew: Option<bool>) -> Result<(), Failu
     let (Some(file), false) = (there, renew == Some(true)) else {
         return Ok(());
     };
-    let failure = Failure::new(Exit::Refused, format!("{} is there", given::shown(file)));
+    let failure = Failure::new(
+        Exit::Refused,
+        format!("{} is there", secret_input::shown(file)),
+    );
     Err(match renew {
         Some(_) => failure.next("add --renew to replace it"),
         None => failure
@@ -269,7 +277,7 @@ fn refuse_to_overwrite(files: &[&Path], renew: Option<bool>) -> Result<(), Failu
 /// Whole or not at all, so that whoever reads it meanwhile sees one or the other.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), Failure> {
     let unwritten = |error: std::io::Error| {
-        let what = format!("{} cannot be written", given::shown(path));
+        let what = format!("{} cannot be written", secret_input::shown(path));
         Failure::new(Exit::Internal, what).caused_by(&error)
     };
     let mut name = path.as_os_str().to_owned();
@@ -290,8 +298,8 @@ fn made(terminal: &Terminal, cert: &Path, key: &Path, next: &[String]) {
         let files = serde_json::json!({ "certificate": cert, "key": key });
         return terminal.value(&files);
     }
-    terminal.data(&given::shown(cert));
-    terminal.data(&given::shown(key));
+    terminal.data(&secret_input::shown(cert));
+    terminal.data(&secret_input::shown(key));
     terminal.say("next:");
     for line in next {
         terminal.say(&format!("  {line}"));

@@ -5,14 +5,15 @@ use std::time::Duration;
 use clap::Subcommand;
 use delta_wire::api::{CacheList, CacheView};
 
-use crate::clean;
 use crate::client::{self, Client, Target};
+use crate::columns;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::moment;
+use crate::human_time;
+use crate::sanitize;
+use crate::state_words;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
-use crate::words;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -52,7 +53,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             })
             .await
         }
-        None => client::with(&args.target, async |client| list(client, terminal).await).await,
+        None => client::reading(&args.target, async |client| list(client, terminal).await).await,
     }
 }
 
@@ -67,18 +68,18 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
         terminal.say("no caches");
         return Ok(Exit::Ok);
     }
-    let header = ["SIZE", "USED", "SAVES", "TRUST", "REF", "REPOSITORY", "KEY"];
     let row = |it: &CacheView| {
-        let text = |text: &Option<String>, none: &str| clean::text(text.as_deref().unwrap_or(none));
+        let text =
+            |text: &Option<String>, none: &str| sanitize::text(text.as_deref().unwrap_or(none));
         // Who has no repository has a name.
         let of = match (&it.repository, &it.created_by) {
-            (None, Some(who)) => format!("(runs of {})", clean::text(who)),
+            (None, Some(who)) => format!("(runs of {})", sanitize::text(who)),
             (repository, _) => text(repository, "-"),
         };
         let saves = it.work_millis.map(Duration::from_millis);
-        let saves = saves.map(|it| format!("up to {}", moment::short(it)));
+        let saves = saves.map(|it| format!("up to {}", human_time::short(it)));
         vec![
-            Cell::from(words::bytes(it.size)),
+            Cell::from(state_words::bytes(it.size)),
             Cell::from(it.used_at.to_string()),
             Cell::from(saves.unwrap_or_else(|| "-".to_owned())),
             match it.trusted {
@@ -87,13 +88,11 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
             },
             Cell::from(text(&it.git_ref, "(default)")),
             Cell::from(of),
-            Cell::from(clean::text(&it.key)),
+            Cell::from(sanitize::text(&it.key)),
         ]
     };
     let rows: Vec<Vec<Cell>> = list.caches.iter().map(row).collect();
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::CACHES, &rows);
     Ok(Exit::Ok)
 }
 
@@ -112,7 +111,7 @@ async fn rm(client: &Client, which: &[String], terminal: &Terminal) -> Done {
         client
             .delete(&format!("/api/v1/caches/{}", cache.id))
             .await?;
-        let (key, size) = (clean::text(&cache.key), words::bytes(cache.size));
+        let (key, size) = (sanitize::text(&cache.key), state_words::bytes(cache.size));
         terminal.say(&format!("removed {key}  {size}"));
     }
     Ok(Exit::Ok)

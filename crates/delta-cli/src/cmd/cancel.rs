@@ -7,20 +7,21 @@ use crate::client::find::{self, Found};
 use crate::client::{self, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::state_words;
 use crate::terminal::Terminal;
-use crate::words;
 
 const EXAMPLES: &str = "\
 Examples:
   delta-ci cancel latest
   delta-ci cancel run_0197f3c4 --reason 'wrong branch'
-  delta-ci cancel latest/deploy        one job of the run";
+  delta-ci cancel latest/deploy        one job of the run
+  delta-ci cancel deploy               the same, where no other `deploy` runs or waits";
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// A run or a job: its id or the beginning of it, `latest`, RUN/NAME, or the name of a job of
-    /// the newest run that has it
+    /// A run or a job: its id or the beginning of it, `latest`, RUN/NAME, or the name of a job
+    /// where only one of that name has not ended
     #[arg(value_name = "RUN|JOB")]
     what: String,
     /// Shown wherever the cancel is
@@ -32,7 +33,7 @@ pub struct Args {
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     client::with(&args.target, async |client| {
-        let found = find::any(client, &args.what, terminal).await?;
+        let found = find::to_change(client, &args.what, terminal).await?;
         let (id, path) = match &found {
             Found::Run(id) => (id, format!("/api/v1/runs/{id}")),
             Found::Job(id) => (id, format!("/api/v1/jobs/{id}")),
@@ -73,7 +74,7 @@ fn ended(found: &Found, text: &str) -> Result<Option<&'static str>, Failure> {
         }
         Found::Job(_) => {
             let job: JobView = client::read(text)?;
-            words::is_over(job.state).then(|| job.state.as_str())
+            state_words::is_over(job.state).then(|| job.state.as_str())
         }
     })
 }

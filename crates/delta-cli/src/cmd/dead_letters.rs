@@ -5,11 +5,12 @@ use delta_wire::api::{
     ChooseDeadLetters, DeadLettersDone, FunctionDetail, FunctionList, FunctionView,
 };
 
-use crate::clean;
 use crate::client::{self, Client, Target, find};
+use crate::columns;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::moment;
+use crate::human_time;
+use crate::sanitize;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
 
@@ -73,7 +74,7 @@ pub struct Requeue {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    client::with(&args.target, async |client| match &args.id {
+    client::reading(&args.target, async |client| match &args.id {
         Some(id) => show(client, id, terminal).await,
         None => list(client, &args.which, terminal).await,
     })
@@ -121,27 +122,22 @@ async fn list_for_people(client: &Client, which: &Which, terminal: &Terminal) ->
         terminal.say("no dead letters");
         return Ok(Exit::Ok);
     }
-    let now = moment::now();
-    let header = [
-        "ID", "FUNCTION", "QUEUE", "ENDED", "ATTEMPTS", "CAUSE", "ERROR",
-    ];
+    let now = human_time::now();
     let row = |it: &FunctionView| {
-        let ended = it.ended_at.map(|at| moment::relative(at, now));
+        let ended = it.ended_at.map(|at| human_time::relative(at, now));
         let error = it.trouble().and_then(|it| it.lines().next());
         vec![
             Cell::from(it.id.clone()),
-            Cell::from(clean::text(&it.function)),
-            Cell::from(clean::text(&it.queue)),
+            Cell::from(sanitize::text(&it.function)),
+            Cell::from(sanitize::text(&it.queue)),
             Cell::from(ended.unwrap_or_default()),
             Cell::from(it.attempts.to_string()),
             Cell::toned(it.cause.clone().unwrap_or_default(), Tone::Bad),
-            Cell::from(clean::text(error.unwrap_or_default())),
+            Cell::from(sanitize::text(error.unwrap_or_default())),
         ]
     };
     let rows: Vec<Vec<Cell>> = all.iter().map(row).collect();
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::DEAD_LETTERS, &rows);
     if cursor.is_some() {
         terminal.say("there are more: choose with --queue, --function or --cause, or --json");
     }
@@ -188,50 +184,53 @@ async fn show(client: &Client, typed: &str, terminal: &Terminal) -> Done {
     }
     let detail = client::understood(FunctionDetail::parse(&text))?;
     let view = &detail.view;
-    let (function, queue) = (clean::text(&view.function), clean::text(&view.queue));
-    terminal.data(&format!(
+    let (function, queue) = (sanitize::text(&view.function), sanitize::text(&view.queue));
+    terminal.sentence(&format!(
         "{}  {function}  queue {queue}  {}",
         view.id,
         view.state.as_str()
     ));
-    terminal.data(&format!("params  {}", clean::text(detail.params.as_str())));
+    terminal.sentence(&format!(
+        "params  {}",
+        sanitize::text(detail.params.as_str())
+    ));
     for (name, value) in &detail.trace_context {
-        terminal.data(&format!(
+        terminal.sentence(&format!(
             "trace   {} {}",
-            clean::text(name),
-            clean::text(value)
+            sanitize::text(name),
+            sanitize::text(value)
         ));
     }
     if let Some(of) = &detail.requeue_of {
-        terminal.data(&format!("again   of {of}"));
+        terminal.sentence(&format!("again   of {of}"));
     }
     for attempt in &detail.tries {
         let it = &attempt.attempt;
         let cause = it.cause.as_deref().unwrap_or("");
         let line = format!("attempt {}  {}  {cause}", it.attempt, it.state.as_str());
-        terminal.data(line.trim_end());
+        terminal.sentence(line.trim_end());
         if let Some(error) = &attempt.error {
             let kind = error
                 .kind
                 .as_deref()
                 .map_or_else(String::new, |it| format!("{it}: "));
-            terminal.data(&format!(
+            terminal.sentence(&format!(
                 "  {}",
-                clean::text(&format!("{kind}{}", error.message))
+                sanitize::text(&format!("{kind}{}", error.message))
             ));
             if let Some(details) = &error.details {
-                terminal.data(&format!("  {}", clean::text(details.as_str())));
+                terminal.sentence(&format!("  {}", sanitize::text(details.as_str())));
             }
         } else if let Some(summary) = it.summary.as_ref().filter(|_| it.cause.is_some()) {
             // No handler said anything: what its agent said.
-            terminal.data(&format!("  {}", clean::text(summary)));
+            terminal.sentence(&format!("  {}", sanitize::text(summary)));
         }
     }
     let mut said = detail.tries.iter();
     let said = said.any(|it| it.error.is_some() || it.attempt.summary.is_some());
     if let Some(why) = view.summary.as_ref().filter(|_| !said) {
         // Nobody came to it.
-        terminal.data(&format!("why     {}", clean::text(why)));
+        terminal.sentence(&format!("why     {}", sanitize::text(why)));
     }
     if !view.dead_letter {
         terminal.say("it is no dead letter (any more)");

@@ -12,13 +12,13 @@ use delta_store::read::Reader as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
-use crate::clean;
 use crate::client::{self, Target};
 use crate::embed;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::sanitize;
+use crate::state_words::count;
 use crate::terminal::{self, Terminal, Tone};
-use crate::words::count;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,7 +85,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             .await
             .map(|report| show(&report, terminal)),
         _ => {
-            client::with(&args.target, async |client| {
+            client::reading(&args.target, async |client| {
                 let response = client.open("/api/v1/doctor", &[]).await?;
                 let text = response.text().await.map_err(|error| client.away(&error))?;
                 let report: Report = client::read(&text)?;
@@ -126,7 +126,7 @@ async fn in_database(url: String, bar: ProgressBar) -> Result<Report, Failure> {
     let (report, integrity) = examined.map_err(|error: StoreError| {
         let exit = match error {
             StoreError::Corrupt(_) => Exit::Internal,
-            StoreError::TooNew { .. } => Exit::Refused,
+            StoreError::TooNew { .. } | StoreError::TooOld { .. } => Exit::Refused,
             StoreError::Unavailable(_)
             | StoreError::Full(_)
             | StoreError::Failing(_)
@@ -173,9 +173,9 @@ fn show(report: &Report, terminal: &Terminal) -> Exit {
         count => terminal.paint_out(Tone::Bad, &format!("{count} runs disagree")),
     };
     let (runs, events) = (count(report.runs, "run"), count(report.events, "event"));
-    terminal.data(&format!("{runs}, {events}: {verdict}"));
+    terminal.sentence(&format!("{runs}, {events}: {verdict}"));
     if !report.integrity.is_empty() {
-        terminal.say(&clean::text(&report.integrity));
+        terminal.say(&sanitize::text(&report.integrity));
     }
     damage(report, terminal);
     gone(report, terminal);
@@ -187,15 +187,15 @@ fn show(report: &Report, terminal: &Terminal) -> Exit {
     }
     if let Some(first) = &report.first_difference {
         let at = first.version.map(|at| format!(" at event {at}"));
-        let run = clean::text(&first.run_id);
-        terminal.data(&format!("first: {run}{}", at.unwrap_or_default()));
+        let run = sanitize::text(&first.run_id);
+        terminal.sentence(&format!("first: {run}{}", at.unwrap_or_default()));
         let lines = [
             ("what", &first.what),
             ("events say", &first.expected),
             ("tables say", &first.found),
         ];
         for (name, text) in lines {
-            terminal.data(&format!("{name:>12}  {}", clean::text(text)));
+            terminal.fact(name, &sanitize::text(text));
         }
     }
     exit
@@ -205,12 +205,12 @@ fn damage(report: &Report, terminal: &Terminal) {
     if report.damage.is_empty() {
         return;
     }
-    terminal.data(&terminal.paint_out(Tone::Bad, "the database is damaged"));
+    terminal.sentence(&terminal.paint_out(Tone::Bad, "the database is damaged"));
     for fault in &report.damage {
-        terminal.data(&format!("  {}", clean::text(fault)));
+        terminal.sentence(&format!("  {}", sanitize::text(fault)));
     }
     if report.more_damage {
-        terminal.data("  and more");
+        terminal.sentence("  and more");
     }
     terminal.say("next: stop the server, keep its folder as it is, and go on with a copy");
 }
@@ -229,13 +229,13 @@ fn gone(report: &Report, terminal: &Terminal) {
         "{} of logs, artifacts and caches are gone",
         count(missing, "object")
     );
-    terminal.data(&terminal.paint_out(Tone::Bad, &what));
+    terminal.sentence(&terminal.paint_out(Tone::Bad, &what));
     for object in &report.first_missing {
-        terminal.data(&format!("  {}", clean::text(object)));
+        terminal.data(&format!("  {}", sanitize::text(object)));
     }
     let left = missing.saturating_sub(report.first_missing.len() as u64);
     if left > 0 {
-        terminal.data(&format!("  and {left} more"));
+        terminal.sentence(&format!("  and {left} more"));
     }
 }
 

@@ -10,12 +10,12 @@ use delta_wire::states::JobState;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::clean;
 use crate::client::sse::Events;
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::moment;
+use crate::human_time;
+use crate::sanitize;
 use crate::terminal::Terminal;
 use crate::{timings, traces};
 
@@ -111,12 +111,12 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 
 /// How a call stands right after it was made.
 fn stands(view: &FunctionView) -> String {
-    let (function, queue) = (clean::text(&view.function), clean::text(&view.queue));
+    let (function, queue) = (sanitize::text(&view.function), sanitize::text(&view.queue));
     match view.state {
         _ if view.existing => format!("{function} was there already: {}", view.state.as_str()),
         JobState::Failed => {
             let cause = view.cause.as_deref().unwrap_or("unknown");
-            let why = clean::text(view.trouble().unwrap_or_default());
+            let why = sanitize::text(view.trouble().unwrap_or_default());
             format!("{function} is a dead letter: {cause}; {why}")
         }
         _ => match view.not_before {
@@ -174,7 +174,9 @@ fn body(args: &Args) -> Result<Body, Failure> {
 
 fn params(given: &str) -> Result<String, Failure> {
     let unreadable = |place: &str, error: std::io::Error| {
-        Failure::new(Exit::NotFound, format!("{place} cannot be read")).because(error)
+        Failure::new(Exit::NotFound, format!("{place} cannot be read"))
+            .because(error)
+            .next("--params JSON, --params @FILE, or --params - for standard input")
     };
     match given {
         "-" => {
@@ -237,7 +239,7 @@ fn tell(view: &FunctionView, told: &mut (JobState, u32), terminal: &Terminal) {
     }
     *told = (view.state, view.attempts);
     if let Some(does) = does(view.state) {
-        let error = view.trouble().map(clean::text);
+        let error = view.trouble().map(sanitize::text);
         let error = error.map_or_else(String::new, |it| format!(": {it}"));
         let (attempt, of) = (view.attempts, view.max_attempts);
         terminal.say(&format!("attempt {attempt} of {of} {does}{error}"));
@@ -261,7 +263,7 @@ fn does(state: JobState) -> Option<&'static str> {
 }
 
 fn ended(view: &FunctionView, text: &str, began: Instant, terminal: &Terminal) -> Exit {
-    let took = moment::short(began.elapsed());
+    let took = human_time::short(began.elapsed());
     if terminal.json {
         terminal.data(text);
     } else if view.state == JobState::Succeeded {
@@ -275,7 +277,7 @@ fn ended(view: &FunctionView, text: &str, began: Instant, terminal: &Terminal) -
         let cause = view.cause.as_deref().unwrap_or("unknown");
         terminal.say(&format!("{} after {took}: {cause}", view.state.as_str()));
         if let Some(trouble) = view.trouble() {
-            terminal.say(&clean::text(trouble));
+            terminal.say(&sanitize::text(trouble));
         }
         if view.dead_letter {
             let words = format!("it is a dead letter: delta-ci dead-letters {}", view.id);

@@ -2,11 +2,11 @@
 
 use delta_wire::api::{EventList, EventView, RunView};
 
-use crate::clean;
 use crate::client::sse::Events;
 use crate::client::{self, Client, Target, find};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::sanitize;
 use crate::terminal::{Terminal, Tone};
 
 const EXAMPLES: &str = "\
@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    client::with(&args.target, async |client| {
+    client::reading(&args.target, async |client| {
         let run = find::run(client, &args.run, terminal).await?;
         let seen = print_stored(client, &run, args.after, terminal).await?;
         if args.follow {
@@ -103,7 +103,7 @@ fn print(event: &EventView, terminal: &Terminal) {
     if terminal.json {
         return terminal.value_line(event);
     }
-    let facts = clean::text(event.facts.get());
+    let facts = sanitize::text(event.facts.get());
     let mut shown: String = facts.chars().take(MAX_SHOWN).collect();
     if facts.chars().nth(MAX_SHOWN).is_some() {
         shown.push('…');
@@ -112,8 +112,8 @@ fn print(event: &EventView, terminal: &Terminal) {
         "{:>5}  {}  {}  {}  {}",
         event.version,
         event.at,
-        terminal.paint_out(Tone::Strong, &clean::text(&event.command)),
-        clean::text(&event.actor),
+        terminal.paint_out(Tone::Strong, &sanitize::text(&event.command)),
+        sanitize::text(&event.actor),
         terminal.paint_out(Tone::Quiet, &shown),
     ));
 }

@@ -8,7 +8,7 @@ use delta_planner::{FILE_NAME, Folder};
 
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
-use crate::given;
+use crate::secret_input;
 use crate::terminal::Terminal;
 
 const EXAMPLES: &str = "\
@@ -37,8 +37,10 @@ pub struct Args {
 
 pub fn run(args: Args, terminal: &Terminal) -> Done {
     let tree = Folder::tree(&args.path).map_err(|error| {
-        let what = format!("cannot look at {}", given::shown(&args.path));
-        Failure::new(Exit::NotFound, what).caused_by(&error)
+        let what = format!("cannot look at {}", secret_input::shown(&args.path));
+        Failure::new(Exit::NotFound, what)
+            .caused_by(&error)
+            .next("name a folder that is there: delta-ci init PATH")
     })?;
     let (text, jobs) = match delta_planner::discover(&tree) {
         Ok(found) => {
@@ -56,7 +58,7 @@ pub fn run(args: Args, terminal: &Terminal) -> Done {
         return Ok(Exit::Ok);
     }
     let path = args.path.join(FILE_NAME);
-    let shown = given::shown(&path);
+    let shown = secret_input::shown(&path);
     let mut options = OpenOptions::new();
     options.write(true);
     match args.force {

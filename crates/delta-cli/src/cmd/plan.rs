@@ -10,12 +10,13 @@ use delta_planner::{Included, Plan};
 use delta_wire::nearest::nearest;
 use serde_json::json;
 
-use crate::clean;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::given;
 use crate::planning::{self, Asked, Planned};
+use crate::sanitize;
+use crate::secret_input;
 use crate::terminal::{Terminal, Tone};
+use crate::wrap;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -60,7 +61,8 @@ pub fn run(args: Args, terminal: &Terminal) -> Done {
         terminal.value(&delta_planner::schema());
         return Ok(Exit::Ok);
     }
-    let planned = planning::plan(&args.path, &args.asked)?;
+    let asked = args.asked.naming(!args.job.is_empty());
+    let planned = planning::plan(&args.path, &asked)?;
     planning::say_warnings(&planned, terminal);
     if terminal.json {
         terminal.value(&as_json(&planned));
@@ -104,7 +106,7 @@ fn as_json(planned: &Planned) -> serde_json::Value {
     });
     json!({
         "from": match &planned.file {
-            Some(file) => json!(given::shown(file)),
+            Some(file) => json!(secret_input::shown(file)),
             None => json!("discovery"),
         },
         "changed": planned.changed,
@@ -123,37 +125,40 @@ fn as_json(planned: &Planned) -> serde_json::Value {
 
 fn show(planned: &Planned, full: bool, terminal: &Terminal) {
     let from = match &planned.file {
-        Some(file) => format!("planned by {}", clean::text(&given::shown(file))),
+        Some(file) => format!("planned by {}", sanitize::text(&secret_input::shown(file))),
         None => format!(
             "found by looking; {} would decide",
             delta_planner::FILE_NAME
         ),
     };
-    terminal.say(&format!("{from}; {}", clean::text(&planned.changed)));
+    terminal.say(&format!("{from}; {}", sanitize::text(&planned.changed)));
     let look = Look {
         full,
-        shared: shared_reason(&planned.plan),
+        shared: shared_reason(&planned.plan, reason_of(&planned.changed)),
         width: width(terminal),
     };
     // What was taken as changed is in the line above.
-    let why = planned.changed.split(": ").next().unwrap_or_default();
+    let why = reason_of(&planned.changed);
     if !look.shared.is_empty() && !look.shared.contains(why) {
-        terminal.say(&format!("every job: {}", clean::text(look.shared)));
+        terminal.say(&format!("every job: {}", sanitize::text(look.shared)));
     }
     for line in graph(&planned.plan, &look, terminal) {
         terminal.data(&line);
     }
     let quiet = |text: &str| terminal.paint_out(Tone::Quiet, text);
     for omitted in &planned.plan.omitted {
-        let (name, reason) = (clean::text(&omitted.name), clean::text(&omitted.reason));
-        terminal.data(&format!("- {name}  {}", quiet(&reason)));
+        let (name, reason) = (
+            sanitize::text(&omitted.name),
+            sanitize::text(&omitted.reason),
+        );
+        terminal.sentence(&format!("- {name}  {}", quiet(&reason)));
     }
     for remark in &planned.remarks {
-        let (what, reason) = (clean::text(&remark.what), clean::text(&remark.reason));
-        terminal.data(&quiet(&format!("? {what}  {reason}")));
+        let (what, reason) = (sanitize::text(&remark.what), sanitize::text(&remark.reason));
+        terminal.sentence(&quiet(&format!("? {what}  {reason}")));
     }
     if planned.plan.jobs.is_empty() {
-        terminal.data("nothing to run; --all runs everything");
+        terminal.sentence("nothing to run; --all runs everything");
     }
 }
 
@@ -185,17 +190,17 @@ fn show_jobs(planned: &Planned, names: &[String], terminal: &Terminal) -> Result
 fn no_job(plan: &Plan, name: &str) -> Failure {
     let omitted = plan.omitted.iter().find(|it| it.name == name);
     if let Some(omitted) = omitted {
-        let what = format!("job `{}` is left out", clean::text(name));
+        let what = format!("job `{}` is left out", sanitize::text(name));
         return Failure::new(Exit::NotFound, what)
-            .because(clean::text(&omitted.reason))
+            .because(sanitize::text(&omitted.reason))
             .next("--all plans everything");
     }
     let names = plan.jobs.iter().map(|it| it.job.name.as_str());
     let next = match nearest(name, names) {
-        Some(near) => format!("did you mean `{}`?", clean::text(near)),
+        Some(near) => format!("did you mean `{}`?", sanitize::text(near)),
         None => "delta-ci plan lists them".to_owned(),
     };
-    let what = format!("there is no job `{}` in the plan", clean::text(name));
+    let what = format!("there is no job `{}` in the plan", sanitize::text(name));
     Failure::new(Exit::NotFound, what).next(next)
 }
 
@@ -211,11 +216,23 @@ struct Look<'a> {
 /// What stands between the parts of a reason.
 const PART: &str = "; ";
 
-/// The parts with which the reason of every job ends, where there is more than one job.
-fn shared_reason(plan: &Plan) -> &str {
-    let Some(first) = plan.jobs.first().filter(|_| plan.jobs.len() > 1) else {
+/// What was taken as changed, without what follows from it.
+fn reason_of(changed: &str) -> &str {
+    changed.split(": ").next().unwrap_or_default()
+}
+
+/// The parts with which the reason of every job ends; of one job alone, those that were `said`.
+fn shared_reason<'a>(plan: &'a Plan, said: &str) -> &'a str {
+    let Some(first) = plan.jobs.first() else {
         return "";
     };
+    if plan.jobs.len() == 1 {
+        let last = first.reason.rsplit(PART).next().unwrap_or_default();
+        return match !said.is_empty() && last.contains(said) {
+            true => last,
+            false => "",
+        };
+    }
     let begins = first.reason.match_indices(PART);
     let tails = begins.map(|(at, _)| &first.reason[at + PART.len()..]);
     let mut tails = std::iter::once(first.reason.as_str()).chain(tails);
@@ -229,10 +246,7 @@ fn shared_reason(plan: &Plan) -> &str {
 
 /// Columns there are; a program that reads gets whole lines.
 fn width(terminal: &Terminal) -> usize {
-    match terminal.out_is_terminal() {
-        true => usize::from(crate::terminal::size().1),
-        false => usize::MAX,
-    }
+    terminal.out_width().unwrap_or(usize::MAX)
 }
 
 /// Each job below the one it waits for longest, indented by how many must end before it.
@@ -302,36 +316,47 @@ fn job_lines(
     let job = &included.job;
     let indent = "   ".repeat(depth);
     let mark = if depth == 0 { "● " } else { "└─ " };
-    let name = terminal.paint_out(Tone::Strong, &clean::text(&job.name));
+    let name = terminal.paint_out(Tone::Strong, &sanitize::text(&job.name));
     let needs = match job.needs.len() {
         0 | 1 => String::new(),
-        _ => format!("  (needs {})", clean::text(&job.needs.join(", "))),
+        _ => format!("  (needs {})", sanitize::text(&job.needs.join(", "))),
     };
     let own = included.reason.strip_suffix(look.shared);
     let own = own.unwrap_or(&included.reason);
-    let reason = match own.strip_suffix(PART).unwrap_or(own) {
+    let own = own.strip_suffix(PART).unwrap_or(own);
+    let reason = match own {
         "" => String::new(),
-        own => format!("  {}", clean::text(own)),
+        own => format!("  {}", sanitize::text(own)),
     };
-    lines.push(format!("{indent}{mark}{name}{needs}{reason}"));
     let within = format!("{indent}{}", if depth == 0 { "│   " } else { "     " });
-    let quiet = |text: &str| terminal.paint_out(Tone::Quiet, &format!("{within}{text}"));
+    let room = look.width.saturating_sub(within.chars().count());
+    let heading = format!("{mark}{name}{needs}{reason}");
+    let heading = wrap::within(&heading, look.width.saturating_sub(indent.len()), 0);
+    for (at, line) in heading.iter().enumerate() {
+        let before = if at == 0 { &indent } else { &within };
+        lines.push(format!("{before}{line}"));
+    }
+    let mut quiet = |text: &str, hang: usize| {
+        for line in wrap::within(text, room, hang) {
+            lines.push(terminal.paint_out(Tone::Quiet, &format!("{within}{line}")));
+        }
+    };
     if look.full {
         let steps = job.steps.iter().flat_map(about::step_in_full);
-        lines.extend(steps.chain(about::in_full(job)).map(|line| quiet(&line)));
+        steps
+            .chain(about::in_full(job))
+            .for_each(|it| quiet(&it, 4));
         return;
     }
     for step in job.steps.iter().take(SHOWN_STEPS) {
-        let first = step.spec.label();
-        lines.push(quiet(&format!("$ {}", clean::text(&first))));
+        quiet(&format!("$ {}", sanitize::text(&step.spec.label())), 4);
     }
     if job.steps.len() > SHOWN_STEPS {
         let more = job.steps.len() - SHOWN_STEPS;
-        lines.push(quiet(&format!("$ … {more} more steps")));
+        quiet(&format!("$ … {more} more steps"), 4);
     }
-    let room = look.width.saturating_sub(within.chars().count());
     let about = about::wrapped(&about::in_short(job), room);
-    lines.extend(about.iter().map(|line| quiet(line)));
+    about.iter().for_each(|line| quiet(line, 2));
 }
 
 #[cfg(test)]
@@ -348,7 +373,7 @@ mod tests {
         let terminal = Terminal::new(false, When::Never);
         let look = Look {
             full: false,
-            shared: shared_reason(&plan),
+            shared: shared_reason(&plan, ""),
             width: 80,
         };
         assert_eq!(look.shared, "it has no condition");
@@ -361,6 +386,51 @@ mod tests {
         assert_eq!(jobs, ["● a", "   └─ c", "      └─ d  (needs a, c)", "● b"]);
     }
 
+    /// Nothing is broken by the terminal itself, in the middle of a word and of the tree.
+    #[test]
+    fn a_narrow_terminal_shows_whole_words() {
+        let text = b"jobs:\n  everything-there-is-to-lint:\n    image: rust:1\n    steps:\n      \
+                     - cargo clippy --workspace --all-targets --all-features\n      \
+                     - \"set -e\\nfor one in a b; do\\n  go vet $one\\ndone\"\n  \
+                     unit:\n    needs: [everything-there-is-to-lint, other]\n    \
+                     requires: [linux, docker, a-label-of-mine]\n    steps: [x]\n  \
+                     other: {steps: [y]}\n";
+        let pipeline = delta_planner::parse("f", text).unwrap();
+        let plan = delta_planner::plan(&pipeline, &delta_planner::Facts::manual()).unwrap();
+        let terminal = Terminal::new(false, When::Never);
+        let look = Look {
+            full: false,
+            shared: "",
+            width: 40,
+        };
+        let lines = graph(&plan, &look, &terminal);
+        assert_eq!(
+            lines,
+            [
+                "● everything-there-is-to-lint  it has no",
+                "│   condition",
+                "│   $ cargo clippy --workspace",
+                "│       --all-targets --all-features",
+                "│   $ for one in a b; do …",
+                "│   image rust:1",
+                "● other  it has no condition",
+                "│   $ y",
+                "   └─ unit  (needs",
+                "        everything-there-is-to-lint, other)",
+                "        it has no condition",
+                "        $ x",
+                "        requires linux, docker,",
+                "          a-label-of-mine",
+            ]
+        );
+        let wide = Look {
+            width: usize::MAX,
+            ..look
+        };
+        let lines = graph(&plan, &wide, &terminal);
+        assert!(lines[1].ends_with("--all-features"), "{lines:?}");
+    }
+
     #[test]
     fn what_all_reasons_end_with_is_said_once() {
         let planned = |text: &str| {
@@ -368,22 +438,26 @@ mod tests {
             delta_planner::plan(&pipeline, &delta_planner::Facts::manual()).unwrap()
         };
         let alone = planned("jobs: {a: {steps: [x]}}");
-        assert_eq!(shared_reason(&alone), "");
+        assert_eq!(shared_reason(&alone, ""), "");
+        let mut said = alone;
+        said.jobs[0].reason = "found; everything runs, as nothing differs from main".into();
+        let shared = shared_reason(&said, "nothing differs from main");
+        assert_eq!(shared, "everything runs, as nothing differs from main");
         let mixed = planned("jobs: {a: {steps: [x]}, b: {steps: [x], if: 'true'}}");
-        assert_eq!(shared_reason(&mixed), "");
+        assert_eq!(shared_reason(&mixed, ""), "");
         let mut both = planned("jobs: {a: {steps: [x]}, b: {steps: [x]}}");
         both.jobs[0].reason = "Cargo.toml: tests; found; everything runs".to_owned();
         both.jobs[1].reason = "Makefile: tests; found; everything runs".to_owned();
-        assert_eq!(shared_reason(&both), "found; everything runs");
+        assert_eq!(shared_reason(&both, ""), "found; everything runs");
         let look = Look {
             full: false,
-            shared: shared_reason(&both),
+            shared: shared_reason(&both, ""),
             width: 80,
         };
         let terminal = Terminal::new(false, When::Never);
         let lines = graph(&both, &look, &terminal);
         assert_eq!(lines[0], "● a  Cargo.toml: tests");
         both.jobs[1].reason = "not everything runs".to_owned();
-        assert_eq!(shared_reason(&both), "", "only whole parts");
+        assert_eq!(shared_reason(&both, ""), "", "only whole parts");
     }
 }

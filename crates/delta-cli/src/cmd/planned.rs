@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-use crate::clean;
 use crate::client::Client;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::sanitize;
 
 /// Jobs that were left out and are listed; the rest is counted.
 const MAX_LISTED: usize = 20;
@@ -51,14 +51,14 @@ impl Said {
     /// What is wrong, as its lines.
     pub fn faults(&self) -> Vec<String> {
         let text = self.error.as_deref().unwrap_or_default();
-        text.lines().map(clean::text).collect()
+        text.lines().map(sanitize::text).collect()
     }
 
     /// A line for each job that is left out, and for what was seen and is none.
     pub fn left_out(&self) -> Vec<String> {
         let all = self.omitted.iter().chain(&self.remarks);
         let shown = all.take(MAX_LISTED);
-        let line = |it: &Omitted| clean::text(&format!("{}: {}", it.name, it.reason));
+        let line = |it: &Omitted| sanitize::text(&format!("{}: {}", it.name, it.reason));
         let mut lines: Vec<String> = shown.map(line).collect();
         let listed = self.omitted.len() + self.remarks.len();
         let more = listed.saturating_sub(MAX_LISTED) + self.cut.omitted + self.cut.remarks;

@@ -5,11 +5,12 @@ use std::time::Duration;
 use delta_wire::api::{CancelRequest, QueueList, QueueView, RouteQueue};
 
 use super::token::path_part;
-use crate::clean;
 use crate::client::{self, Target};
+use crate::columns;
 use crate::exit::Exit;
 use crate::failure::Done;
-use crate::moment;
+use crate::human_time;
+use crate::sanitize;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
 
@@ -58,13 +59,16 @@ fn route(text: &str) -> Result<(String, String), String> {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    client::with(&args.target, async |client| {
-        if let Some((queue, runner)) = &args.route {
-            let runner = Some(runner.clone()).filter(|it| !it.is_empty());
-            let path = format!("/api/v1/queues/{}", path_part(queue));
+    if let Some((queue, runner)) = &args.route {
+        let runner = Some(runner.clone()).filter(|it| !it.is_empty());
+        let path = format!("/api/v1/queues/{}", path_part(queue));
+        return client::with(&args.target, async |client| {
             let text = client.put_text(&path, &RouteQueue { runner }).await?;
-            return tell(&text, terminal);
-        }
+            tell(&text, terminal)
+        })
+        .await;
+    }
+    client::reading(&args.target, async |client| {
         let text = client.get_text("/api/v1/queues").await?;
         if terminal.json {
             terminal.data(&text);
@@ -82,37 +86,25 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 }
 
 fn show(queues: &[QueueView], terminal: &Terminal) {
-    let header = [
-        "QUEUE",
-        "WAITING",
-        "OLDEST",
-        "IN/MIN",
-        "DONE/MIN",
-        "FAILED/MIN",
-        "RUNNER",
-        "",
-    ];
     let row = |it: &QueueView| {
         let oldest = it
             .oldest_seconds
-            .map(|it| moment::short(Duration::from_secs_f64(it)));
+            .map(|it| human_time::short(Duration::from_secs_f64(it)));
         let paused = it.paused.as_ref();
-        let paused = paused.map(|it| format!("paused by {}", clean::text(&it.by)));
+        let paused = paused.map(|it| format!("paused by {}", sanitize::text(&it.by)));
         vec![
-            Cell::from(clean::text(&it.name)),
+            Cell::from(sanitize::text(&it.name)),
             Cell::from(it.depth.to_string()),
             Cell::from(oldest.unwrap_or_else(|| "-".to_owned())),
             Cell::from(it.enqueued_per_minute.to_string()),
             Cell::from(it.succeeded_per_minute.to_string()),
             Cell::from(it.failed_per_minute.to_string()),
-            Cell::from(clean::text(it.runner.as_deref().unwrap_or("-"))),
+            Cell::from(sanitize::text(it.runner.as_deref().unwrap_or("-"))),
             Cell::toned(paused.unwrap_or_default(), Tone::Warn),
         ]
     };
     let rows: Vec<Vec<Cell>> = queues.iter().map(row).collect();
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::QUEUES, &rows);
 }
 
 pub async fn pause(args: Pause, terminal: &Terminal) -> Done {
@@ -142,11 +134,11 @@ fn tell(text: &str, terminal: &Terminal) -> Done {
         return Ok(Exit::Ok);
     }
     let queue: QueueView = client::read(text)?;
-    let name = clean::text(&queue.name);
+    let name = sanitize::text(&queue.name);
     let waiting = format!("{} waiting", queue.depth);
     terminal.say(&match (&queue.paused, &queue.runner) {
         (Some(_), _) => format!("{name} is paused, {waiting}; delta-ci resume {name}"),
-        (None, Some(runner)) => format!("{name} goes to {}, {waiting}", clean::text(runner)),
+        (None, Some(runner)) => format!("{name} goes to {}, {waiting}", sanitize::text(runner)),
         (None, None) => format!("{name} is given out, {waiting}"),
     });
     Ok(Exit::Ok)

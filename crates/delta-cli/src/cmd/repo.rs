@@ -7,12 +7,13 @@ use clap::{Subcommand, ValueEnum};
 use delta_wire::api::{ForgeName, ForkPolicy, PutRepository, RepositoryView};
 
 use super::token::path_part;
-use crate::clean;
 use crate::client::connect::{self, NoStore};
 use crate::client::{self, Client, Target};
+use crate::columns;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::given;
+use crate::sanitize;
+use crate::secret_input;
 use crate::table::{self, Cell};
 use crate::terminal::Terminal;
 
@@ -136,7 +137,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     match args.action {
         Action::Add(args) => add(*args, terminal).await,
         Action::List(args) => {
-            client::with(&args.target, async |client| list(client, terminal).await).await
+            client::reading(&args.target, async |client| list(client, terminal).await).await
         }
         Action::Remove(args) => {
             client::with(&args.target, async |client| {
@@ -147,7 +148,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
                     true => {
                         terminal.value(&serde_json::json!({ "name": args.name, "removed": true }))
                     }
-                    false => terminal.say(&format!("{} is removed", clean::text(&args.name))),
+                    false => terminal.say(&format!("{} is removed", sanitize::text(&args.name))),
                 }
                 Ok(Exit::Ok)
             })
@@ -163,7 +164,7 @@ async fn add(args: Add, terminal: &Terminal) -> Done {
         Some(path) => {
             let file = Some(path).filter(|path| path.as_os_str() != "-");
             let again = "write the secret into the file of --webhook-secret-file";
-            Some(given::value(file, again, terminal)?)
+            Some(secret_input::value(file, again, terminal)?)
         }
     };
     let request = PutRepository {
@@ -199,17 +200,17 @@ async fn add(args: Add, terminal: &Terminal) -> Done {
         match terminal.json {
             true => terminal.value(&view),
             false => {
-                let name = clean::text(&view.name);
+                let name = sanitize::text(&view.name);
                 let address = match view.webhook_url {
                     Some(url) => url,
                     None => format!("SERVER{}", view.webhook_path),
                 };
                 terminal.say(&format!(
                     "{name} is registered; its forge delivers to {}",
-                    clean::text(&address)
+                    sanitize::text(&address)
                 ));
                 for warning in &view.warnings {
-                    terminal.say(&format!("warning: {}", clean::text(warning)));
+                    terminal.say(&format!("warning: {}", sanitize::text(warning)));
                 }
             }
         }
@@ -258,26 +259,16 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
         .map(|it| {
             let statuses = it.token.as_deref().unwrap_or("none");
             vec![
-                Cell::from(clean::text(&it.name)),
+                Cell::from(sanitize::text(&it.name)),
                 Cell::from(it.forge.as_str()),
-                Cell::from(clean::text(&it.clone_url)),
-                Cell::from(clean::text(statuses)),
+                Cell::from(sanitize::text(&it.clone_url)),
+                Cell::from(sanitize::text(statuses)),
                 Cell::from(it.forks.as_str()),
-                Cell::from(clean::text(&it.webhook_path)),
+                Cell::from(sanitize::text(&it.webhook_path)),
             ]
         })
         .collect();
-    let header = [
-        "REPOSITORY",
-        "FORGE",
-        "URL",
-        "STATUSES BY",
-        "FORKS",
-        "WEBHOOK",
-    ];
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::REPOSITORIES, &rows);
     Ok(Exit::Ok)
 }
 

@@ -2,12 +2,12 @@
 
 use delta_wire::api::{RerunRequest, RunView};
 
-use crate::clean;
 use crate::client::{self, Target, find};
 use crate::exit::Exit;
 use crate::failure::Done;
+use crate::sanitize;
+use crate::state_words;
 use crate::terminal::Terminal;
-use crate::words;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -46,17 +46,18 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             terminal.value(&client::read::<serde_json::Value>(&text)?);
         } else {
             let view: RunView = client::read(&text)?;
-            terminal.data(&clean::text(&view.summary.run_id));
+            terminal.data(&sanitize::text(&view.summary.run_id));
             let kept = view.jobs.iter().filter(|job| job.kept_from.is_some());
             let kept = match kept.count() {
                 0 => String::new(),
-                number => format!(", {} kept", words::count(number as u64, "job")),
+                number => format!(", {} kept", state_words::count(number as u64, "job")),
             };
             terminal.say(&format!(
                 "run attempt {} of what {run} was{kept}; delta-ci show {} tells how it goes",
                 view.summary.run_attempt,
-                clean::text(&view.summary.run_id)
+                sanitize::text(&view.summary.run_id)
             ));
+            client.say_who_executes(terminal);
         }
         Ok(Exit::Ok)
     })

@@ -6,6 +6,7 @@ mod choose;
 mod copies;
 mod fit;
 mod left;
+mod outbox;
 mod secrets;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,22 +14,23 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
-use delta_agent::executor::BaseEnvironment;
-use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
+use delta_agent::work::BaseEnvironment;
 use delta_agent::workspace::Source;
-use delta_agent::{Secret, TokenSource};
+use delta_agent::{Sought, TokenSource};
 use delta_core::{Settings, Span};
 use delta_planner::Pipeline;
-use delta_server::{Role, Server};
+use delta_server::{Purpose, Role, Server};
+use delta_shim::order::Abandoned;
+use delta_shim::sandbox::Sandbox;
+use delta_wire::Secret;
 use delta_wire::api::{CancelRequest, RunView, SetSecret};
 
-use self::artifacts::Place;
+use self::artifacts::{Artifacts, Place};
 use self::copies::Copies;
+use self::outbox::Outbox;
 use super::server;
-use crate::clean;
 use crate::client::{self, Client, connect};
 use crate::embed::{self, Duties};
 use crate::exit::Exit;
@@ -37,10 +39,9 @@ use crate::live::screen::Screen;
 use crate::live::{summary, watch};
 use crate::planning::{self, Asked};
 use crate::signals::Stop;
-use crate::sizes;
 use crate::terminal::{Terminal, Tone};
-use crate::words;
 use crate::worker::{self, Worker};
+use crate::{sanitize, secret_input, sizes, state_words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -125,6 +126,10 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     if pipeline.jobs.is_empty() {
         return Ok(Exit::Ok);
     }
+    if !args.in_place {
+        copies::check(&tree)?;
+    }
+    let named = args.artifacts.as_deref().map(Outbox::named).transpose()?;
     let fitting = fit::check(pipeline, &args.label, args.skip_unfit, terminal).await?;
     let pipeline = fitting.pipeline;
     // A store that stays has secrets of its own, and must not come by others in passing.
@@ -142,14 +147,15 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         temporary: temporary.path(),
         pipeline: &pipeline,
         secrets: &secrets,
+        named,
     };
     let ended = serve(wanted, &mut stop, terminal).await;
     let done = ended.map(|(view, screen, kept)| {
-        match terminal.json && !fitting.not_run.is_empty() {
-            true => terminal.value(&with_not_run(&view, &fitting.not_run)),
+        match terminal.json {
+            true => terminal.value(&as_json(&view, &fitting.not_run, &kept)),
             false => summary::show(&view, args.data.is_some(), &screen, terminal),
         }
-        say_last(&fitting.not_run, kept, terminal);
+        say_last(&fitting.not_run, kept.said, terminal);
         view.summary.outcome.map_or(Exit::Canceled, Exit::of)
     });
     copies::remove(temporary, terminal);
@@ -163,6 +169,8 @@ struct Wanted<'a> {
     temporary: &'a Path,
     pipeline: &'a Pipeline,
     secrets: &'a [SetSecret],
+    /// Where artifacts go, if somebody said.
+    named: Option<Outbox>,
 }
 
 /// A server and an agent for as long as the run takes. Returns the run, what was seen of it, and
@@ -171,7 +179,7 @@ async fn serve(
     wanted: Wanted<'_>,
     stop: &mut Stop,
     terminal: &Terminal,
-) -> Result<(RunView, Arc<Screen>, Option<String>), Failure> {
+) -> Result<(RunView, Arc<Screen>, Artifacts), Failure> {
     let (args, temporary, jobs) = (wanted.args, wanted.temporary, &wanted.pipeline.jobs);
     let data = args.data.clone().unwrap_or_else(|| temporary.join("data"));
     let server = start_server(&data).await?;
@@ -186,7 +194,7 @@ async fn serve(
     let folders = Folders {
         source,
         work: temporary.join("work"),
-        detect_runtimes: jobs.iter().any(fit::asks),
+        programs: fit::programs(jobs),
     };
     let ready = match &args.data {
         Some(data) => left::end(data, terminal).await,
@@ -202,7 +210,7 @@ async fn serve(
                 data: &data,
                 pipeline: wanted.pipeline,
                 secrets: wanted.secrets,
-                artifacts: place_of_artifacts(args, copies.as_ref()),
+                artifacts: place_of_artifacts(wanted.named, args, copies.as_ref(), terminal),
             };
             let ended = execute(work, &mut worker, &screen, stop, terminal).await;
             if is_over(&mut worker).await && ended.is_ok() {
@@ -232,19 +240,29 @@ async fn is_over(worker: &mut Worker) -> bool {
 }
 
 /// The run, and beside it what is no part of it.
-fn with_not_run(view: &RunView, not_run: &[(String, String)]) -> serde_json::Value {
+fn as_json(view: &RunView, not_run: &[(String, String)], kept: &Artifacts) -> serde_json::Value {
     let mut value = serde_json::to_value(view).unwrap_or_default();
-    let jobs = not_run.iter();
-    value["not_run"] = jobs
-        .map(|(name, why)| serde_json::json!({"name": name, "reason": why}))
-        .collect();
+    if !not_run.is_empty() {
+        let jobs = not_run.iter();
+        value["not_run"] = jobs
+            .map(|(name, why)| serde_json::json!({"name": name, "reason": why}))
+            .collect();
+    }
+    value["artifacts"] = serde_json::json!(kept.list);
+    if let Some(folder) = &kept.folder {
+        value["artifacts_folder"] = serde_json::json!(secret_input::shown(folder));
+    }
     value
 }
 
 /// What did not run, and where the artifacts are.
 fn say_last(not_run: &[(String, String)], artifacts: Option<String>, terminal: &Terminal) {
     for (job, why) in not_run {
-        let line = format!("not run: {}, for {}", clean::text(job), clean::text(why));
+        let line = format!(
+            "not run: {}, for {}",
+            sanitize::text(job),
+            sanitize::text(why)
+        );
         terminal.say(&terminal.paint_err(Tone::Warn, &line));
     }
     if let Some(artifacts) = artifacts {
@@ -252,12 +270,17 @@ fn say_last(not_run: &[(String, String)], artifacts: Option<String>, terminal: &
     }
 }
 
-fn place_of_artifacts(args: &Args, copies: Option<&Copies>) -> Place {
-    match (&args.artifacts, &args.data) {
-        (Some(folder), _) => Place::Named(folder.clone()),
+fn place_of_artifacts(
+    named: Option<Outbox>,
+    args: &Args,
+    copies: Option<&Copies>,
+    terminal: &Terminal,
+) -> Place {
+    match (named, &args.data) {
+        (Some(outbox), _) => Place::Named(outbox),
         (None, Some(data)) => Place::History(data.clone()),
-        (None, None) => match copies.and_then(Copies::artifacts) {
-            Some(folder) => Place::Usual(folder),
+        (None, None) => match copies.and_then(|it| it.artifacts(terminal)) {
+            Some(outbox) => Place::Usual(outbox),
             None => Place::Nowhere,
         },
     }
@@ -265,18 +288,15 @@ fn place_of_artifacts(args: &Args, copies: Option<&Copies>) -> Place {
 
 /// The jobs that are to run. What was assumed or found for it is said.
 fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
-    let mut asked = args.asked.clone();
-    // Whoever names a job wants it, whatever changed.
     let named = !args.job.is_empty() || args.from.is_some();
-    asked.all |= named && asked.base.is_none();
-    let planned = planning::plan(&args.path, &asked)?;
+    let planned = planning::plan(&args.path, &args.asked.naming(named))?;
     planning::say_warnings(&planned, terminal);
     if planned.file.is_none() {
-        let count = words::count(planned.plan.jobs.len() as u64, "job");
+        let count = state_words::count(planned.plan.jobs.len() as u64, "job");
         let chosen = match (&args.from, args.job.as_slice()) {
-            (Some(name), _) => clean::text(&format!("{name} on was asked for")),
-            (None, []) => clean::text(&planned.changed),
-            (None, names) => clean::text(&format!("asked for: {}", names.join(", "))),
+            (Some(name), _) => sanitize::text(&format!("{name} on was asked for")),
+            (None, []) => sanitize::text(&planned.changed),
+            (None, names) => sanitize::text(&format!("asked for: {}", names.join(", "))),
         };
         terminal.say(&format!("found {count}; {chosen}; delta-ci plan says why"));
         let other = planned.remarks.iter();
@@ -291,15 +311,15 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
     if chosen.pipeline.jobs.is_empty() {
         say_nothing(&planned, terminal);
     } else if !named && !planned.plan.omitted.is_empty() {
-        let count = words::count(planned.plan.omitted.len() as u64, "job");
+        let count = state_words::count(planned.plan.omitted.len() as u64, "job");
         terminal.say(&format!("{count} left out; delta-ci plan says why"));
     }
     if !chosen.taken_as_passed.is_empty() {
-        let names = clean::text(&chosen.taken_as_passed.join(", "));
+        let names = sanitize::text(&chosen.taken_as_passed.join(", "));
         terminal.say(&format!("taken as passed, not executed: {names}"));
     }
     for (job, of) in &chosen.without {
-        let (job, of) = (clean::text(job), clean::text(of));
+        let (job, of) = (sanitize::text(job), sanitize::text(of));
         let next = "with --in-place it finds what an earlier run left";
         terminal.say(&format!("{job} goes without the artifacts of {of}; {next}"));
     }
@@ -308,7 +328,7 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
     Ok(pipeline)
 }
 
-/// All jobs are left out: that is a success, with its reasons (A14).
+/// All jobs are left out: that is a success, with its reasons.
 fn say_nothing(planned: &planning::Planned, terminal: &Terminal) {
     if terminal.json {
         let omitted = planned.plan.omitted.iter();
@@ -320,10 +340,13 @@ fn say_nothing(planned: &planning::Planned, terminal: &Terminal) {
         }));
     }
     for omitted in &planned.plan.omitted {
-        let (name, reason) = (clean::text(&omitted.name), clean::text(&omitted.reason));
+        let (name, reason) = (
+            sanitize::text(&omitted.name),
+            sanitize::text(&omitted.reason),
+        );
         terminal.say(&format!("- {name}  {reason}"));
     }
-    terminal.data("nothing to run; --all runs everything");
+    terminal.sentence("nothing to run; --all runs everything");
 }
 
 async fn start_server(data: &Path) -> Result<Server, Failure> {
@@ -349,6 +372,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         public_url: None,
         local_name: left::NAME,
         duties: Duties::On,
+        purpose: Purpose::Serve,
         accept_empty: false,
     };
     embed::start(wanted)
@@ -360,8 +384,8 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
 struct Folders {
     source: Source,
     work: PathBuf,
-    /// Some job asks for more than any machine has.
-    detect_runtimes: bool,
+    /// Those that jobs ask for.
+    programs: Sought,
 }
 
 async fn start_agent(
@@ -382,7 +406,7 @@ async fn start_agent(
         slots: args.slots.unwrap_or_else(worker::cores),
         labels: args.label.clone(),
         zones: Vec::new(),
-        detect_runtimes: folders.detect_runtimes,
+        programs: folders.programs,
         work_folder: folders.work,
         state_folder: None,
         // Your own machine and your own file: as if typed by hand.
@@ -418,7 +442,7 @@ async fn execute(
     screen: &Screen,
     stop: &mut Stop,
     terminal: &Terminal,
-) -> Result<(RunView, Option<String>), Failure> {
+) -> Result<(RunView, Artifacts), Failure> {
     let client = connect::beside(work.data).await?.ok_or_else(no_answer)?;
     for secret in work.secrets {
         client.post_text("/api/v1/secrets", secret).await?;
@@ -432,7 +456,7 @@ async fn execute(
     screen.finish();
     let kept = artifacts::keep(&client, &run, &work.artifacts, terminal).await;
     // The jobs are what they are; what became of their artifacts is said beside it.
-    let kept = kept.unwrap_or_else(|failure| Some(failure.text()));
+    let kept = kept.unwrap_or_else(|failure| Artifacts::not_kept(&failure));
     Ok((view, kept))
 }
 

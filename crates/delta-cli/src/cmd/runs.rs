@@ -3,13 +3,13 @@
 use delta_wire::api::{RunList, RunSummary};
 use delta_wire::states::RunOutcome;
 
-use crate::clean;
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::sanitize;
 use crate::table::{self, Cell};
-use crate::terminal::{self, Terminal};
-use crate::{moment, words};
+use crate::terminal::Terminal;
+use crate::{columns, human_time, state_words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +51,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    client::with(&args.target, async |client| {
+    client::reading(&args.target, async |client| {
         let runs = load(&args, client).await?;
         show(&runs, terminal);
         Ok(Exit::Ok)
@@ -123,14 +123,9 @@ fn show(list: &RunList, terminal: &Terminal) {
     if list.runs.is_empty() {
         return terminal.say("no runs");
     }
-    let now = moment::now();
+    let now = human_time::now();
     let rows: Vec<Vec<Cell>> = list.runs.iter().map(|run| row(run, now)).collect();
-    // A program reads all of it, somebody at a terminal what fits on a line.
-    let width = terminal.out_is_terminal().then(terminal::width);
-    let header = ["RUN", "STATE", "CREATED", "TOOK", "SOURCE"];
-    for line in table::render_within(terminal, &header, &rows, width) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::RUNS, &rows);
     if list.next_cursor.is_some() {
         terminal.say("there are more: raise --limit");
     }
@@ -138,10 +133,10 @@ fn show(list: &RunList, terminal: &Terminal) {
 
 fn row(run: &RunSummary, now: delta_wire::Millis) -> Vec<Cell> {
     vec![
-        Cell::from(clean::text(&run.run_id)),
-        words::run(run.state, run.outcome),
-        Cell::from(moment::relative(run.created_at, now)),
-        Cell::from(moment::taken(run.started_at, run.ended_at, now)),
+        Cell::from(sanitize::text(&run.run_id)),
+        state_words::run(run.state, run.outcome),
+        Cell::from(human_time::relative(run.created_at, now)),
+        Cell::from(human_time::taken(run.started_at, run.ended_at, now)),
         Cell::from(source(run)),
     ]
 }
@@ -150,17 +145,17 @@ fn row(run: &RunSummary, now: delta_wire::Millis) -> Vec<Cell> {
 fn source(run: &RunSummary) -> String {
     let repository = run.repository.as_deref().map(|url| {
         let url = url.trim_end_matches('/').trim_end_matches(".git");
-        let mut parts = url.rsplit(['/', ':']);
-        let name = parts.next().unwrap_or(url);
-        match parts
-            .next()
-            .filter(|owner| !owner.is_empty() && url.contains("//"))
-        {
-            // `https://host/name` has no owner.
-            Some(owner) if !url.ends_with(&format!("//{owner}/{name}")) => {
-                format!("{owner}/{name}")
+        match url.split_once("://") {
+            // What is in front of the path is a host, and perhaps a port.
+            Some((_, rest)) => {
+                let path = rest.split_once('/').map_or(rest, |(_, path)| path);
+                let mut parts = path.rsplitn(3, '/');
+                match (parts.next(), parts.next()) {
+                    (Some(name), Some(owner)) if !owner.is_empty() => format!("{owner}/{name}"),
+                    (name, _) => name.unwrap_or(path).to_owned(),
+                }
             }
-            _ => name.to_owned(),
+            None => url.rsplit(['/', ':']).next().unwrap_or(url).to_owned(),
         }
     });
     let git_ref = run.git_ref.as_deref().map(|name| {
@@ -171,7 +166,7 @@ fn source(run: &RunSummary) -> String {
     let commit = run.commit.as_deref();
     let commit = commit.map(|id| id.chars().take(SHORT_COMMIT).collect::<String>());
     let parts = [repository, git_ref, commit].into_iter().flatten();
-    let parts: Vec<String> = parts.map(|text| clean::text(&text)).collect();
+    let parts: Vec<String> = parts.map(|text| sanitize::text(&text)).collect();
     parts.join(" ")
 }
 
@@ -201,6 +196,13 @@ mod tests {
         assert_eq!(
             said("https://git.example/app.git", tag),
             "app v1 0123456789"
+        );
+        for url in ["http://127.0.0.1:7950/app.git", "http://git.example:80/app"] {
+            assert_eq!(said(url, tag), "app v1 0123456789");
+        }
+        assert_eq!(
+            said("ssh://git@git.example:22/a/team/app.git", tag),
+            "team/app v1 0123456789"
         );
         assert_eq!(
             said("git@git.example:team/app.git", tag),

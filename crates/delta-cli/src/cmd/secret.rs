@@ -7,13 +7,14 @@ use clap::{Subcommand, ValueEnum};
 use delta_wire::api::{SecretKind, SecretView, SecretsRotated, SetSecret};
 
 use super::token::path_part;
-use crate::clean;
 use crate::client::connect::{self, NoStore};
 use crate::client::{self, Client, Target};
+use crate::columns;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::given;
-use crate::moment;
+use crate::human_time;
+use crate::sanitize;
+use crate::secret_input;
 use crate::table::{self, Cell};
 use crate::terminal::Terminal;
 
@@ -160,7 +161,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     match args.action {
         Action::Set(args) => set(args, terminal).await,
         Action::List(args) => {
-            client::with(&args.target, async |client| list(client, terminal).await).await
+            client::reading(&args.target, async |client| list(client, terminal).await).await
         }
         Action::Rm(args) => {
             client::with(&args.target, async |client| {
@@ -179,7 +180,7 @@ async fn set(args: Set, terminal: &Terminal) -> Done {
     let known_hosts = args
         .known_hosts
         .as_deref()
-        .map(given::text_of)
+        .map(secret_input::text_of)
         .transpose()?;
     let request = SetSecret {
         name: args.name,
@@ -197,7 +198,7 @@ async fn set(args: Set, terminal: &Terminal) -> Done {
         let view: SecretView = client::read(&text)?;
         match terminal.json {
             true => terminal.value(&view),
-            false => terminal.say(&format!("{} is set", clean::text(&view.name))),
+            false => terminal.say(&format!("{} is set", sanitize::text(&view.name))),
         }
         Ok(Exit::Ok)
     })
@@ -206,7 +207,7 @@ async fn set(args: Set, terminal: &Terminal) -> Done {
 
 /// The value as it is stored: a key ends with a newline.
 fn value(file: Option<&Path>, kind: SecretKind, terminal: &Terminal) -> Result<String, Failure> {
-    let mut text = given::value(file, SET_AGAIN, terminal)?;
+    let mut text = secret_input::value(file, SET_AGAIN, terminal)?;
     if kind == SecretKind::SshKey {
         text.push('\n');
     }
@@ -224,34 +225,23 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
         terminal.say("no secrets");
         return Ok(Exit::Ok);
     }
-    let now = moment::now();
-    let all = |text: &Option<String>| clean::text(text.as_deref().unwrap_or("all"));
+    let now = human_time::now();
+    let all = |text: &Option<String>| sanitize::text(text.as_deref().unwrap_or("all"));
     let rows: Vec<Vec<Cell>> = secrets
         .iter()
         .map(|secret| {
             vec![
-                Cell::from(clean::text(&secret.name)),
+                Cell::from(sanitize::text(&secret.name)),
                 Cell::from(secret.kind.as_str()),
                 Cell::from(all(&secret.repository)),
                 Cell::from(all(&secret.branch)),
                 Cell::from(all(&secret.environment)),
-                Cell::from(moment::relative(secret.updated_at, now)),
-                Cell::from(clean::text(&secret.updated_by)),
+                Cell::from(human_time::relative(secret.updated_at, now)),
+                Cell::from(sanitize::text(&secret.updated_by)),
             ]
         })
         .collect();
-    let header = [
-        "SECRET",
-        "KIND",
-        "REPOSITORY",
-        "BRANCH",
-        "ENVIRONMENT",
-        "SET",
-        "BY",
-    ];
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::SECRETS, &rows);
     Ok(Exit::Ok)
 }
 
@@ -272,7 +262,7 @@ async fn remove(client: &Client, args: &Rm, terminal: &Terminal) -> Done {
     client.delete(&path).await?;
     match terminal.json {
         true => terminal.value(&serde_json::json!({ "name": args.name, "removed": true })),
-        false => terminal.say(&format!("{} is removed", clean::text(&args.name))),
+        false => terminal.say(&format!("{} is removed", sanitize::text(&args.name))),
     }
     Ok(Exit::Ok)
 }
@@ -286,7 +276,7 @@ async fn rotate(client: &Client, terminal: &Terminal) -> Done {
         return Ok(Exit::Ok);
     }
     let (some, all) = (done.rotated, done.secrets);
-    let key = clean::text(&done.key_id);
+    let key = sanitize::text(&done.key_id);
     terminal.say(&format!(
         "{some} of {all} were sealed anew; all are sealed with the key {key} now"
     ));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use delta_core::{Settings, Span, Text};
-use delta_server::{Sandbox, Server};
+use delta_server::{Purpose, Sandbox, Server};
 use delta_trace::Tracer;
 
 use crate::embed::{self, Duties, Wanted};
@@ -141,6 +141,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         public_url: args.public_url,
         local_name: delta_server::LOCAL_ADMIN,
         duties: Duties::On,
+        purpose: Purpose::Serve,
         accept_empty: args.accept_empty,
     };
     let scheme = if wanted.tls.is_some() {

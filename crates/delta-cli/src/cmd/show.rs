@@ -3,15 +3,16 @@
 use delta_wire::api::{AttemptView, JobSummary, JobView, RunView};
 
 use super::planned;
-use crate::clean;
 use crate::client::find::{self, Found};
 use crate::client::{self, Target};
+use crate::columns::Columns;
 use crate::exit::Exit;
 use crate::failed::{self, Room};
 use crate::failure::Done;
+use crate::sanitize;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
-use crate::{moment, words};
+use crate::{columns, human_time, state_words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +37,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    client::with(&args.target, async |client| {
+    client::reading(&args.target, async |client| {
         let found = find::any(client, &args.what, terminal).await?;
         let path = match &found {
             Found::Run(id) => format!("/api/v1/runs/{id}"),
@@ -73,23 +74,23 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 
 /// The header of a run and a table of its jobs, to stdout.
 pub fn show_run(run: &RunView, terminal: &Terminal) {
-    let now = moment::now();
-    let state = words::run(run.summary.state, run.summary.outcome);
+    let now = human_time::now();
+    let state = state_words::run(run.summary.state, run.summary.outcome);
     let tone = state.tone.unwrap_or(Tone::Quiet);
-    let id = terminal.paint_out(Tone::Strong, &clean::text(&run.summary.run_id));
-    terminal.data(&format!("{id}  {}", terminal.paint_out(tone, &state.text)));
+    let id = terminal.paint_out(Tone::Strong, &sanitize::text(&run.summary.run_id));
+    terminal.sentence(&format!("{id}  {}", terminal.paint_out(tone, &state.text)));
     let mut facts = vec![
-        ("created", moment::relative(run.summary.created_at, now)),
+        ("created", human_time::relative(run.summary.created_at, now)),
         (
             "took",
-            moment::taken(run.summary.started_at, run.summary.ended_at, now),
+            human_time::taken(run.summary.started_at, run.summary.ended_at, now),
         ),
     ];
     if run.summary.run_attempt > 1 {
         facts.push(("run attempt", run.summary.run_attempt.to_string()));
     }
     let cause = run.summary.cause.as_deref();
-    facts.extend(cause.map(|it| ("cause", words::cause(it))));
+    facts.extend(cause.map(|it| ("cause", state_words::cause(it))));
     let texts = [
         ("rerun of", &run.summary.rerun_of),
         ("repository", &run.summary.repository),
@@ -97,45 +98,37 @@ pub fn show_run(run: &RunView, terminal: &Terminal) {
         ("commit", &run.summary.commit),
     ];
     for (name, text) in texts {
-        facts.extend(text.as_ref().map(|text| (name, clean::text(text))));
+        facts.extend(text.as_ref().map(|text| (name, sanitize::text(text))));
     }
     let group = run.summary.concurrency.as_ref();
-    facts.extend(group.map(|it| ("group", words::group(it))));
+    facts.extend(group.map(|it| ("group", state_words::group(it))));
     for rerun in &run.reruns {
-        facts.push(("run again as", clean::text(rerun)));
+        facts.push(("run again as", sanitize::text(rerun)));
     }
     facts.extend(
         run.summary
             .cancel
             .as_ref()
-            .map(|it| ("cancel by", words::cancel(it))),
+            .map(|it| ("cancel by", state_words::cancel(it))),
     );
-    facts.extend(run.summary.must_end_by.map(|at| {
-        (
-            "must end by",
-            format!(
-                "{at} ({}), all waiting and tries counted",
-                moment::relative(at, now)
-            ),
-        )
-    }));
+    let begun = run.summary.started_at.is_some();
+    let by = run.summary.must_end_by;
+    facts.extend(by.map(|at| ("must end by", state_words::latest(at, begun))));
     facts.extend(
         run.summary
             .why
             .as_ref()
-            .map(|why| ("why", clean::text(&why.message))),
+            .map(|why| ("why", sanitize::text(&why.message))),
     );
     let untold = run.untold.as_deref();
-    facts.extend(untold.map(|why| ("not told", clean::text(why))));
+    facts.extend(untold.map(|why| ("not told", sanitize::text(why))));
     show_facts(&facts, terminal);
     if run.jobs.is_empty() {
         return;
     }
     terminal.data("");
     let jobs: Vec<&JobSummary> = run.jobs.iter().collect();
-    for line in table_of(&jobs, Columns::All, terminal) {
-        terminal.data(&line);
-    }
+    show_jobs(&jobs, &columns::JOBS, terminal);
 }
 
 /// Why jobs failed, below their table. Returns whose failures were told.
@@ -147,7 +140,7 @@ fn show_failures(run: &RunView, terminal: &Terminal) -> Vec<String> {
     let mut told = Vec::new();
     for job in failed {
         terminal.data("");
-        let name = clean::text(&job.name);
+        let name = sanitize::text(&job.name);
         let rest = format!("delta-ci tests {}/{name} --failed", run.summary.run_id);
         for line in failed::job(job, Room::AMONG_OTHERS, Some(&rest), terminal) {
             terminal.data(&line);
@@ -157,87 +150,80 @@ fn show_failures(run: &RunView, terminal: &Terminal) -> Vec<String> {
     told
 }
 
-/// How wide a table of jobs may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Columns {
-    All,
-    /// Without ids, which alone are half a line.
-    Narrow,
-}
-
-/// One line per job.
-pub fn table_of(jobs: &[&JobSummary], columns: Columns, terminal: &Terminal) -> Vec<String> {
-    let now = moment::now();
-    let mut header = vec!["JOB", "STATE", "ATTEMPTS", "TOOK"];
+/// A table of jobs, with their ids or without them.
+pub fn show_jobs(jobs: &[&JobSummary], columns: &Columns, terminal: &Terminal) {
+    let now = human_time::now();
     let row = |job: &&JobSummary| {
         let mut row = vec![
-            Cell::from(clean::text(&job.name)),
-            words::job(job.state, job.required),
-            Cell::from(job.attempts.to_string()),
-            Cell::from(moment::taken(job.started_at, job.ended_at, now)),
+            Cell::from(sanitize::text(&job.name)),
+            state_words::job(job.state, job.required),
+            Cell::from(state_words::begun(job).to_string()),
+            Cell::from(human_time::taken(job.started_at, job.ended_at, now)),
         ];
-        if columns == Columns::All {
-            row.push(Cell::toned(clean::text(&job.job_id), Tone::Quiet));
+        if columns.header.contains(&"ID") {
+            row.push(Cell::toned(sanitize::text(&job.job_id), Tone::Quiet));
         }
         // Last, since it may be a sentence.
-        row.push(Cell::from(words::note(job)));
+        row.push(Cell::from(state_words::note(job)));
         row
     };
     let rows: Vec<Vec<Cell>> = jobs.iter().map(row).collect();
-    if columns == Columns::All {
-        header.push("ID");
-    }
-    header.push("NOTE");
-    table::render(terminal, &header, &rows)
+    table::show(terminal, columns, &rows);
+}
+
+/// Attempts that somebody took up.
+fn begun(job: &JobView) -> usize {
+    let waits = |it: &&AttemptView| it.started_at.is_none() && it.leases.is_empty();
+    job.attempts.len() - job.attempts.iter().filter(waits).count()
 }
 
 fn show_job(job: &JobView, terminal: &Terminal) {
-    let now = moment::now();
-    let id = terminal.paint_out(Tone::Strong, &clean::text(&job.job_id));
-    let tone = words::job_tone(job.state, job.required);
+    let id = terminal.paint_out(Tone::Strong, &sanitize::text(&job.job_id));
+    let tone = state_words::job_tone(job.state, job.required);
     let state = terminal.paint_out(tone, job.state.as_str());
-    terminal.data(&format!("{id}  {}  {state}", clean::text(&job.name)));
+    terminal.sentence(&format!("{id}  {}  {state}", sanitize::text(&job.name)));
     let mut facts = vec![
-        ("run", clean::text(&job.run_id)),
+        ("run", sanitize::text(&job.run_id)),
         ("required", if job.required { "yes" } else { "no" }.into()),
         (
             "attempts",
-            format!("{} of {}", job.attempts.len(), job.max_attempts),
+            format!("{} of {}", begun(job), job.max_attempts),
         ),
     ];
-    let lists = [("needs", &job.needs), ("requires", &job.requires)];
-    for (name, words) in lists {
+    let requires = state_words::requirements(&job.requires);
+    for (name, words) in [("needs", &job.needs), ("requires", &requires)] {
         if !words.is_empty() {
-            facts.push((name, clean::text(&words.join(", "))));
+            facts.push((name, sanitize::text(&words.join(", "))));
         }
     }
     let group = job.concurrency.as_ref();
-    facts.extend(group.map(|it| ("group", words::group(it))));
+    facts.extend(group.map(|it| ("group", state_words::group(it))));
     facts.extend(
         job.kept_from
             .as_ref()
-            .map(|id| ("kept from", clean::text(id))),
+            .map(|id| ("kept from", sanitize::text(id))),
     );
     let cause = job.cause.as_deref();
-    facts.extend(cause.map(|it| ("cause", words::cause(it))));
-    let why = job.why.as_ref().filter(|_| !words::is_over(job.state));
-    facts.extend(why.map(|why| ("why", clean::text(&why.message))));
-    facts.extend(job.must_end_by.map(|at| {
-        (
-            "must end by",
-            format!(
-                "{at} ({}), all waiting and tries counted",
-                moment::relative(at, now)
-            ),
-        )
-    }));
+    facts.extend(cause.map(|it| ("cause", state_words::cause(it))));
+    let unmet = job.failed_needs.iter().map(state_words::failed_need);
+    facts.extend(unmet.map(|it| ("why", it)));
+    let why = job
+        .why
+        .as_ref()
+        .filter(|_| !state_words::is_over(job.state));
+    facts.extend(why.map(|why| ("why", sanitize::text(&why.message))));
+    let begun = begun(job) > 0;
+    facts.extend(
+        job.must_end_by
+            .map(|at| ("must end by", state_words::latest(at, begun))),
+    );
     show_facts(&facts, terminal);
     if let Some(failure) = &job.failure {
         terminal.data("");
-        let tone = words::job_tone(job.state, job.required);
-        let message = clean::text(&failure.message);
-        terminal.data(&terminal.paint_out(tone, &format!("✗ {message}")));
-        let rest = format!("delta-ci tests {} --failed", clean::text(&job.job_id));
+        let tone = state_words::job_tone(job.state, job.required);
+        let message = sanitize::text(&failure.message);
+        terminal.sentence(&terminal.paint_out(tone, &format!("✗ {message}")));
+        let rest = format!("delta-ci tests {} --failed", sanitize::text(&job.job_id));
         for line in failed::below(failure, Room::ALONE, Some(&rest), terminal) {
             terminal.data(&line);
         }
@@ -250,48 +236,57 @@ fn show_job(job: &JobView, terminal: &Terminal) {
 
 /// `told`: how it failed has been said above.
 fn show_attempt(attempt: &AttemptView, told: bool, terminal: &Terminal) {
-    let now = moment::now();
-    let state = words::attempt(attempt.state);
+    let now = human_time::now();
+    let state = state_words::attempt(attempt.state);
     let state = terminal.paint_out(state.tone.unwrap_or(Tone::Quiet), &state.text);
     terminal.data("");
-    terminal.data(&format!("attempt {}  {state}", attempt.attempt));
+    terminal.sentence(&format!("attempt {}  {state}", attempt.attempt));
     let mut facts = vec![(
         "took",
-        moment::taken(attempt.started_at, attempt.ended_at, now),
+        human_time::taken(attempt.started_at, attempt.ended_at, now),
     )];
     let cause = attempt.cause.as_deref();
-    facts.extend(cause.map(|it| ("cause", words::cause(it))));
+    facts.extend(cause.map(|it| ("cause", state_words::cause(it))));
     let summary = attempt.summary.as_ref();
-    facts.extend(summary.map(|it| ("summary", clean::text(it))));
+    facts.extend(summary.map(|it| ("summary", sanitize::text(it))));
     let cancel = attempt.cancel.as_ref();
-    facts.extend(cancel.map(|it| ("cancel by", words::cancel(it))));
+    facts.extend(cancel.map(|it| ("cancel by", state_words::cancel(it))));
     facts.extend(
         attempt
             .exit_code
             .map(|code| ("exit code", code.to_string())),
     );
-    facts.extend(attempt.confirmed.map(|it| ("end", words::confirmed(it))));
+    facts.extend(
+        attempt
+            .confirmed
+            .map(|it| ("end", state_words::confirmed(it))),
+    );
     if let Some(evidence) = &attempt.evidence {
-        facts.extend(words::evidence(evidence).map(|it| ("seen", it)));
+        facts.extend(state_words::evidence(evidence).map(|it| ("seen", it)));
         let lines = evidence.last_lines.iter().filter(|_| !told).enumerate();
         facts.extend(lines.map(|(at, line)| match at {
-            0 => ("last lines", clean::text(line)),
-            _ => ("", clean::text(line)),
+            0 => ("last lines", sanitize::text(line)),
+            _ => ("", sanitize::text(line)),
         }));
     }
     if let Some(log) = &attempt.log {
         facts.push(("log", format!("{} bytes, {log}", log.length)));
     }
-    facts.extend(attempt.steps.iter().map(|it| ("step", words::step(it))));
+    facts.extend(
+        attempt
+            .steps
+            .iter()
+            .map(|it| ("step", state_words::step(it))),
+    );
     for lease in &attempt.leases {
         let stale = if lease.stale { ", stale" } else { "" };
         let reason = match &lease.reason {
-            Some(_) => format!(": {}", words::lease_reason(lease)),
+            Some(_) => format!(": {}", state_words::lease_reason(lease)),
             None => String::new(),
         };
         facts.push((
             "lease",
-            clean::text(&format!(
+            sanitize::text(&format!(
                 "{} (epoch {}) {}{stale} by {}{reason}",
                 lease.number,
                 lease.epoch,
@@ -305,7 +300,6 @@ fn show_attempt(attempt: &AttemptView, told: bool, terminal: &Terminal) {
 
 fn show_facts(facts: &[(&str, String)], terminal: &Terminal) {
     for (name, text) in facts {
-        let name = terminal.paint_out(Tone::Quiet, &format!("{name:>12}"));
-        terminal.data(&format!("{name}  {}", text.trim_end()));
+        terminal.fact(name, text);
     }
 }

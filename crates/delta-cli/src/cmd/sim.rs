@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::exit::Exit;
 use crate::failure::Done;
-use crate::moment;
+use crate::human_time;
 use crate::terminal::{self, Terminal, Tone};
 use crate::worker;
 
@@ -98,7 +98,7 @@ fn try_all(from: u64, seeds: u64, terminal: &Terminal) -> Exit {
         true => terminal.paint_out(Tone::Good, "no invariant was broken"),
         false => terminal.paint_out(Tone::Bad, "an invariant was broken"),
     };
-    let took = moment::short(took);
+    let took = human_time::short(took);
     terminal.data(&format!(
         "{seeds} seeds, {events} events in {took}: {verdict}"
     ));

@@ -4,12 +4,14 @@ use delta_wire::api::{
     TestCounts, TestHistory, TestList, TestStatus, TestTotals, TestVerdict, TestView,
 };
 
-use crate::clean;
 use crate::client::find::{self, Found};
 use crate::client::{self, Client, Target, query_value};
+use crate::columns;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::moment;
+use crate::human_time;
+use crate::sanitize;
+use crate::state_words;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
 
@@ -52,12 +54,13 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    client::with(&args.target, async |client| {
+    client::reading(&args.target, async |client| {
         match (&args.history, &args.what) {
             (Some(name), _) => history(client, name, &args, terminal).await,
             (None, Some(what)) => list(client, what, args.failed, terminal).await,
             // clap does not let it come to this.
-            (None, None) => Err(Failure::new(Exit::Usage, "a run or a job is missing")),
+            (None, None) => Err(Failure::new(Exit::Usage, "a run or a job is missing")
+                .next("delta-ci tests latest")),
         }
     })
     .await
@@ -106,13 +109,13 @@ fn show_test(test: &TestView, in_full: bool, terminal: &Terminal) {
     let verdict = test.verdict.map(|it| format!("  ({})", meaning(it)));
     let verdict = verdict.unwrap_or_default();
     let name = full_name(&test.suite, &test.name);
-    terminal.data(&format!("{word}  {name}{verdict}{took}"));
+    terminal.sentence(&format!("{word}  {name}{verdict}{took}"));
     if !in_full {
         return;
     }
     let text = test.trace.as_ref().or(test.message.as_ref());
     for line in text.into_iter().flat_map(|text| text.lines()) {
-        terminal.data(&format!("         {}", clean::text(line)));
+        terminal.data(&format!("         {}", sanitize::text(line)));
     }
 }
 
@@ -126,8 +129,8 @@ fn meaning(verdict: TestVerdict) -> &'static str {
 
 fn full_name(suite: &str, name: &str) -> String {
     match suite.is_empty() {
-        true => clean::text(name),
-        false => clean::text(&format!("{suite} › {name}")),
+        true => sanitize::text(name),
+        false => sanitize::text(&format!("{suite} › {name}")),
     }
 }
 
@@ -152,34 +155,31 @@ async fn history(client: &Client, name: &str, args: &Args, terminal: &Terminal) 
         terminal.value(&found);
         return Ok(Exit::Ok);
     }
-    let now = moment::now();
+    let now = human_time::now();
     let row = |it: &delta_wire::api::PastTest| {
         let (word, tone) = word(it.status);
         let commit = it.commit.as_deref().unwrap_or("-");
         vec![
             Cell::toned(word, tone),
-            Cell::from(moment::relative(it.at, now)),
+            Cell::from(human_time::relative(it.at, now)),
             Cell::from(
                 it.duration_ms
                     .map_or("-".to_owned(), |ms| format!("{ms} ms")),
             ),
-            Cell::from(clean::text(&commit.chars().take(12).collect::<String>())),
-            Cell::from(clean::text(it.git_ref.as_deref().unwrap_or("-"))),
-            Cell::from(clean::text(&it.suite)),
-            Cell::toned(clean::text(&it.job_id), Tone::Quiet),
+            Cell::from(sanitize::text(&commit.chars().take(12).collect::<String>())),
+            Cell::from(sanitize::text(it.git_ref.as_deref().unwrap_or("-"))),
+            Cell::from(sanitize::text(&it.suite)),
+            Cell::toned(sanitize::text(&it.job_id), Tone::Quiet),
         ]
     };
     let rows: Vec<Vec<Cell>> = found.results.iter().map(row).collect();
-    let header = ["RESULT", "WHEN", "TOOK", "COMMIT", "REF", "SUITE", "JOB"];
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::TESTS, &rows);
     for standing in &found.standings {
         let what = match standing.verdict {
             Some(verdict) => meaning(verdict),
             None => continue,
         };
-        let (name, suite) = (clean::text(&found.name), clean::text(&standing.suite));
+        let (name, suite) = (sanitize::text(&found.name), sanitize::text(&standing.suite));
         let test = match suite.is_empty() {
             true => name,
             false => format!("{suite} › {name}"),
@@ -203,13 +203,13 @@ pub async fn in_short(
         return Ok(());
     }
     terminal.data("");
-    terminal.data(&sentence(&page.totals, &page.tests));
+    terminal.sentence(&sentence(&page.totals, &page.tests));
     let untold = page.tests.iter().filter(|it| !told.contains(&it.job_id));
     for test in untold.take(NAMED) {
         show_test(test, false, terminal);
     }
     for problem in problems(&page.totals) {
-        terminal.data(&problem);
+        terminal.sentence(&problem);
     }
     Ok(())
 }
@@ -249,16 +249,16 @@ fn problems(totals: &[TestTotals]) -> Vec<String> {
     for it in totals {
         if let Some(claimed) = &it.claimed {
             problems.push(format!(
-                "{}: the agent speaks of {} tests, {} failed; it sent {}, {} failed",
-                clean::text(&it.job_id),
-                claimed.total(),
+                "{}: the agent speaks of {}, {} failed; it sent {}, {} failed",
+                sanitize::text(&it.job_id),
+                state_words::count(claimed.total(), "test"),
                 claimed.unhappy(),
                 it.counts.total(),
                 it.counts.unhappy(),
             ));
         }
         if it.dropped > 0 {
-            let job = clean::text(&it.job_id);
+            let job = sanitize::text(&it.job_id);
             problems.push(format!("{job}: {} results were too many", it.dropped));
         }
     }

@@ -11,15 +11,15 @@ use delta_core::Span;
 use delta_wire::Seconds;
 use delta_wire::api::{CreateToken, Role, TokenCreated, TokenView};
 
-use crate::clean;
 use crate::client::connect::{self, NoStore, Place};
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
-use crate::given;
+use crate::sanitize;
+use crate::secret_input;
 use crate::table::{self, Cell};
 use crate::terminal::{Terminal, Tone};
-use crate::{moment, timings};
+use crate::{columns, human_time, timings};
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -146,7 +146,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     match args.action {
         Action::Create(args) => create(args, terminal).await,
         Action::List(args) => {
-            client::with(&args.target, async |client| list(client, terminal).await).await
+            client::reading(&args.target, async |client| list(client, terminal).await).await
         }
         Action::Revoke(args) => {
             client::with(&args.target, async |client| {
@@ -190,7 +190,7 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
             out.keep(&token)?;
         }
         if let Some(folder) = &fresh {
-            let folder = given::shown(folder);
+            let folder = secret_input::shown(folder);
             terminal.say(&format!(
                 "a new store was made in {folder}: delta-ci server --data {folder} serves it"
             ));
@@ -199,7 +199,7 @@ async fn create(args: Create, terminal: &Terminal) -> Done {
             _ if terminal.json => terminal.value(&created),
             Some(token) => terminal.data(token),
             None if args.out.is_some() => {}
-            None => terminal.data(&clean::text(&created.view.token_id)),
+            None => terminal.data(&sanitize::text(&created.view.token_id)),
         }
         Ok(Exit::Ok)
     };
@@ -218,7 +218,7 @@ impl NewFile {
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).mode(0o600).open(path);
         let file = made.map_err(|error| {
-            let what = format!("cannot make {}", given::shown(path));
+            let what = format!("cannot make {}", secret_input::shown(path));
             let failure = Failure::new(Exit::Refused, what).caused_by(&error);
             match error.kind() {
                 io::ErrorKind::AlreadyExists => {
@@ -265,21 +265,18 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
         return Ok(Exit::Ok);
     }
     let rows: Vec<Vec<Cell>> = tokens.iter().map(row).collect();
-    let header = ["TOKEN", "ROLE", "NAME", "GRANTS", "CREATED", "STANDING"];
-    for line in table::render(terminal, &header, &rows) {
-        terminal.data(&line);
-    }
+    table::show(terminal, &columns::TOKENS, &rows);
     Ok(Exit::Ok)
 }
 
 fn row(token: &TokenView) -> Vec<Cell> {
-    let now = moment::now();
+    let now = human_time::now();
     let used = token.used_at.map(|at| {
-        let by = clean::text(token.used_by.as_deref().unwrap_or("?"));
-        let used = format!("used {} by {by}", moment::relative(at, now));
+        let by = sanitize::text(token.used_by.as_deref().unwrap_or("?"));
+        let used = format!("used {} by {by}", human_time::relative(at, now));
         match token.reused_at {
             // Somebody else has a copy of it.
-            Some(at) => format!("{used}; TRIED AGAIN {}", moment::relative(at, now)),
+            Some(at) => format!("{used}; TRIED AGAIN {}", human_time::relative(at, now)),
             None => used,
         }
     });
@@ -288,21 +285,26 @@ fn row(token: &TokenView) -> Vec<Cell> {
             let tone = token.reused_at.map_or(Tone::Quiet, |_| Tone::Bad);
             Cell::toned(used.unwrap_or_default(), tone)
         }
-        (Some(at), _) => Cell::toned(format!("revoked {}", moment::relative(at, now)), Tone::Warn),
-        (None, Some(at)) if at.0 <= now.0 => {
-            Cell::toned(format!("expired {}", moment::relative(at, now)), Tone::Warn)
-        }
-        (None, Some(at)) => {
-            Cell::toned(format!("expires {}", moment::relative(at, now)), Tone::Good)
-        }
+        (Some(at), _) => Cell::toned(
+            format!("revoked {}", human_time::relative(at, now)),
+            Tone::Warn,
+        ),
+        (None, Some(at)) if at.0 <= now.0 => Cell::toned(
+            format!("expired {}", human_time::relative(at, now)),
+            Tone::Warn,
+        ),
+        (None, Some(at)) => Cell::toned(
+            format!("expires {}", human_time::relative(at, now)),
+            Tone::Good,
+        ),
         (None, None) => Cell::toned("good", Tone::Good),
     };
     vec![
-        Cell::from(clean::text(&token.token_id)),
+        Cell::from(sanitize::text(&token.token_id)),
         Cell::from(token.role.as_str()),
-        Cell::from(clean::text(&token.name)),
-        Cell::from(clean::text(&grants(token))),
-        Cell::from(moment::relative(token.created_at, now)),
+        Cell::from(sanitize::text(&token.name)),
+        Cell::from(sanitize::text(&grants(token))),
+        Cell::from(human_time::relative(token.created_at, now)),
         standing,
     ]
 }
@@ -338,7 +340,7 @@ async fn revoke(client: &Client, id: &str, terminal: &Terminal) -> Done {
         };
         terminal.value(&value);
     } else {
-        terminal.say(&format!("{} is worthless now", clean::text(id)));
+        terminal.say(&format!("{} is worthless now", sanitize::text(id)));
     }
     Ok(Exit::Ok)
 }

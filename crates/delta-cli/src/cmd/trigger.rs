@@ -5,11 +5,11 @@ use delta_wire::api::{RepositoryView, RunView, TriggerRun};
 use delta_wire::nearest::nearest;
 
 use super::token::path_part;
-use crate::clean;
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::planning::input;
+use crate::sanitize;
 use crate::terminal::Terminal;
 
 const EXAMPLES: &str = "\
@@ -56,13 +56,13 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             return Ok(Exit::Ok);
         }
         let view: RunView = client::read(&text)?;
-        let id = clean::text(&view.summary.run_id);
+        let id = sanitize::text(&view.summary.run_id);
         terminal.data(&id);
         let commit = view.summary.commit.as_deref().unwrap_or_default();
         terminal.say(&format!(
             "{} is planned at {}; delta-ci show {id} tells how it goes",
-            clean::text(&args.repository),
-            clean::text(commit)
+            sanitize::text(&args.repository),
+            sanitize::text(commit)
         ));
         Ok(Exit::Ok)
     })
@@ -85,7 +85,7 @@ async fn unknown(client: &Client, name: &str, failure: Failure) -> Failure {
     if names.contains(&name) {
         return failure;
     }
-    let what = format!("there is no repository `{}`", clean::text(name));
+    let what = format!("there is no repository `{}`", sanitize::text(name));
     let next = match (nearest(name, names.iter().copied()), names.as_slice()) {
         (Some(near), _) => format!("did you mean {near}? delta-ci repo list shows all"),
         (None, []) => "delta-ci repo add registers one".to_owned(),

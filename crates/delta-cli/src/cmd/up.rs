@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use delta_agent::TokenSource;
-use delta_agent::attempt::Abandoned;
 use delta_agent::checkout::CheckoutSettings;
 use delta_agent::container::ContainerSettings;
-use delta_agent::executor::BaseEnvironment;
-use delta_agent::shim::Sandbox;
 use delta_agent::tls::TlsFiles;
+use delta_agent::work::BaseEnvironment;
 use delta_agent::workspace::Source;
+use delta_agent::{Sought, TokenSource};
 use delta_core::{Settings, Span};
-use delta_server::{Role, Server};
+use delta_server::{Purpose, Role, Server};
+use delta_shim::order::Abandoned;
+use delta_shim::sandbox::Sandbox;
 use delta_trace::Tracer;
 use delta_wire::api::TokenView;
 
@@ -26,14 +26,13 @@ use crate::client::connect;
 use crate::embed::{self, Duties};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
-use crate::given;
 use crate::live::screen::Brief;
 use crate::signals::Stop;
 use crate::terminal::{Terminal, Tone};
 use crate::timings::Timings;
 use crate::traces::Traces;
-use crate::words;
 use crate::worker::{self, Pools, Runners, Worker};
+use crate::{secret_input, state_words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -132,6 +131,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         public_url: args.public_url,
         local_name: delta_server::LOCAL_ADMIN,
         duties: Duties::On,
+        purpose: Purpose::Serve,
         accept_empty: args.accept_empty,
     };
     let server = embed::start(wanted)
@@ -177,7 +177,7 @@ async fn start_agent(
         slots: pools.slots,
         labels,
         zones: Vec::new(),
-        detect_runtimes: true,
+        programs: Sought::Everything,
         work_folder,
         state_folder: Some(state_folder),
         sandbox: Sandbox::Host,
@@ -241,11 +241,11 @@ fn announce(url: &str, data: &Path, slots: u32, terminal: &Terminal) {
         }));
     }
     terminal.data(&format!("listening on {url}"));
-    let data = match data == given::whole_path(connect::DEFAULT_DATA.into()) {
+    let data = match data == secret_input::whole_path(connect::DEFAULT_DATA.into()) {
         true => String::new(),
-        false => format!(" --data {}", given::shown(data)),
+        false => format!(" --data {}", secret_input::shown(data)),
     };
-    let slots = words::count(slots, "slot");
+    let slots = state_words::count(slots, "slot");
     terminal.say(&format!(
         "an agent with {slots} waits for jobs. In another terminal:"
     ));

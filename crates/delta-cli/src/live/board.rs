@@ -11,10 +11,10 @@ use delta_wire::api::JobSummary;
 use delta_wire::states::JobState;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::clean::{self, Colours};
 use crate::failed::ended;
+use crate::sanitize::{self, Colours};
 use crate::terminal::Tone;
-use crate::{moment, words};
+use crate::{human_time, state_words};
 
 /// Characters of a line that are kept: a job may print a megabyte without a line break.
 const KEPT_CHARACTERS: usize = 400;
@@ -100,7 +100,7 @@ impl Board {
 
     /// The jobs by name, in the order in which they are shown.
     pub fn in_order<'a>(mut self, names: impl Iterator<Item = &'a str>) -> Board {
-        let places = names.map(clean::text).zip(0..);
+        let places = names.map(sanitize::text).zip(0..);
         self.places.extend(places);
         self
     }
@@ -123,7 +123,7 @@ impl Board {
     }
 
     pub fn output(&mut self, name: &str, line: &[u8]) {
-        let text = clean::log_line(line, Colours::Dropped);
+        let text = sanitize::log_line(line, Colours::Dropped);
         if text.trim().is_empty() {
             return;
         }
@@ -142,7 +142,7 @@ impl Board {
 
     /// The job is over.
     pub fn resolved(&mut self, job: &JobSummary) {
-        let name = clean::text(&job.name);
+        let name = sanitize::text(&job.name);
         self.running.retain(|it| it.name != name);
         if self.ended.insert(name.clone(), job.state).is_some() {
             return;
@@ -150,9 +150,9 @@ impl Board {
         match job.state {
             JobState::Succeeded => drop(self.last_lines.remove(&name)),
             // One that never began because of another has nothing to say but that it did not.
-            _ if job.attempts == 0 && is_stopped(job) => {}
+            _ if state_words::begun(job) == 0 && is_stopped(job) => {}
             _ => self.failed.push(Failed {
-                tone: words::job_tone(job.state, job.required),
+                tone: state_words::job_tone(job.state, job.required),
                 said: ended(job),
                 name,
             }),
@@ -208,7 +208,7 @@ impl Board {
     fn running_line(&self, job: &Running, column: usize, now: Instant) -> Line {
         let name = cut_inside(&job.name, column);
         let blanks = " ".repeat(column - name.width());
-        let took = moment::short(now.saturating_duration_since(job.since));
+        let took = human_time::short(now.saturating_duration_since(job.since));
         let mut text = format!("● {name}{blanks}  {took:>6}");
         if job.attempt > 1 {
             text.push_str(&format!("  attempt {}", job.attempt));
@@ -247,7 +247,9 @@ impl Board {
         }
         let waiting = self.total.saturating_sub(done + running);
         text.push_str(&format!("; {running} running, {waiting} waiting; "));
-        text.push_str(&moment::short(now.saturating_duration_since(self.began)));
+        text.push_str(&human_time::short(
+            now.saturating_duration_since(self.began),
+        ));
         text
     }
 
@@ -290,7 +292,8 @@ fn is_stopped(job: &JobSummary) -> bool {
     job.state == JobState::Canceled || job.cause.as_deref() == Some("dependency_failed")
 }
 
-/// The same with what is missing in the middle: cells of a matrix differ at their end.
+/// A text of at most so many columns, shortened in its middle: cells of a matrix differ at their
+/// end.
 pub fn cut_inside(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
@@ -309,7 +312,7 @@ pub fn cut_inside(text: &str, most: usize) -> String {
 
 /// At most so many columns, the last of them an ellipsis where something is missing. Some letters
 /// take two columns; counted as one, a line of them would be broken into two by the terminal.
-fn cut(text: &str, most: usize) -> String {
+pub fn cut(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
     }
@@ -358,6 +361,7 @@ mod tests {
                     ..FailureView::default()
                 })
             }),
+            failed_needs: Vec::new(),
             log_dropped: None,
             why: None,
             summary: None,

@@ -8,17 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use delta_agent::executor::{Ended, Identity, Outcome};
-use delta_agent::progress::{Observer, Progress};
+use delta_agent::log::progress::{Observer, Progress};
+use delta_agent::work::{Ended, Identity};
+use delta_shim::verdict::Outcome;
 use delta_wire::api::JobSummary;
 use indicatif::{ProgressBar, ProgressStyle};
 use unicode_width::UnicodeWidthStr;
 
 use super::board::{Board, Size, cut_inside};
-use crate::clean::{self, Colours};
 use crate::failed::ended;
+use crate::sanitize::{self, Colours};
 use crate::terminal::{self, Terminal, Tone};
-use crate::{moment, words};
+use crate::{human_time, state_words};
 
 /// Columns of a job's name in front of its lines, on a terminal at most a third of it: the lines
 /// need room, too. Longer names lose their middle.
@@ -60,7 +61,7 @@ impl Screen {
             true => Output::Folded,
             false => Output::Printed,
         };
-        let widest = names.clone().map(|name| clean::text(name).width()).max();
+        let widest = names.clone().map(|name| sanitize::text(name).width()).max();
         let room = match terminal.out_is_terminal() {
             true => usize::from(terminal::size().1) / 3,
             false => MAX_NAME_COLUMN,
@@ -84,9 +85,9 @@ impl Screen {
         if self.live {
             return;
         }
-        let tone = words::job_tone(job.state, job.required);
+        let tone = state_words::job_tone(job.state, job.required);
         let line = self.terminal.paint_err(tone, &ended(job));
-        self.say(&clean::text(&job.name), &line);
+        self.say(&sanitize::text(&job.name), &line);
     }
 
     /// What jobs printed has not been shown.
@@ -123,7 +124,7 @@ impl Screen {
         };
         let name = self.terminal.paint_out(Tone::Quiet, &self.pad(name));
         let mark = self.terminal.paint_out(Tone::Quiet, "|");
-        let text = format!("{name} {mark} {}", clean::log_line(line, colours));
+        let text = format!("{name} {mark} {}", sanitize::log_line(line, colours));
         terminal::bars().suspend(|| self.terminal.data(text.trim_end()));
     }
 
@@ -134,11 +135,11 @@ impl Screen {
     }
 
     fn ended(&self, job: &Identity, ended: &Ended) {
-        let name = clean::text(&job.job_name);
+        let name = sanitize::text(&job.job_name);
         let took = self.board().stopped(&name, Instant::now());
-        let took = took.map(moment::short).unwrap_or_default();
+        let took = took.map(human_time::short).unwrap_or_default();
         if ended.outcome != Outcome::Succeeded {
-            let summary = clean::text(&ended.summary);
+            let summary = sanitize::text(&ended.summary);
             let line = format!("attempt {} ended after {took}: {summary}", job.attempt);
             self.say(&name, &self.terminal.paint_err(Tone::Warn, &line));
         }
@@ -153,18 +154,18 @@ impl Observer for Screen {
     fn progress(&self, progress: Progress<'_>) {
         match progress {
             Progress::Started { job } => {
-                let name = clean::text(&job.job_name);
+                let name = sanitize::text(&job.job_name);
                 self.board().started(&name, job.attempt, Instant::now());
                 self.say(&name, &format!("attempt {} started", job.attempt));
             }
             Progress::Step { job, text, .. } => {
-                let first = clean::text(text.lines().next().unwrap_or_default());
-                let name = clean::text(&job.job_name);
+                let first = sanitize::text(text);
+                let name = sanitize::text(&job.job_name);
                 self.board().step(&name, &first);
                 let step = self.terminal.paint_err(Tone::Quiet, &format!("$ {first}"));
                 self.say(&name, &step);
             }
-            Progress::Output { job, line } => self.output(&clean::text(&job.job_name), line),
+            Progress::Output { job, line } => self.output(&sanitize::text(&job.job_name), line),
             Progress::Ended { job, ended } => self.ended(job, ended),
         }
     }
@@ -244,13 +245,13 @@ impl Brief {
 impl Observer for Brief {
     fn progress(&self, progress: Progress<'_>) {
         let shown = |job: &Identity| {
-            let (id, name) = (clean::text(&job.job_id), clean::text(&job.job_name));
+            let (id, name) = (sanitize::text(&job.job_id), sanitize::text(&job.job_name));
             format!("{id} {name}, attempt {}", job.attempt)
         };
         match progress {
             Progress::Started { job } => self.terminal.say(&format!("{}: started", shown(job))),
             Progress::Ended { job, ended } => {
-                let summary = clean::text(&ended.summary);
+                let summary = sanitize::text(&ended.summary);
                 self.terminal.say(&format!("{}: {summary}", shown(job)));
             }
             Progress::Step { .. } | Progress::Output { .. } => {}

@@ -5,10 +5,10 @@ use delta_wire::api::{JobSummary, RunView};
 use delta_wire::states::{JobState, RunOutcome};
 
 use super::screen::Screen;
-use crate::cmd::show::{self, Columns};
+use crate::cmd::show;
 use crate::failed::{self, Room};
 use crate::terminal::{self, Terminal, Tone};
-use crate::{clean, moment, words};
+use crate::{columns, human_time, sanitize, state_words};
 
 /// Failures that are shown; those of the others are in the table and in the history.
 const MAX_SHOWN: usize = 10;
@@ -16,7 +16,7 @@ const MAX_SHOWN: usize = 10;
 /// Last lines that all failures together may have: what is above scrolls away.
 const MAX_LINES: usize = 60;
 
-/// The same of failed tests.
+/// Failed tests that all failures together may name, for the same reason.
 const MAX_TESTS: usize = 30;
 
 /// Last lines of a failure whose output has been printed above.
@@ -24,37 +24,36 @@ const REPEATED_LINES: usize = 10;
 
 /// Prints it to stdout. `kept`: the run can be asked for later.
 pub fn show(view: &RunView, kept: bool, screen: &Screen, terminal: &Terminal) {
-    if terminal.json {
-        return terminal.value(view);
-    }
     terminal.data("");
     let jobs = ordered(&view.jobs);
     show_failures(&jobs, kept, screen, terminal);
     let folded = screen.folded() && jobs.len() + 4 > usize::from(terminal::size().0);
     let in_table = jobs.iter().filter(|it| !folded || !went_well(it));
     let in_table: Vec<&JobSummary> = in_table.copied().collect();
-    let columns = match screen.folded() {
-        true => Columns::Narrow,
-        false => Columns::All,
+    // Ids alone are half a line, and of a run that is not kept nobody can ask for them.
+    let columns = match terminal.out_is_terminal() {
+        true => &columns::JOBS_HERE,
+        false => &columns::JOBS,
     };
     if !in_table.is_empty() {
-        for line in show::table_of(&in_table, columns, terminal) {
-            terminal.data(&line);
-        }
+        show::show_jobs(&in_table, columns, terminal);
     }
     if in_table.len() < jobs.len() {
         let count = (jobs.len() - in_table.len()) as u64;
-        let line = format!("and {} that succeeded", words::count(count, "job"));
-        terminal.data(&terminal.paint_out(Tone::Quiet, &line));
+        let line = format!("and {} that succeeded", state_words::count(count, "job"));
+        terminal.sentence(&terminal.paint_out(Tone::Quiet, &line));
     }
     let (word, tone) = match view.summary.outcome {
-        Some(outcome) => (outcome.as_str(), words::outcome_tone(outcome)),
+        Some(outcome) => (outcome.as_str(), state_words::outcome_tone(outcome)),
         None => (RunOutcome::Canceled.as_str(), Tone::Warn),
     };
     let summary = &view.summary;
-    let took = moment::taken(summary.started_at, summary.ended_at, moment::now());
-    let (id, word) = (clean::text(&summary.run_id), terminal.paint_out(tone, word));
-    terminal.data(&format!("{id}: {word} in {took}"));
+    let took = human_time::taken(summary.started_at, summary.ended_at, human_time::now());
+    let (id, word) = (
+        sanitize::text(&summary.run_id),
+        terminal.paint_out(tone, word),
+    );
+    terminal.sentence(&format!("{id}: {word} in {took}"));
 }
 
 fn show_failures(jobs: &[&JobSummary], kept: bool, screen: &Screen, terminal: &Terminal) {
@@ -70,7 +69,10 @@ fn show_failures(jobs: &[&JobSummary], kept: bool, screen: &Screen, terminal: &T
         lines: share(MAX_LINES).min(lines),
     };
     for job in &failed[..shown] {
-        let rest = format!("delta-ci tests latest/{} --failed", clean::text(&job.name));
+        let rest = format!(
+            "delta-ci tests latest/{} --failed",
+            sanitize::text(&job.name)
+        );
         let rest = kept.then_some(rest.as_str());
         for line in failed::job(job, room, rest, terminal) {
             terminal.data(&line);
@@ -79,8 +81,11 @@ fn show_failures(jobs: &[&JobSummary], kept: bool, screen: &Screen, terminal: &T
     }
     if failed.len() > shown {
         let more = (failed.len() - shown) as u64;
-        let line = format!("✗ and {} that failed, see below", words::count(more, "job"));
-        terminal.data(&terminal.paint_out(Tone::Bad, &line));
+        let line = format!(
+            "✗ and {} that failed, see below",
+            state_words::count(more, "job")
+        );
+        terminal.sentence(&terminal.paint_out(Tone::Bad, &line));
         terminal.data("");
     }
 }
@@ -116,6 +121,7 @@ mod tests {
             attempts,
             cause: None,
             failure: None,
+            failed_needs: Vec::new(),
             log_dropped: None,
             why: None,
             summary: None,

@@ -10,7 +10,7 @@ use super::screen::Screen;
 use crate::client::Client;
 use crate::cmd::events;
 use crate::failure::Failure;
-use crate::words;
+use crate::state_words;
 
 /// Events only wake us; when one is lost, this is how long it takes to notice.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -21,7 +21,11 @@ pub async fn until_over(client: &Client, run: &str, screen: &Screen) -> Result<R
     let mut seen = 0;
     loop {
         let view: RunView = client.get(&format!("/api/v1/runs/{run}")).await?;
-        for job in view.jobs.iter().filter(|job| words::is_over(job.state)) {
+        for job in view
+            .jobs
+            .iter()
+            .filter(|job| state_words::is_over(job.state))
+        {
             if told.insert(job.job_id.clone()) {
                 screen.resolved(job);
             }

@@ -1,6 +1,6 @@
 //! `delta-ci agents`, `drain` and `undrain`, with an agent that says what it is told to.
 
-use delta_wire::agent::dial;
+use delta_grpc::dial;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::server_message::Message as Say;
 use delta_wire::agent::proto::{

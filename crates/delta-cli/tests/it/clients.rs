@@ -48,9 +48,9 @@ fn an_agent_executes_what_the_server_has() {
 fn an_agent_says_of_each_outage_that_it_began_and_that_it_is_over() {
     // EP-33
     let place = Place::new();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    drop(listener);
+    // It comes back where it was, and nobody else may be there meanwhile.
+    let port = delta_testkit::port::free_port().unwrap();
+    let address = format!("127.0.0.1:{port}");
     let mut server = place.server_at(&address, &[]);
     let made = place
         .say("token create --role runner --data data")

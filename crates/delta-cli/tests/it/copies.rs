@@ -381,3 +381,208 @@ fn artifacts_of_a_run_are_somewhere_and_the_end_says_where() {
     let said = "2 artifacts, 4 B, not kept: --artifacts DIR keeps them";
     assert!(ran.stderr.contains(said), "{}", ran.stderr);
 }
+
+/// The folder that the end of a run names for its artifacts.
+fn artifacts_in(stderr: &str) -> PathBuf {
+    let line = stderr.lines().find(|it| it.starts_with("1 artifact, "));
+    let line = line.unwrap_or_else(|| panic!("{stderr}"));
+    let (_, folder) = line.split_once(" in ").unwrap();
+    PathBuf::from(folder.split(" (").next().unwrap())
+}
+
+// Each run says where its artifacts are, and there they are, whoever else runs meanwhile.
+#[test]
+fn two_runs_at_once_keep_the_artifacts_of_both() {
+    let pipeline = "jobs:\n  a:\n    steps: ['echo \"$WHO\" > out; echo begun', \
+        'test -z \"$HOLD\" || cat \"$HOLD\"']\n    artifacts: [out]\n";
+    let place = checkout(&[(".delta-ci.yaml", pipeline)]);
+    let run = |who: &str, more: &[&str]| {
+        let ran = place
+            .command()
+            .arg("run")
+            .args(more)
+            .env("WHO", who)
+            .output();
+        let ran = ran.unwrap();
+        (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+    };
+    let begin = |who: &str, hold: &Path, more: &[&str]| {
+        let fifo = rustix::fs::FileType::Fifo;
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, hold, fifo, mode, 0).unwrap();
+        let spawn = Spawn::new(binary()).arg("run").args(more);
+        let spawn = spawn.env("XDG_CACHE_HOME", place.cache.path());
+        let spawn = spawn.env("CI", "").env("WHO", who).env("HOLD", hold);
+        let first = spawn.current_dir(place.path()).spawn().unwrap();
+        first.wait_for_line("a | begun", PATIENCE).unwrap();
+        first
+    };
+    let end = |first: delta_testkit::process::Process, hold: &Path| {
+        drop(fs::File::options().write(true).open(hold).unwrap());
+        let status = first.wait(PATIENCE).unwrap();
+        assert_eq!(status.code(), Some(0), "{}", first.stderr());
+        artifacts_in(&first.stderr())
+    };
+    let out = |folder: &Path| fs::read_to_string(folder.join("a/out")).unwrap();
+    let before = artifacts_in(&run("before", &[]).1);
+    let hold = place.cache.path().join("hold");
+    let first = begin("first", &hold, &[]);
+    let second = artifacts_in(&run("second", &[]).1);
+    let first = end(first, &hold);
+    assert_eq!(
+        (out(&first), out(&second)),
+        ("first\n".into(), "second\n".into())
+    );
+    assert!(!before.exists(), "until the next run");
+    let third = artifacts_in(&run("third", &[]).1);
+    assert_eq!(out(&third), "third\n");
+    assert!(!first.exists() && !second.exists());
+    // A folder with a name is one run's at a time.
+    let kept = ["--artifacts", "kept"];
+    let hold = place.cache.path().join("hold-again");
+    let first = begin("first", &hold, &kept);
+    let (code, said) = run("second", &kept);
+    assert_eq!(code, Some(8), "{said}");
+    assert!(
+        said.contains("another run puts its artifacts into kept"),
+        "{said}"
+    );
+    assert!(
+        said.contains("name another folder with --artifacts"),
+        "{said}"
+    );
+    end(first, &hold);
+    assert_eq!(out(&place.path().join("kept")), "first\n");
+    assert_eq!(run("later", &kept).0, Some(0));
+    assert_eq!(out(&place.path().join("kept")), "later\n");
+}
+
+/// A user without any right here.
+const NOBODY: u32 = 65534;
+
+// What git ignores may be anything, and without its word nobody knows what that is.
+#[test]
+fn a_repository_that_git_refuses_is_not_copied() {
+    delta_testkit::root::required("a folder of another user").unwrap();
+    let place = checkout(&[
+        (
+            ".delta-ci.yaml",
+            "jobs:\n  a:\n    steps: ['ls -A; git status']\n",
+        ),
+        (".gitignore", "secret\n"),
+        ("secret", "of the house"),
+    ]);
+    for path in [place.path().to_owned(), place.path().join(".git")] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let home = tempfile::tempdir().unwrap();
+    let run = |more: &[&str]| {
+        let ran = place
+            .command()
+            .arg("run")
+            .args(more)
+            .env("HOME", home.path())
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .env_remove("GIT_CONFIG_GLOBAL")
+            .env_remove("SUDO_UID")
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (ran.status.code(), text(ran.stdout), text(ran.stderr))
+    };
+    let (code, printed, said) = run(&[]);
+    assert_eq!(code, Some(8), "{printed}{said}");
+    assert!(!printed.contains("secret"), "{printed}");
+    assert!(
+        said.contains("detected dubious ownership in repository at"),
+        "{said}"
+    );
+    let advice = "git config --global --add safe.directory ";
+    let at = said.find(advice).unwrap_or_else(|| panic!("{said}"));
+    let folder = said[at + advice.len()..].split(' ').next().unwrap();
+    assert!(said.contains("--in-place"), "{said}");
+    // The way out that git knows; the other one is asked for in a tree that git does not refuse.
+    let config = format!("[safe]\n\tdirectory = {folder}\n");
+    fs::write(home.path().join(".gitconfig"), config).unwrap();
+    let (code, printed, said) = run(&[]);
+    assert_eq!(code, Some(0), "{printed}{said}");
+    assert!(!printed.contains("secret"), "{printed}");
+}
+
+// The same without anybody to ask.
+#[test]
+fn a_repository_is_not_copied_without_git() {
+    let place = checkout(&[
+        (".delta-ci.yaml", "jobs:\n  a:\n    steps: ['ls -A']\n"),
+        (".gitignore", "secret\n"),
+        ("secret", "of the house"),
+    ]);
+    let programs = tempfile::tempdir().unwrap();
+    for name in ["sh", "ls"] {
+        let file = Path::new("/bin").join(name);
+        std::os::unix::fs::symlink(file, programs.path().join(name)).unwrap();
+    }
+    let run = |more: &[&str]| {
+        let mut command = place.command();
+        command.arg("run").args(more).env("PATH", programs.path());
+        let ran = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (ran.status.code(), text(ran.stdout), text(ran.stderr))
+    };
+    let (code, printed, said) = run(&[]);
+    assert_eq!(code, Some(8), "{printed}{said}");
+    assert!(!printed.contains("secret"), "{printed}");
+    assert!(said.contains("git cannot be started"), "{said}");
+    assert!(said.contains("install git"), "{said}");
+    let (code, printed, said) = run(&["--in-place"]);
+    assert_eq!(code, Some(0), "{printed}{said}");
+    // A tree that is no repository needs no git.
+    fs::remove_dir_all(place.path().join(".git")).unwrap();
+    let (code, printed, said) = run(&[]);
+    assert_eq!(code, Some(0), "{printed}{said}");
+}
+
+// A file of a tool's name is not the tool: a wrapper may have nothing to wrap.
+#[test]
+fn a_tool_that_does_not_answer_is_not_here() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = checkout(&[(
+        ".delta-ci.yaml",
+        "jobs:\n  a:\n    requires: [uv, shellcheck]\n    steps: ['true']\n",
+    )]);
+    let tools = tempfile::tempdir().unwrap();
+    let run = |uv: &str, shellcheck: &str| {
+        for (name, script) in [("uv", uv), ("shellcheck", shellcheck)] {
+            let file = tools.path().join(name);
+            fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let path = std::env::var("PATH").unwrap();
+        let path = format!("{}:{path}", tools.path().display());
+        let ran = place.command().arg("run").env("PATH", path).output();
+        let ran = ran.unwrap();
+        (ran.status.code(), String::from_utf8(ran.stderr).unwrap())
+    };
+    let asked = "test \"$*\" = --version || exit 2;";
+    let (uv, shellcheck) = ("echo uv 0.5.1", "echo ShellCheck");
+    let (uv, shellcheck) = (format!("{asked} {uv}"), format!("{asked} {shellcheck}"));
+    let (code, said) = run(&uv, &shellcheck);
+    assert_eq!(code, Some(0), "{said}");
+    let broken = "echo 'version 1.2 is not installed' >&2; exit 127";
+    for (uv, shellcheck, lacks) in [
+        (
+            broken,
+            shellcheck.as_str(),
+            "it requires uv, which is not here",
+        ),
+        (
+            uv.as_str(),
+            broken,
+            "it requires shellcheck, which is not here",
+        ),
+    ] {
+        let (code, said) = run(uv, shellcheck);
+        assert_eq!(code, Some(8), "{said}");
+        assert!(said.contains(lacks), "{said}");
+    }
+}

@@ -88,7 +88,7 @@ fn an_abbreviated_id_is_enough_when_it_is_unique() {
     place.say("show run_ffffffff").expect(5);
     place.say("show nonsense!").expect(5);
     place.say("show latest/nobody").expect(5);
-    let ran = place.say("why latest").expect(2);
+    let ran = place.say("artifacts get latest").expect(2);
     assert!(
         ran.stderr.contains("its jobs are unit, other"),
         "{}",

@@ -196,22 +196,8 @@ fn fifty_jobs_on_a_terminal_stay_within_its_lines() {
          steps: ['echo line one; echo \"this is $MATRIX_N\"; test \"$MATRIX_N\" != 7']\n",
         values.join(", ")
     ));
-    let command = format!(
-        "stty rows 24 cols 80; exec {} run --slots 8",
-        crate::support::binary().display()
-    );
-    let mut script = Command::new("script");
-    script.args(["-q", "-e", "-c", &command, "/dev/null"]);
-    let output = script
-        .current_dir(place.path())
-        .env("TERM", "xterm-256color")
-        .env("XDG_CACHE_HOME", place.cache.path())
-        .env_remove("NO_COLOR")
-        .stdin(std::process::Stdio::null())
-        .output()
-        .expect("script of util-linux");
-    let seen = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{seen}");
+    let (exit, seen) = place.on_a_terminal("run --slots 8", 80);
+    assert_eq!(exit, 1, "{seen}");
     assert!(seen.contains("of 50 done"), "{seen}");
     let (_, summary) = seen.rsplit_once("of 50 done").expect("a board");
     for words in [

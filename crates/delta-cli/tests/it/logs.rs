@@ -1,7 +1,5 @@
 //! `delta-ci logs` beside a running server: exact, resumed, and clear about what is missing.
 
-use std::net::TcpListener;
-
 use delta_testkit::process::{Process, Spawn};
 use serde_json::Value;
 
@@ -9,8 +7,7 @@ use crate::support::{PATIENCE, Place, binary};
 
 /// An address nobody listens on: a server that comes back must be found where it was.
 fn free_address() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+    format!("127.0.0.1:{}", delta_testkit::port::free_port().unwrap())
 }
 
 fn agent(place: &Place, url: &str) -> Process {

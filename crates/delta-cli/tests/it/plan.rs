@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::support::{Place, Ran, git, workspace};
 
 /// The files of a fixture, in a folder of their own.
-fn repository(name: &str) -> Place {
+pub fn repository(name: &str) -> Place {
     let place = Place::new();
     let fixtures = workspace().join("tests/fixtures/repositories");
     let text = std::fs::read_to_string(fixtures.join(format!("{name}.repo"))).expect("a fixture");
@@ -19,7 +19,7 @@ fn repository(name: &str) -> Place {
 }
 
 /// A checkout with one commit on `main`.
-fn checkout(name: &str) -> Place {
+pub fn checkout(name: &str) -> Place {
     let place = repository(name);
     git(place.path(), &["init", "-q", "-b", "main"]);
     git(place.path(), &["add", "-A"]);
@@ -167,132 +167,6 @@ fn what_is_not_understood_is_named_and_left_to_be_written() {
     assert!(file.contains("#   app/App.csproj: is of .NET"), "{file}");
     let ran = place.say("run");
     assert!(ran.stdout.contains("FAILED"), "{}", ran.shown());
-}
-
-/// A stand-in for a tool that is not on this machine, which says this much and succeeds.
-fn stand_in(place: &Place, name: &str, says: &str) -> std::path::PathBuf {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = place.path().join("bin");
-    std::fs::create_dir_all(&folder).expect("a folder");
-    let file = folder.join(name);
-    std::fs::write(&file, format!("#!/bin/sh\ncat <<'END'\n{says}\nEND\n")).expect("a file");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("a mode");
-    folder
-}
-
-/// Runs one job of what is found, with these programs first.
-fn run_job(place: &Place, job: &str, programs: &std::path::Path) -> (Ran, Value) {
-    let path = std::env::var("PATH").unwrap_or_default();
-    let output = place
-        .command()
-        .args(["--json", "run", "--job", job])
-        .env("PATH", format!("{}:/usr/bin:{path}", programs.display()))
-        .env_remove("CARGO_TARGET_DIR")
-        .output()
-        .expect("the binary runs");
-    let ran = Ran {
-        exit: output.status.code().unwrap_or(-1),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    };
-    let view: Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
-    (ran, view["jobs"][0].clone())
-}
-
-/// tox takes environments that are not available for a success.
-#[test]
-fn a_test_run_in_which_no_environment_was_available_fails() {
-    let place = repository("python-uv-tox");
-    let nothing = "  py: SKIP (0.04 seconds)\n  congratulations :) (0.11 seconds)";
-    let (ran, job) = run_job(&place, "test", &stand_in(&place, "uv", nothing));
-    assert_eq!(ran.exit, 1, "{}", ran.shown());
-    assert_eq!(job["cause"], "no_tests", "{}", ran.shown());
-    let summary = job["summary"].as_str().unwrap_or_default();
-    assert!(
-        summary.contains("nothing that its steps printed tells of one"),
-        "{summary}"
-    );
-    let tests = "===== 297 passed, 3 skipped in 1.20s =====\n  congratulations :) (2.11 seconds)";
-    let (ran, job) = run_job(&place, "test", &stand_in(&place, "uv", tests));
-    assert_eq!(ran.exit, 0, "{}", ran.shown());
-    assert_eq!(job["summary"], "1 step succeeded; 297 tests ran");
-}
-
-/// The runner of node finds no file, and is content.
-#[test]
-fn a_runner_that_finds_no_test_fails_by_its_report() {
-    let place = repository("npm");
-    let file = place.path().join("test/greet.test.js");
-    std::fs::rename(file, place.path().join("greeting.js")).expect("a file");
-    let (ran, job) = run_job(&place, "test", place.path());
-    assert_eq!(job["cause"], "no_tests", "{}", ran.shown());
-    let place = repository("cargo");
-    let (ran, job) = run_job(&place, "test", place.path());
-    assert_eq!(
-        job["summary"],
-        "1 step succeeded; 2 tests ran",
-        "{}",
-        ran.shown()
-    );
-    std::fs::write(
-        place.path().join("src/lib.rs"),
-        "#[test]\n#[ignore]\nfn a() {}\n",
-    )
-    .expect("x");
-    let (ran, job) = run_job(&place, "test", place.path());
-    assert_eq!(job["cause"], "no_tests", "{}", ran.shown());
-    assert_eq!(job["summary"], "no test ran: 1 was skipped");
-}
-
-/// Where nobody can tell how many tests ran, that is said before, at the end and afterwards.
-#[test]
-fn tests_that_cannot_be_counted_are_said_not_to_be() {
-    let place = repository("make");
-    let planned = place.say("plan").expect(0).stdout;
-    assert!(planned.contains("tests not counted"), "{planned}");
-    let ran = place.say("run --data data").expect(0);
-    let said = |text: &str| {
-        text.lines()
-            .any(|it| it.contains("SUCCEEDED") && it.contains("not counted"))
-    };
-    assert!(said(&ran.stdout), "{}", ran.shown());
-    let shown = place.say("show latest --data data").expect(0).stdout;
-    assert!(said(&shown), "{shown}");
-    let job = place.say("show latest/test --data data").expect(0).stdout;
-    assert!(job.contains("1 step succeeded; tests not counted"), "{job}");
-}
-
-/// A pipeline file asks for it by one key.
-#[test]
-fn a_job_of_a_file_may_ask_for_tests_to_be_counted() {
-    let place = Place::new();
-    let run = |step: &str, more: &str| {
-        let job = format!("jobs:\n  unit:\n    count_tests: {more}\n    steps: [\"{step}\"]\n");
-        place.write(".delta-ci.yaml", &job);
-        let ran = place.say("--json run");
-        (ran.exit, ran.json()["jobs"][0].clone())
-    };
-    let (exit, job) = run("echo done", "output");
-    assert_eq!((exit, &job["cause"]), (1, &Value::from("no_tests")));
-    let (exit, job) = run("echo 'test result: ok. 2 passed; 0 failed'", "output");
-    assert_eq!(
-        (exit, &job["summary"]),
-        (0, &Value::from("1 step succeeded; 2 tests ran"))
-    );
-    let (exit, job) = run(
-        "echo 'test result: ok. 2 passed; 0 failed'; exit 3",
-        "output",
-    );
-    assert_eq!((exit, &job["cause"]), (1, &Value::from("user_exit")));
-    place.write(
-        ".delta-ci.yaml",
-        "jobs: {a: {count_tests: report, steps: [x]}}",
-    );
-    let told = place.say("plan").stderr;
-    assert!(
-        told.contains("counts in reports, and `results` names none"),
-        "{told}"
-    );
 }
 
 /// A tool that a plan calls is a requirement like a runtime.

@@ -1,4 +1,4 @@
-//! The same commands on PostgreSQL: several servers, one database.
+//! The commands on PostgreSQL: several servers, one database.
 
 use delta_testkit::postgres::fresh_database;
 

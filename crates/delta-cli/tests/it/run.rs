@@ -292,7 +292,7 @@ fn runs_of_a_server_are_neither_executed_nor_ended() {
         server.process.kill9().unwrap();
         let ran = place.say("run --data data").expect(8);
         let run = made["run_id"].as_str().unwrap();
-        let said = format!("{run} of a server in");
+        let said = format!("{run} waits in");
         assert!(ran.stderr.contains(&said), "{}", ran.stderr);
         let shown = place
             .say(&format!("--json show {run} --data data"))

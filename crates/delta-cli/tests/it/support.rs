@@ -98,6 +98,26 @@ impl Place {
         command
     }
 
+    /// Types it at a terminal of 24 lines and so many columns: how it ended, and all that was
+    /// written to the terminal.
+    pub fn on_a_terminal(&self, words: &str, columns: u32) -> (i32, String) {
+        let command = format!(
+            "stty rows 24 cols {columns}; exec {} {words}",
+            binary().display()
+        );
+        let output = Command::new("script")
+            .args(["-q", "-e", "-c", &command, "/dev/null"])
+            .current_dir(self.path())
+            .env("TERM", "xterm-256color")
+            .env("XDG_CACHE_HOME", self.cache.path())
+            .env_remove("NO_COLOR")
+            .stdin(Stdio::null())
+            .output()
+            .expect("script of util-linux");
+        let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code().unwrap_or(-1), seen)
+    }
+
     pub fn delta<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
         let output = self.command().args(args).output().expect("the binary runs");
         Ran {
@@ -107,9 +127,31 @@ impl Place {
         }
     }
 
-    /// The same with words separated by blanks.
+    /// Types a line whose words are separated by blanks: how it ended and what it said.
     pub fn say(&self, line: &str) -> Ran {
         self.delta(line.split_whitespace())
+    }
+
+    /// What a terminal of so many columns shows, both streams. It cannot move its cursor, so that
+    /// lines stand as they were written.
+    pub fn on_terminal(&self, columns: usize, line: &str) -> String {
+        let binary = binary();
+        let line = format!(
+            "stty rows 24 cols {columns}; exec {} {line}",
+            binary.display()
+        );
+        let mut command = self.command();
+        let mut script = Command::new("script");
+        script.args(["-q", "-e", "-c", &line, "/dev/null"]);
+        for (name, value) in command.env("TERM", "dumb").env("NO_COLOR", "1").get_envs() {
+            match value {
+                Some(value) => script.env(name, value),
+                None => script.env_remove(name),
+            };
+        }
+        let script = script.current_dir(self.path()).stdin(Stdio::null());
+        let output = script.output().expect("script of util-linux");
+        String::from_utf8_lossy(&output.stdout).replace('\r', "")
     }
 
     /// A server in `data`, with these further arguments.
@@ -117,7 +159,7 @@ impl Place {
         self.server_at("127.0.0.1:0", extra)
     }
 
-    /// The same at an address of the caller's choice.
+    /// A server in `data` at an address of the caller's choice, with these further arguments.
     pub fn server_at(&self, address: &str, extra: &[&str]) -> ServerProcess {
         let data = self.path().join("data");
         let spawn = Spawn::new(binary())

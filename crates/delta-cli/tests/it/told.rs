@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Place, comparable};
+use crate::support::{Place, comparable, git};
 
 /// Two jobs; the tests of `unit` fail in its third step, behind more lines than are repeated.
 const PIPELINE: &str = r#"
@@ -89,6 +89,41 @@ fn a_failure_is_told_with_its_step_its_tests_and_its_last_lines() {
     assert!(!why.contains("it has ended"), "{why}");
 }
 
+/// Behind the board, if there was time for one.
+#[test]
+fn a_failure_is_told_on_a_terminal() {
+    let place = failing();
+    let (exit, seen) = place.on_a_terminal("run", 100);
+    assert_eq!(exit, 1, "{seen}");
+    let plain: Vec<&str> = seen.split('\u{1b}').collect();
+    let plain = plain.iter().enumerate().map(|(at, part)| match at {
+        0 => part,
+        _ => part
+            .split_once(|c: char| c.is_ascii_alphabetic())
+            .map_or("", |it| it.1),
+    });
+    assert_told(&plain.collect::<String>().replace('\r', ""));
+}
+
+#[test]
+fn a_failure_on_the_left_of_a_pipe_is_one_where_bash_is_asked_for() {
+    let place = Place::new();
+    let run = |job: &str| {
+        place.write(".delta-ci.yaml", &format!("jobs:\n  a: {job}\n"));
+        place.say("run")
+    };
+    run("{steps: ['false | true']}").expect(0);
+    let whole = run("{shell: bash, steps: ['[[ a == a ]]', 'false | true', 'echo NEVER']}");
+    let whole = whole.expect(1);
+    let line = "step 2 `false | true` ended with exit code 1";
+    assert!(whole.stdout.contains(line), "{}", whole.shown());
+    assert!(!whole.stdout.contains("| NEVER"), "{}", whole.shown());
+    let one = run("{steps: ['false | true', {run: 'false | true', shell: bash}]}").expect(1);
+    assert!(one.stdout.contains(line), "{}", one.shown());
+    let python = run("{shell: python, steps: ['print(6 * 7)']}").expect(0);
+    assert!(python.stdout.contains("a | 42"), "{}", python.shown());
+}
+
 #[test]
 fn a_failure_is_told_to_programs() {
     let place = failing();
@@ -112,7 +147,9 @@ fn a_failure_is_told_to_programs() {
             (
                 &json!(3),
                 &json!("tests"),
-                &json!("for n in $(seq 30); do echo \"line $n\"; done"),
+                &json!(
+                    "for n in $(seq 30); do echo \"line $n\"; done\ncp report.xml junit.xml\nexit 3"
+                ),
                 &json!(3)
             )
         );
@@ -125,6 +162,52 @@ fn a_failure_is_told_to_programs() {
     }
     assert_eq!(ran["jobs"][0]["cause"], "user_exit");
     assert!(ran["jobs"][1]["failure"].is_null(), "{ran}");
+}
+
+/// Each failure below its own step: one that is silent has no lines of another, and one of several
+/// lines shows that there are more.
+#[test]
+fn the_last_lines_are_those_of_the_step_that_failed() {
+    let place = Place::new();
+    place.write(
+        ".delta-ci.yaml",
+        "jobs:\n  silent: {steps: [echo of another step, exit 1]}\n  loud:\n    steps:\n      \
+         - echo of another step\n      - |\n        echo '--- FAIL: TestAdd (0.00s)'\n        \
+         exit 1\n",
+    );
+    git(place.path(), &["init", "--quiet"]);
+    git(place.path(), &["add", "."]);
+    git(place.path(), &["commit", "--quiet", "--message", "all"]);
+    let ran = place.say("run --data .delta-ci --slots 1").expect(1);
+    let told = "\
+✗ silent FAILED in TIME: step 2 `exit 1` ended with exit code 1; it printed nothing
+
+✗ loud FAILED in TIME: step 2 `echo '--- FAIL: TestAdd (0.00s)' …` ended with exit code 1
+| --- FAIL: TestAdd (0.00s)
+";
+    let (_, end) = ran.stdout.split_once("✗").expect("a failure");
+    let end = comparable(&format!("✗{end}"));
+    assert!(end.starts_with(told), "{end}");
+    let shown = comparable(&place.say("show latest").expect(0).stdout);
+    assert!(shown.ends_with(told.trim_end()), "{shown}");
+    let seen = place.on_terminal(80, "run");
+    assert!(comparable(&seen).contains("it printed\nnothing"), "{seen}");
+    let why = comparable(&place.say("why latest/silent").expect(0).stdout);
+    let wanted = "silent is FAILED\nstep 2 `exit 1` ended with exit code 1; it printed nothing";
+    assert!(why.starts_with(wanted), "{why}");
+    assert!(!why.contains("of another step"), "{why}");
+    for line in ["run", "show latest", "why latest/silent"] {
+        let told = place.say(&format!("--json {line} --data .delta-ci"));
+        assert!(told.stdout.contains("; it printed nothing"), "{line}");
+        assert!(
+            !told.stdout.contains("of another step\""),
+            "{}",
+            told.stdout
+        );
+    }
+    let json = place.say("--json show latest/loud").expect(0).json();
+    let script = "echo '--- FAIL: TestAdd (0.00s)'\nexit 1";
+    assert_eq!(json["failure"]["step"]["command"], script);
 }
 
 #[test]
@@ -243,12 +326,90 @@ fn a_run_says_what_its_waiting_jobs_wait_for() {
     }
     let table = comparable(&place.say("show latest --data data").expect(0).stdout);
     assert!(
-        table.contains("db QUEUED 1 - job_ID_1 no agent has asked for work yet"),
+        table.contains("db QUEUED 0 - job_ID_1 no agent has asked for work yet"),
         "{table}"
     );
     assert!(
-        table.contains("after CREATED 1 - job_ID_3 waits for db"),
+        table.contains("after CREATED 0 - job_ID_3 waits for db"),
         "{table}"
+    );
+}
+
+/// A failure, what needs it, and what needs that.
+const CHAIN: &str = r#"
+jobs:
+  unit: {steps: [exit 3]}
+  pack: {needs: [unit, lint], steps: [echo packed]}
+  ship: {needs: [pack], steps: [echo shipped]}
+  lint: {steps: ["true"]}
+"#;
+
+#[test]
+fn a_job_that_was_not_begun_says_which_need_of_it_failed_and_why() {
+    let place = Place::new();
+    place.write(".delta-ci.yaml", CHAIN);
+    let ran = place.say("run --data .delta-ci").expect(1);
+    let table = comparable(&ran.stdout);
+    assert!(table.contains("dependency failed: unit"), "{table}");
+
+    let failed = "FAILED: step 1 `exit 3` ended with exit code 3";
+    for command in ["why pack", "show pack"] {
+        let told = comparable(&place.say(command).expect(0).stdout);
+        let words = format!("It needs unit, which is {failed}");
+        assert!(told.contains(&words), "{command}: {told}");
+        assert!(!told.contains("It needs lint"), "{command}: {told}");
+    }
+    // What was not begun itself is not where the reason is.
+    let told = comparable(&place.say("why ship").expect(0).stdout);
+    let root = "It needs pack, which is CANCELED: because of `unit`: step 1 `exit 3` ended with";
+    assert!(told.contains(root), "{told}");
+
+    let told = place.say("--json why pack").expect(0).json();
+    let need = &told["failed_needs"][0];
+    assert_eq!(
+        (&need["name"], &need["state"], &need["message"]),
+        (
+            &json!("unit"),
+            &json!("FAILED"),
+            &json!("step 1 `exit 3` ended with exit code 3; it printed nothing")
+        ),
+        "{told}"
+    );
+}
+
+#[test]
+fn why_of_a_run_tells_each_job_that_did_not_succeed_or_waits() {
+    let place = Place::new();
+    place.write(".delta-ci.yaml", CHAIN);
+    place.say("run --data .delta-ci").expect(1);
+    let told = comparable(&place.say("why latest").expect(0).stdout);
+    for words in [
+        "run_ID is FAILED",
+        "unit is FAILED\nstep 1 `exit 3` ended with exit code 3; it printed nothing\n",
+        "pack is CANCELED\nIt needs unit, which is FAILED: step 1 `exit 3` ended with exit code 3",
+        "ship is CANCELED\nIt needs pack, which is CANCELED: because of `unit`",
+        "1 job succeeded",
+    ] {
+        assert!(told.contains(words), "{words:?} in {told}");
+    }
+    assert!(!told.contains("lint is"), "{told}");
+    let told = place.say("--json why latest").expect(0).json();
+    let names: Vec<_> = told["jobs"].as_array().expect("jobs").iter().collect();
+    assert_eq!(names.len(), 3, "{told}");
+    assert_eq!(told["jobs"][0]["failure"]["exit_code"], 3, "{told}");
+
+    let place = Place::new();
+    let server = place.server(&[]);
+    let body = json!({"jobs": [
+        {"name": "db", "job_spec": {"name": "db", "steps": ["true"]}},
+        {"name": "after", "needs": ["db"], "job_spec": {"name": "after", "steps": ["true"]}},
+    ]});
+    assert_eq!(server.ask("POST", "/api/v1/runs", &body).0, 201);
+    let told = comparable(&place.say("why latest --data data").expect(0).stdout);
+    assert!(
+        told.contains("db is QUEUED\nno agent has asked for work yet\n")
+            && told.contains("after is CREATED\nwaits for db"),
+        "{told}"
     );
 }
 

@@ -65,7 +65,7 @@ pub(super) fn create_run(work: &mut Work, new: &NewRun) -> Result<Reply, Stop> {
     })
 }
 
-/// The same request under the same key gets the same run; another request is refused.
+/// A request that is repeated under its key gets the run it made; another one is refused.
 fn replay(work: &Work, run: crate::RunId, digest: &crate::Digest) -> Result<Reply, Stop> {
     let known = work
         .world

@@ -59,7 +59,7 @@ pub(super) fn attempt(work: &mut Work, id: AttemptId) -> Result<Reply, Stop> {
     }
 }
 
-/// A57: a retry is queued when its delay is over.
+/// A retry is queued when its delay is over.
 fn publish_when_due(work: &mut Work, id: AttemptId) -> Result<Reply, Stop> {
     let due = work.now() >= work.attempt(id)?.not_before;
     if !due || work.job(id.job)?.waiting_on > 0 || !work.run()?.state.takes_work() {
@@ -85,7 +85,7 @@ fn force_cancel(work: &mut Work, id: AttemptId) -> Result<Reply, Stop> {
     Ok(CHANGED)
 }
 
-/// J8, A8: heartbeats or not, the job has had its time.
+/// J8: heartbeats or not, the job has had its time.
 fn time_out(work: &mut Work, id: AttemptId) -> Result<Reply, Stop> {
     let ending = Ending {
         revocation: Some(Revocation::JobTimeout),
@@ -125,7 +125,7 @@ fn lose(
         },
     )?;
     if let Some(cause) = canceling {
-        // A1: a cancel that nobody is left to answer is over; it is never requeued.
+        // A cancel that nobody is left to answer is over; it is never requeued.
         work.move_attempt(id, AttemptEvent::Canceled, Some(cause))?;
         settle::attempt_ended(work, id)?;
         return Ok(CHANGED);
@@ -168,7 +168,7 @@ pub(super) fn decline(work: &mut Work, proof: &LeaseProof) -> Result<Reply, Stop
         return Ok(Reply::Stale(stale));
     }
     if lease.state == LeaseState::Active {
-        // A32: after the acknowledgement only a completion can say so.
+        // After the acknowledgement only a completion can say so.
         return Ok(NOTHING);
     }
     lose(work, proof.key.attempt, Some(Revocation::Rejected), true)
@@ -274,7 +274,7 @@ fn nobody_came(work: &mut Work, cause: Cause) -> Result<Reply, Stop> {
     Ok(CHANGED)
 }
 
-/// A12: the outcome is fixed at once; what runs is asked to stop, what waits is dropped.
+/// The outcome is fixed at once; what runs is asked to stop, what waits is dropped.
 fn run_timeout(work: &mut Work) -> Result<Reply, Stop> {
     let live = work.live_jobs()?;
     work.move_run(RunEvent::TimedOut, Some(Cause::RunTimeout))?;
@@ -285,7 +285,7 @@ fn run_timeout(work: &mut Work) -> Result<Reply, Stop> {
     Ok(CHANGED)
 }
 
-/// F41: after the clock went back across a restart, no lease outlives now + ttl.
+/// After the clock went back across a restart, no lease outlives now + ttl.
 pub(super) fn clamp(work: &mut Work, id: AttemptId) -> Result<Reply, Stop> {
     let Some(attempt) = work.find_attempt(id)? else {
         return Ok(NOTHING);

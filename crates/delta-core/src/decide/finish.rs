@@ -1,8 +1,8 @@
 //! Ending a lease with a result: `Complete` and `CancelAck` (J6, J10, K3, K4).
 //!
-//! First committed wins: a cancel before the completion makes it CANCELED (A10), a completion
+//! First committed wins: a cancel before the completion makes it CANCELED, a completion
 //! before the cancel makes the cancel a no-op. A repeat of the message that ended the lease gets
-//! the same answer and changes nothing (A18).
+//! the same answer and changes nothing.
 
 use super::hold::stale;
 use super::{Stop, Work, settle};
@@ -126,7 +126,7 @@ fn report(work: &mut Work, id: AttemptId, report: &Report) -> Result<(), Stop> {
     })
 }
 
-/// A2: the edges a quick job skipped are walked one by one, so that history holds listed edges.
+/// The edges a quick job skipped are walked one by one, so that history holds listed edges.
 fn walk_to_uploading(work: &mut Work, id: AttemptId) -> Result<(), Stop> {
     if work.attempt(id)?.state == AttemptState::Starting {
         work.move_attempt(id, AttemptEvent::Running, None)?;

@@ -1,7 +1,7 @@
 //! Getting and keeping a lease: grant, acknowledgement, heartbeat (J2 … J5, K1).
 //!
 //! Validity is judged here, by the message's own stamp: a lease past its time is stale whether or
-//! not the sweeper has been by (A38).
+//! not the sweeper has been by.
 
 use super::{Stop, Work};
 use crate::attempt::{Attempt, AttemptEvent, AttemptState, Progress};
@@ -36,7 +36,7 @@ pub(super) fn grant(work: &mut Work, asked: Asked) -> Result<Reply, Stop> {
     let attempt = work.attempt(id)?;
     let run = work.run()?;
     // A run past its waiting limit or its timeout has ended, whether or not a sweep has been by:
-    // these come before any lease (A33, A54).
+    // these come before any lease.
     let over = run.due_at().is_some_and(|at| work.now() >= at);
     if attempt.state != AttemptState::Queued || !run.state.takes_work() || over {
         return Err(Refusal::NotQueued(id).into());
@@ -57,7 +57,7 @@ pub(super) fn grant(work: &mut Work, asked: Asked) -> Result<Reply, Stop> {
     let run_end = work.run()?.deadline();
     let run_end = run_end.map_or(Millis::FAR, |at| at + settings.force_after());
     // The job's clock starts with the acknowledgement: never before this moment, so a lease that
-    // ends by then cannot outlive its job (I19).
+    // ends by then cannot outlive its job.
     let cap = run_end.min(now + job_span(max_runtime, settings));
     work.emit(Fact::LeaseGranted {
         job: id.job.n,
@@ -82,7 +82,7 @@ pub(super) fn grant(work: &mut Work, asked: Asked) -> Result<Reply, Stop> {
     })
 }
 
-/// A67: a runner that asks again never saw its grant. Same attempt, new token, no budget spent.
+/// A runner that asks again never saw its grant. Same attempt, new token, no budget spent.
 fn give_back_unacknowledged(work: &mut Work, id: AttemptId) -> Result<(), Stop> {
     let unacknowledged = work
         .attempt(id)?
@@ -137,7 +137,7 @@ pub(super) fn acknowledge(work: &mut Work, proof: &LeaseProof, job: JobId) -> Re
     Ok(Reply::Acknowledged { ttl })
 }
 
-/// The time an acknowledgement gives; the same for every repeat of it (I16).
+/// The time an acknowledgement gives; the same for every repeat of it.
 fn ack_ttl(run: &Run, attempt: &Attempt, timeout: Span, s: &Settings, at: Millis) -> Span {
     let Some(lease) = &attempt.lease else {
         return Span::ZERO;
@@ -220,7 +220,7 @@ fn advance(work: &mut Work, id: AttemptId, uploading: bool) -> Result<(), Stop> 
     Ok(())
 }
 
-/// I19: while a lease lives, its end only moves later.
+/// While a lease lives, its end only moves later.
 fn extend(work: &mut Work, id: AttemptId, until: Millis) -> Result<(), Stop> {
     work.renew(id, |attempt| {
         if let Some(lease) = &mut attempt.lease {
@@ -241,7 +241,7 @@ pub fn lease_cap(run: &Run, attempt: &Attempt, timeout: Span, settings: &Setting
 }
 
 /// When the server ends the attempt itself: late enough for the holder's own report of the timeout
-/// to arrive first (A54). The clock starts at the acknowledgement (A8).
+/// to arrive first. The clock starts at the acknowledgement.
 pub(crate) fn job_deadline(attempt: &Attempt, timeout: Span, s: &Settings) -> Option<Millis> {
     let lease = attempt.live_lease()?;
     // The replica that was told may be a little behind the one that granted.

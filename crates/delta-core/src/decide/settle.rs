@@ -11,7 +11,7 @@ use crate::policy::retry_delay;
 use crate::run::{RunCancel, RunEvent, RunState};
 use crate::time::Span;
 
-/// The longest delay that an attempt may ask for (A48).
+/// The longest delay that an attempt may ask for.
 const LONGEST_HINT: Span = Span::hours(24);
 
 /// An attempt has reached a final state: retry it, or resolve its job and what hangs on it.
@@ -21,7 +21,7 @@ pub(super) fn attempt_ended(work: &mut Work, id: AttemptId) -> Result<(), Stop> 
     let policy = &work.job(id.job)?.policy;
     let failed = matches!(state, AttemptState::Failed | AttemptState::TimedOut);
     let retryable = failed && cause.is_some_and(|cause| policy.retries(cause, id.index));
-    // A55: no new attempt once the run is ending; a lost cause under fail_fast is ending too.
+    // No new attempt once the run is ending; a lost cause under fail_fast is ending too.
     let run = work.run()?;
     let stopping = run.header.fail_fast && run.will_fail();
     if retryable && run.state.takes_work() && !stopping {
@@ -37,7 +37,7 @@ fn retry(work: &mut Work, id: AttemptId) -> Result<(), Stop> {
     let backoff = work.job(id.job)?.policy.backoff;
     let backoff = backoff.unwrap_or_else(|| work.context.settings.backoff());
     let report = work.attempt(id)?.report.as_ref();
-    // What a function asks for is a hint (A48): bounded, and only where it is a delay.
+    // What a function asks for is a hint: bounded, and only where it is a delay.
     let asked = report.and_then(|report| report.retry_after);
     let asked = asked.map(|span| Span(span.0.clamp(0, LONGEST_HINT.0)));
     let delay = asked.unwrap_or_else(|| retry_delay(backoff, id.index, work.context.entropy));
@@ -146,7 +146,7 @@ fn stop_the_matrix(work: &mut Work, failed: JobId) -> Result<Vec<JobId>, Stop> {
     Ok(ended)
 }
 
-/// `fail_fast`: the first lost required job stops the others (A12).
+/// `fail_fast`: the first lost required job stops the others.
 fn cancel_the_rest(work: &mut Work) -> Result<(), Stop> {
     let by: crate::Text = "server".into();
     let waiting: Vec<JobId> = work.live_jobs()?;
@@ -158,7 +158,7 @@ fn cancel_the_rest(work: &mut Work) -> Result<(), Stop> {
     cancel::every_job(work, Cause::FailFast, &by)
 }
 
-/// Ends the run when no job is live (A56), and publishes the outcome where nobody reports it.
+/// Ends the run when no job is live, and publishes the outcome where nobody reports it.
 pub(super) fn run_settled(work: &mut Work) -> Result<(), Stop> {
     let run = work.run()?;
     if run.live_jobs > 0 {

@@ -113,6 +113,12 @@ fn narrows(project: &Project, job: &Job, names: &[&str]) -> bool {
     job.count.is_none() || names.iter().any(tested)
 }
 
+/// Whether one of these packages has a test that runs for sure.
+fn are_counted(project: &Project, names: &[&str]) -> bool {
+    let mut packages = project.packages.iter();
+    packages.any(|it| it.counted && names.contains(&it.name.as_str()))
+}
+
 fn choose(
     name: String,
     project: &Project,
@@ -129,7 +135,12 @@ fn choose(
         requires: requires(job, &steps),
         steps,
         results: job.results.clone(),
-        count: job.count,
+        count: match (job.count, packages) {
+            (Some(CountTests::Output), Some(names)) if !are_counted(project, names) => {
+                Some(CountTests::None)
+            }
+            (count, _) => count,
+        },
         caches: job.caches.clone(),
         reason: match why {
             "" => job.reason.clone(),

@@ -91,6 +91,8 @@ pub struct Package {
     pub own: Vec<&'static str>,
     /// It has tests of its own, where jobs of the whole project are narrowed to some packages.
     pub tested: bool,
+    /// Of its tests at least one runs for sure.
+    pub counted: bool,
     /// What its jobs look at is not known: any change in its folder concerns it, and is nobody's
     /// for that.
     pub anything: bool,

@@ -31,6 +31,26 @@ const LINT_FILES: [&str; 4] = [
     ".golangci.json",
 ];
 
+/// What is said of a module in which there is nothing to build.
+const EMPTY: &str = "is of a module without packages";
+
+/// What is known of a module's tests, for whoever would run them otherwise.
+pub fn untested(found: &Found, folder: &str) -> Option<&'static str> {
+    let path = join(folder, "go.mod");
+    if found
+        .remarks
+        .iter()
+        .any(|it| it.what == path && it.reason == EMPTY)
+    {
+        return Some("go.mod is of a module without packages");
+    }
+    let has = |kind| {
+        let project = found.has_job(folder, kind);
+        project.is_some_and(|it| it.ecosystem == Go.name())
+    };
+    (has("build") && !has("test")).then_some("the module has no tests")
+}
+
 impl Ecosystem for Go {
     fn name(&self) -> &'static str {
         "Go"
@@ -68,7 +88,7 @@ impl Ecosystem for Go {
             project.packages.retain(|package| {
                 if package.jobs.is_empty() {
                     let path = join(&package.folder, "go.mod");
-                    found.remark(path, "is of a module without packages");
+                    found.remark(path, EMPTY);
                 }
                 !package.jobs.is_empty()
             });

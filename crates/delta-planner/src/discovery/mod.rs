@@ -9,6 +9,7 @@ mod assemble;
 mod bundle;
 mod cargo;
 mod concerns;
+mod counting;
 mod documents;
 mod found;
 mod go;
@@ -80,7 +81,7 @@ pub struct Discovery<'t> {
     found: Found,
 }
 
-/// Nothing is configured and nothing was found (A14).
+/// Nothing is configured and nothing was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmptyPlan {
     /// Each ecosystem, and the files that would have told of it.
@@ -97,13 +98,7 @@ impl fmt::Display for EmptyPlan {
         for remark in &self.remarks {
             write!(f, "\n{}: {}", remark.what, remark.reason)?;
         }
-        match self.remarks.is_empty() {
-            true => Ok(()),
-            false => write!(
-                f,
-                "\n`delta-ci init` leaves a file to edit, with what was seen"
-            ),
-        }
+        Ok(())
     }
 }
 

@@ -89,12 +89,27 @@ fn name(template: &Template, jobs: &[Written]) -> String {
         same.then(|| tail.to_owned())
     };
     let first = jobs[template.jobs[0]].name.clone();
-    let has = |key: &str| template.keys.iter().any(|(it, _)| *it == key);
     match tail(&first) {
         Some(tail) if tail.starts_with(|c: char| c.is_ascii_alphanumeric()) => tail,
-        _ if has("steps") => "same-steps".to_owned(),
-        _ if has("caches") => "same-caches".to_owned(),
-        _ if has("if") => "same-paths".to_owned(),
+        _ => about(template),
+    }
+}
+
+/// What a template is about, by its keys: the one that it has, or the tool that its jobs ask for
+/// first.
+fn about(template: &Template) -> String {
+    let keys: Vec<&str> = template.keys.iter().map(|(key, _)| *key).collect();
+    let requires = template.keys.iter().find(|(key, _)| *key == "requires");
+    let tool = requires.and_then(|(_, lines)| {
+        let (_, list) = lines.split_once('[')?;
+        let list = list.trim_start_matches('"');
+        let end = list.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))?;
+        Some(&list[..end]).filter(|it| it.starts_with(|c: char| c.is_ascii_alphanumeric()))
+    });
+    match (keys.as_slice(), tool) {
+        (["if"], _) => "same-paths".to_owned(),
+        ([key], _) => format!("same-{}", key.replace('_', "-")),
+        (_, Some(tool)) => format!("jobs-with-{tool}"),
         _ => "shared".to_owned(),
     }
 }
@@ -134,6 +149,22 @@ mod tests {
                 ("same-steps", vec!["steps"], vec![1, 2]),
             ]
         );
+    }
+
+    /// A template that says more than where caches are is not called after them.
+    #[test]
+    fn a_template_is_called_for_all_that_it_has() {
+        let named = |keys: &[(&'static str, &str)]| {
+            let jobs = [job("lint-web", keys), job("test-api", keys)];
+            templates(&jobs)[0].name.clone()
+        };
+        let node = ("requires", "    requires: [\"node>=20\", npm]\n");
+        let count = ("count_tests", "    count_tests: report\n");
+        assert_eq!(named(&[node, ("caches", "c"), count]), "jobs-with-node");
+        assert_eq!(named(&[("caches", "c")]), "same-caches");
+        assert_eq!(named(&[("if", "i")]), "same-paths");
+        assert_eq!(named(&[count]), "same-count-tests");
+        assert_eq!(named(&[("caches", "c"), count]), "shared");
     }
 
     #[test]

@@ -25,7 +25,7 @@ const fn stranger(
     Stranger { name, files, steps }
 }
 
-static STRANGERS: [Stranger; 19] = [
+static STRANGERS: [Stranger; 20] = [
     stranger(
         "CMake",
         &["CMakeLists.txt"],
@@ -82,19 +82,35 @@ static STRANGERS: [Stranger; 19] = [
     stranger("Bun without package.json", &["bunfig.toml"], "bun test"),
     stranger("just", &["justfile", "Justfile"], "just test"),
     stranger("Task", &["Taskfile.yml", "Taskfile.yaml"], "task test"),
+    stranger("staticcheck", &["staticcheck.conf"], "staticcheck ./..."),
 ];
 
 /// The file with the hooks of pre-commit.
 pub const HOOKS: &str = ".pre-commit-config.yaml";
 
 /// Where other systems keep what they run.
-const WORKFLOWS: [(&str, &str); 6] = [
-    (".github/workflows/", "GitHub Actions"),
+const WORKFLOWS: [(&str, &str); 21] = [
+    (".github/workflows", "GitHub Actions"),
     (".gitlab-ci.yml", "GitLab CI"),
+    (".gitea/workflows", "Gitea Actions"),
+    (".forgejo/workflows", "Forgejo Actions"),
+    (".woodpecker.yml", "Woodpecker"),
+    (".woodpecker.yaml", "Woodpecker"),
     (".woodpecker", "Woodpecker"),
     (".drone.yml", "Drone"),
+    (".circleci", "CircleCI"),
+    (".travis.yml", "Travis CI"),
+    ("Jenkinsfile", "Jenkins"),
+    (".buildkite", "Buildkite"),
+    ("bitbucket-pipelines.yml", "Bitbucket Pipelines"),
+    ("appveyor.yml", "AppVeyor"),
+    (".appveyor.yml", "AppVeyor"),
+    (".cirrus.yml", "Cirrus CI"),
+    (".cirrus.star", "Cirrus CI"),
     ("azure-pipelines.yml", "Azure Pipelines"),
-    (".circleci/config.yml", "CircleCI"),
+    (".azure-pipelines", "Azure Pipelines"),
+    (".semaphore", "Semaphore"),
+    (".teamcity", "TeamCity"),
 ];
 
 /// Names what is there and gave no job, each once, by its file nearest to the root.
@@ -121,6 +137,10 @@ pub fn name_them(tree: &Tree, found: &mut Found) {
         if stranger.files == ["bunfig.toml"] && found.has_project(folder_of(path)) {
             continue;
         }
+        // What lints there has it among its own, or calls it.
+        if stranger.name == "staticcheck" && found.has_job(folder_of(path), "lint").is_some() {
+            continue;
+        }
         let others = match count {
             1 => String::new(),
             more => format!(" ({} such files)", more),
@@ -137,13 +157,8 @@ pub fn name_them(tree: &Tree, found: &mut Found) {
         found.remark(HOOKS, reason);
     }
     for (place, system) in WORKFLOWS {
-        let there = match place.strip_suffix('/') {
-            Some(folder) => !tree.below(folder).is_empty(),
-            None => tree.has(place) || !tree.below(place).is_empty(),
-        };
-        if there {
-            let reason = format!("says what {system} runs; it is not read");
-            found.remark(place.trim_end_matches('/'), reason);
+        if tree.has(place) || !tree.below(place).is_empty() {
+            found.remark(place, format!("says what {system} runs; it is not read"));
         }
     }
 }
@@ -206,6 +221,20 @@ mod tests {
             "justfile",
             ".github/workflows/ci.yml",
             ".gitlab-ci.yml",
+            ".gitea/workflows/ci.yaml",
+            ".forgejo/workflows/ci.yml",
+            ".woodpecker.yml",
+            ".woodpecker/test.yaml",
+            ".drone.yml",
+            ".circleci/config.yml",
+            ".travis.yml",
+            "Jenkinsfile",
+            ".buildkite/pipeline.yml",
+            "bitbucket-pipelines.yml",
+            "appveyor.yml",
+            ".appveyor.yml",
+            ".cirrus.yml",
+            "azure-pipelines.yml",
         ] {
             assert_eq!(seen(&[path]).len(), 1, "{path}");
         }

@@ -162,6 +162,70 @@ fn a_document_that_something_reads_is_no_documentation() {
     assert_eq!(after(&go, "README.md"), ["build"]);
 }
 
+/// A job that is narrowed to packages whose tests may not run here is not red for that.
+#[test]
+fn a_job_counts_only_where_a_test_runs_for_sure() {
+    let files = [
+        (
+            "Cargo.toml",
+            "[workspace]\nmembers = [\"a\", \"b\", \"c\"]\n",
+        ),
+        ("a/Cargo.toml", "[package]\nname = \"a\"\n"),
+        ("a/src/lib.rs", "#[test]\nfn a() {}\n"),
+        ("b/Cargo.toml", "[package]\nname = \"b\"\n"),
+        ("b/src/lib.rs", "#[cfg(windows)]\n#[test]\nfn b() {}\n"),
+        ("c/Cargo.toml", "[package]\nname = \"c\"\n"),
+        ("c/src/lib.rs", "pub fn c() {}\n"),
+    ];
+    let files = files.map(|(path, text)| (path.to_owned(), text.to_owned()));
+    let tree = Tree::of(files);
+    let discovery = discover(&tree).expect("something is found");
+    let planned = |changed: &str| {
+        let plan = discovery.plan(&Changed::files([changed.to_owned()]));
+        let job = &plan.jobs[0].job;
+        let count = job.around["count_tests"].as_str().unwrap_or_default();
+        format!("{}: {count}", job.steps[0].spec.run)
+    };
+    assert_eq!(planned("a/src/lib.rs"), "cargo test -p a: output");
+    assert_eq!(planned("b/src/lib.rs"), "cargo test -p b: none");
+    assert_eq!(planned("c/src/lib.rs"), "cargo test --workspace: output");
+}
+
+/// A plan is not all that a project has: what checks something and is not run is named.
+#[test]
+fn checks_that_nothing_runs_are_named() {
+    let scripts = serde_json::json!({"scripts": {
+        "test": "vitest", "check": "biome check", "test:e2e": "playwright test", "knip": "knip",
+    }});
+    let files = [
+        ("package.json", scripts.to_string()),
+        ("biome.json", "{}".to_owned()),
+        ("staticcheck.conf", String::new()),
+        (
+            "py/tox.ini",
+            "[tox]\nenvlist = py312\n[testenv]\ncommands = pytest\n[testenv:manual]\nx = y\n"
+                .to_owned(),
+        ),
+    ];
+    let tree = Tree::of(files.map(|(path, text)| (path.to_owned(), text)));
+    let discovery = discover(&tree).expect("something is found");
+    let said = discovery.remarks().iter();
+    let said: Vec<String> = said
+        .map(|it| format!("{}: {}", it.what, it.reason))
+        .collect();
+    for wanted in [
+        "package.json: its scripts check, knip, test:e2e are not run: ",
+        "biome.json: sets up biome, and no script that is run calls it",
+        "tox -e manual: is not run: the list of environments does not name it",
+        "staticcheck.conf: is of staticcheck, which is not understood: write a job with",
+    ] {
+        assert!(
+            said.iter().any(|it| it.starts_with(wanted)),
+            "{wanted}: {said:#?}"
+        );
+    }
+}
+
 /// It is not known what its targets look at.
 #[test]
 fn any_document_beside_a_makefile_concerns_it() {

@@ -121,8 +121,8 @@ impl Client {
         self.enqueue_once(&fresh_key(), call).await
     }
 
-    /// The same under a key of the caller's own: however often it is said, it is one call. Another
-    /// call under the same key is refused.
+    /// Calls a function in the background under a key of the caller's own: however often it is
+    /// said, it is one call. Another call under that key is refused.
     pub async fn enqueue_once(
         &self,
         key: &str,
@@ -141,7 +141,8 @@ impl Client {
         self.enqueue_many_once(&fresh_key(), calls).await
     }
 
-    /// The same under a key of the caller's own.
+    /// Up to a thousand calls in one commit, under a key of the caller's own: however often it is
+    /// said, they are made once.
     pub async fn enqueue_many_once(
         &self,
         key: &str,

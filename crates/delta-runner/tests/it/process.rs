@@ -1,7 +1,7 @@
 //! A runner in a process, and connections to it.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,9 +18,10 @@ pub fn program() -> PathBuf {
     built.join("examples/table")
 }
 
+/// One that no connection of somebody else's gets before the runner does: nor one of ours, which
+/// would meet itself there.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    delta_testkit::port::free_port().unwrap()
 }
 
 pub struct Process {
@@ -193,7 +194,7 @@ pub fn request(id: &str, function: &str, params: Value) -> Value {
             "queue_name": "rrq:queue:default", "worker_id": "w", "correlation_context": null } } })
 }
 
-/// The same with a deadline.
+/// A request with a deadline.
 pub fn until(mut request: Value, from_now: Duration) -> Value {
     let at = jiff::Timestamp::now() + from_now;
     request["payload"]["context"]["deadline"] = json!(at.to_string());

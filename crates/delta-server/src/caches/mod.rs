@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 pub use quota::{CacheLimits, NoRoom};
 pub use scope::Scope;
 
-use crate::holder::hex;
 use crate::objects::Objects;
+use crate::runner_commands::hex;
 
 /// Bytes of one cache: a large `target` folder, compressed.
 pub const MAX_CACHE_BYTES: u64 = 5 * 1024 * 1024 * 1024;

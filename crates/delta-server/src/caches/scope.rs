@@ -8,7 +8,7 @@
 use delta_core::run::RunHeader;
 use serde::{Deserialize, Serialize};
 
-use crate::holder::hex;
+use crate::runner_commands::hex;
 use crate::writer::sha256;
 
 /// Branches that count as the default one, as far as a run says.

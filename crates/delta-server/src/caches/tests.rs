@@ -183,7 +183,7 @@ fn whatever_a_fork_writes_no_trusted_entry_goes_for_it() {
     );
 }
 
-// T11
+// T7, D15
 #[test]
 fn what_a_dead_server_was_receiving_is_in_nobodys_way() {
     let (_folder, one, two) = pair();
@@ -200,7 +200,7 @@ fn what_a_dead_server_was_receiving_is_in_nobodys_way() {
     assert_eq!(refused, Some(NoRoom::OnTheWay));
 }
 
-// T11
+// T7, D15
 #[test]
 fn what_is_on_its_way_counts_for_every_server() {
     let (_folder, one, two) = pair();
@@ -228,7 +228,7 @@ fn what_is_on_its_way_counts_for_every_server() {
     assert_eq!(parts, [""; 0], "nothing is left of those");
 }
 
-// T11
+// T7, D15
 #[test]
 fn a_scope_and_a_project_have_so_many_entries_and_no_more() {
     let (_folder, one, _two) = pair();

@@ -10,9 +10,9 @@ use delta_wire::api::{SecretKind, SecretValue};
 use delta_wire::planning::{FETCH_WORKER, FetchAnswer, FetchOrder};
 
 use super::Registered;
-use super::hosts::Hosts;
 use super::mirrors::{self, Mirrors};
 use super::worker::{Broken, Workers};
+use crate::keyed_limit::KeyedLimit;
 
 /// How long a fetch may take: a large repository over a slow line. Of the time that a run has for
 /// its plan it leaves what the planner takes; git itself gives up on who says nothing for a minute.
@@ -27,7 +27,7 @@ const AT_A_HOST: usize = 4;
 pub struct Fetching {
     pub workers: Workers,
     pub mirrors: Mirrors,
-    looks: Hosts,
+    looks: KeyedLimit<String>,
     /// How long a look waits for its turn.
     waiting: Duration,
 }
@@ -37,7 +37,7 @@ impl Fetching {
         Fetching {
             workers: Workers { program, mirrors },
             mirrors: Mirrors::default(),
-            looks: Hosts::new(AT_A_HOST, LOOKS),
+            looks: KeyedLimit::new(AT_A_HOST, LOOKS),
             waiting: WAITING,
         }
     }
@@ -85,7 +85,8 @@ impl Fetching {
             return refused;
         }
         let host = delta_forge::host_of(&order.url);
-        let Ok(_place) = tokio::time::timeout(self.waiting, self.looks.place(&host)).await else {
+        let Ok(_place) = tokio::time::timeout(self.waiting, self.looks.take(host.clone())).await
+        else {
             let why = format!("this server is busy: too many wait for {host}; try again");
             return FetchAnswer::Failed(why);
         };

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::hosts::{Hosts, Place};
+use crate::keyed_limit::{KeyedLimit, KeyedPermit};
 
 /// How long a copy that is not used is kept.
 pub const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -24,14 +24,14 @@ const FROM_A_HOST: usize = 4;
 /// One fetch at a time into each copy, and none into one that is being removed.
 pub struct Mirrors {
     locks: Mutex<HashMap<PathBuf, Arc<tokio::sync::Mutex<()>>>>,
-    hosts: Hosts,
+    hosts: KeyedLimit<String>,
 }
 
 impl Default for Mirrors {
     fn default() -> Mirrors {
         Mirrors {
             locks: Mutex::default(),
-            hosts: Hosts::new(FROM_A_HOST, AT_ONCE),
+            hosts: KeyedLimit::new(FROM_A_HOST, AT_ONCE),
         }
     }
 }
@@ -40,7 +40,7 @@ impl Default for Mirrors {
 /// but what is narrower: the copy first, then the host, then the machine.
 pub struct Turn {
     _copy: tokio::sync::OwnedMutexGuard<()>,
-    _place: Place,
+    _place: KeyedPermit<String>,
 }
 
 impl Mirrors {
@@ -49,7 +49,7 @@ impl Mirrors {
         let copy = self.lock(folder).lock_owned().await;
         Turn {
             _copy: copy,
-            _place: self.hosts.place(host).await,
+            _place: self.hosts.take(host.to_owned()).await,
         }
     }
 

@@ -1,19 +1,18 @@
 //! Repositories at forges: what people registered, what a delivery makes of it, and what the forge
 //! is told. Reading order: this file (a repository), `trigger` (a delivery becomes a run),
-//! `planning` (a run gets its jobs), `kept` (their reasons), `fetching` and `hosts` (its commit),
+//! `planning` (a run gets its jobs), `kept` (their reasons), `fetching` and `mirrors` (its commit),
 //! `base` (what it is compared with), `supersede`, `older` and `gated` (which run is the newest),
-//! `standing` (which of several has the word about a commit), `summary`, `places` and `reporter`
-//! (what is said about it).
+//! `standing` (which of several has the word about a commit), `summary`, `report_limits` and
+//! `reporter` (what is said about it).
 
 mod base;
 pub mod fetching;
 mod gated;
-mod hosts;
 mod kept;
-mod mirrors;
+pub mod mirrors;
 mod older;
-mod places;
 pub mod planning;
+mod report_limits;
 pub mod reporter;
 mod standing;
 pub mod summary;
@@ -31,6 +30,7 @@ use delta_wire::places::is_never_a_host;
 use serde::{Deserialize, Serialize};
 
 use crate::secrets::{self, Fetched, Keyring, SecretError, open_webhook, seal_webhook};
+use crate::store_sides::StoreSides;
 
 /// Repositories of one server: a list of them is one answer.
 const MAX_REPOSITORIES: usize = 1_000;
@@ -199,7 +199,7 @@ pub fn find(reader: &dyn Reader, name: &str) -> Result<Option<Registered>, Secre
 
 /// Registers a repository, or changes it. One that is there keeps what the request does not name.
 pub fn put(
-    reader: &dyn Reader,
+    sides: &StoreSides,
     keys: &Keyring,
     request: &PutRepository,
     by: &Text,
@@ -207,8 +207,12 @@ pub fn put(
 ) -> Result<Registered, NotPut> {
     let name: Text = request.name.as_str().into();
     for _ in 0..TRIES {
-        let there = reader.repository(&name).map_err(SecretError::from)?;
-        let count = reader.repositories().map_err(SecretError::from)?.len();
+        let there = sides.reader.repository(&name).map_err(SecretError::from)?;
+        let count = sides
+            .reader
+            .repositories()
+            .map_err(SecretError::from)?
+            .len();
         if there.is_none() && count >= MAX_REPOSITORIES {
             return Err(NotPut::TooMany);
         }
@@ -238,7 +242,7 @@ pub fn put(
             updated_by: by.clone(),
         };
         let registered = check(row)?;
-        let put = reader.put_repository(&registered.row, before);
+        let put = sides.tables.put_repository(&registered.row, before);
         if put.map_err(SecretError::from)? {
             return Ok(registered);
         }

@@ -21,17 +21,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::base::{self, Base};
 use super::fetching::{Fetching, as_text};
-use super::mirrors::KEPT;
 use super::worker::Broken;
 use super::{Registered, find, kept, older, supersede};
+use crate::app::App;
 use crate::create::{self, Asked};
-use crate::http::App;
-use crate::writer::{Lane, NotDone};
+use crate::duties::every::Duty;
+use crate::not_done::NotDone;
+use crate::writer::Lane;
 
 /// How often runs that wait for a plan are looked for, beside when one was just made.
 const EVERY: Duration = Duration::from_secs(1);
-/// How often copies of repositories that nobody uses are looked for.
-const TRIMMING: Duration = Duration::from_secs(60 * 60);
 /// Runs looked at in one pass.
 const LOOKED_AT: usize = 1_000;
 /// Plans made at a time: each is a process that uses a processor. Fetches have turns of their own,
@@ -75,6 +74,24 @@ impl Planned {
     }
 }
 
+impl Duty for Arc<Planning> {
+    const NAME: &'static str = "planning";
+    type Counts = usize;
+    type Error = String;
+
+    fn interval(&self) -> Duration {
+        EVERY
+    }
+
+    fn bell(&self) -> Option<Arc<Notify>> {
+        Some(self.wake.clone())
+    }
+
+    async fn run_once(&mut self) -> Result<usize, String> {
+        Planning::run_once(self, &self.app.stop).await
+    }
+}
+
 impl Planning {
     pub fn new(app: App, program: PathBuf, mirrors: PathBuf) -> Planning {
         let fetching = Arc::new(Fetching::new(program, mirrors));
@@ -87,31 +104,6 @@ impl Planning {
             busy: Mutex::default(),
             sorting: Mutex::default(),
             turns: Arc::new(Semaphore::new(AT_ONCE)),
-        }
-    }
-
-    pub async fn run(self, stop: CancellationToken) {
-        let this = Arc::new(self);
-        let mut tick = tokio::time::interval(EVERY);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut trim = tokio::time::interval(TRIMMING);
-        loop {
-            tokio::select! {
-                _ = tick.tick() => {}
-                _ = trim.tick() => {
-                    let this = this.clone();
-                    tokio::spawn(async move {
-                        let fetching = &this.fetching;
-                        fetching.mirrors.trim(&fetching.workers.mirrors, KEPT).await;
-                    });
-                    continue;
-                }
-                () = this.wake.notified() => {}
-                () = stop.cancelled() => return,
-            }
-            if let Err(why) = this.run_once(&stop).await {
-                tracing::warn!(why, "no plans are made; the next look tries again");
-            }
         }
     }
 
@@ -282,11 +274,11 @@ impl Planning {
     ) -> Result<Option<(Registered, Option<SecretValue>)>, String> {
         let (app, name) = (self.app.clone(), trigger.repository.clone());
         let opened = tokio::task::spawn_blocking(move || {
-            let Some(registered) = find(&*app.reader, &name)? else {
+            let Some(registered) = find(&*app.sides.reader, &name)? else {
                 return Ok(None);
             };
             let credential = match &registered.credential {
-                Some(name) => registered.secret(&*app.reader, &app.secret_keys, name)?,
+                Some(name) => registered.secret(&*app.sides.reader, &app.secret_keys, name)?,
                 None => None,
             };
             Ok(Some((registered, credential)))
@@ -433,7 +425,8 @@ impl Planning {
 
     async fn keep(&self, id: RunId, said: serde_json::Value) -> Result<(), String> {
         let text = kept::text(said);
-        self.read(move |reader| reader.put_plan(id, &text)).await
+        let put = self.app.write(move |tables| tables.put_plan(id, &text));
+        put.await.map_err(|error| error.to_string())
     }
 
     /// Whether it still waits for a plan.
@@ -460,7 +453,7 @@ impl Planning {
         read: impl FnOnce(&dyn Reader) -> Result<T, delta_store::StoreError> + Send + 'static,
     ) -> Result<T, String> {
         let done = self.app.read(read).await;
-        done.map_err(|error| error.body.message)
+        done.map_err(|error| error.to_string())
     }
 }
 

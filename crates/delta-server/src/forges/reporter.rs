@@ -7,7 +7,7 @@
 //!
 //! A status belongs to a commit: what it is with several refs there, `standing` says, and it is
 //! looked at again when it is told, so that of two who tell the last one is right. Nobody waits for
-//! a forge but who is to be told there: see `places`.
+//! a forge but who is to be told there: see `report_limits`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,18 @@ use delta_core::{Command, Millis, RunId, Span, Text};
 use delta_forge::{Client, Outgoing, Secret, Verdict};
 use delta_store::forges::{ReportRow, STAGE_DONE, STAGE_FINAL, STAGE_NOTIFIED, stage_of};
 use delta_store::read::{Reader, RunRows};
+use delta_store::side_tables::SideTables;
 use delta_wire::api::Trigger;
-use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::Mutex;
+use tokio::task::{JoinError, JoinSet};
 
-use super::places::{Credential, Places};
+use super::report_limits::{ForgeCredential, ReportLimits};
 use super::standing::{self, Seen};
 use super::{Registered, summary};
-use crate::http::App;
-use crate::writer::{NotDone, sha256};
+use crate::app::App;
+use crate::duties::every::Duty;
+use crate::not_done::NotDone;
+use crate::writer::sha256;
 
 /// How often the outbox is looked at: what a person sees at the forge is this old at most.
 const EVERY: Duration = Duration::from_millis(500);
@@ -57,31 +60,28 @@ const NOBODY: Verdict = Verdict::Done {
 const MAX_WHY: usize = 300;
 
 pub struct Reporter {
-    pub app: App,
+    app: App,
     pub client: Client,
-    pub public_url: Option<String>,
     /// This server's own: no other takes a row until the same moment.
     pub apart: Span,
-    pub places: Places,
+    limits: ReportLimits,
+    telling: Mutex<JoinSet<Result<bool, String>>>,
 }
 
-/// What became of one row; true when it was told.
-type Telling = JoinSet<Result<bool, String>>;
-
-/// Less than three seconds, as chance has it.
-pub fn apart() -> Span {
-    let mut bytes = [0; 2];
-    // Without chance two servers may tell the same twice, which does no harm.
-    let _ = getrandom::fill(&mut bytes);
-    Span(i64::from(u16::from_be_bytes(bytes) % 3000))
-}
-
-/// What one pass did.
-#[cfg(test)]
+/// What became of runs that were told about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     pub told: usize,
+    /// Those that are to be tried again, or that somebody else has.
     pub later: usize,
+}
+
+/// A random offset of less than three seconds, so that two servers never take a row until the same
+/// moment. Without chance they may tell something twice, which does no harm.
+fn apart() -> Span {
+    let mut bytes = [0; 2];
+    let _ = getrandom::fill(&mut bytes);
+    Span(i64::from(u16::from_be_bytes(bytes) % 3000))
 }
 
 /// Everything that telling about a run needs.
@@ -101,58 +101,79 @@ struct Case {
 struct Token {
     secret: Secret,
     /// Whose requests the forge counts.
-    credential: Credential,
+    credential: ForgeCredential,
+}
+
+impl Duty for Arc<Reporter> {
+    const NAME: &'static str = "reports";
+    type Counts = usize;
+    type Error = String;
+
+    fn interval(&self) -> Duration {
+        EVERY
+    }
+
+    async fn run_once(&mut self) -> Result<usize, String> {
+        Reporter::run_once(self, self.app.writer.now()).await
+    }
+
+    /// What was begun is finished: a try that is cut off counts as one.
+    async fn finish(&mut self) {
+        Reporter::finish(self).await;
+    }
 }
 
 impl Reporter {
-    pub async fn run(self, stop: CancellationToken) {
-        let this = Arc::new(self);
-        let mut tick = tokio::time::interval(EVERY);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut telling = Telling::new();
-        loop {
-            let done = tokio::select! {
-                _ = tick.tick() => this.begin(this.app.writer.now(), &mut telling).await,
-                Some(done) = telling.join_next() => {
-                    done.map_err(|error| error.to_string()).flatten().map(drop)
-                }
-                () = stop.cancelled() => break,
-            };
-            if let Err(why) = done {
-                tracing::warn!(
-                    why,
-                    "the outbox could not be read; the next look finds it again"
-                );
-            }
+    pub fn new(app: App, client: Client) -> Reporter {
+        Reporter {
+            app,
+            client,
+            apart: apart(),
+            limits: ReportLimits::default(),
+            telling: Mutex::default(),
         }
-        // What was begun is finished: a try that is cut off counts as one.
-        while telling.join_next().await.is_some() {}
     }
 
-    /// Begins to tell what is due at this moment, as far as there are places.
-    async fn begin(self: &Arc<Self>, now: Millis, telling: &mut Telling) -> Result<(), String> {
+    /// Begins to tell what is due at this moment, as far as there are places; how many. Nobody
+    /// waits here for a forge: [`Reporter::finish`] does.
+    pub async fn run_once(self: &Arc<Self>, now: Millis) -> Result<usize, String> {
+        let mut telling = self.telling.lock().await;
+        while let Some(done) = telling.try_join_next() {
+            count(done, &mut Told::default());
+        }
         let due = self
             .read(move |reader| reader.reports_due(now, LOOKED_AT))
             .await?;
+        let mut begun = 0;
         for row in due {
             let host = self.host_of(row.run).await?;
-            if !self.places.take(row.run, host) {
+            let Some(place) = self.limits.take(row.run, host) else {
                 continue;
-            }
+            };
+            begun += 1;
             let this = self.clone();
             telling.spawn(async move {
-                let run = row.run;
                 let told = this.tell(row, now).await;
-                this.places.leave(run);
+                drop(place);
                 told
             });
         }
-        Ok(())
+        Ok(begun)
+    }
+
+    /// Waits for everything that was begun, and says what came of it.
+    pub async fn finish(&self) -> Told {
+        let mut telling = self.telling.lock().await;
+        let mut told = Told::default();
+        while let Some(done) = telling.join_next().await {
+            count(done, &mut told);
+        }
+        told
     }
 
     /// Where a run is told about; nothing where it is not known.
     async fn host_of(&self, run: RunId) -> Result<Text, String> {
-        if let Some(host) = self.places.host(run) {
+        if let Some(host) = self.limits.host(run) {
             return Ok(host);
         }
         let look = self.read(move |reader| {
@@ -166,32 +187,15 @@ impl Reporter {
         let host: Text = registered
             .map_or_else(String::new, |it| it.site.api_host())
             .into();
-        self.places.remember(run, host.clone());
+        self.limits.remember(run, host.clone());
         Ok(host)
-    }
-
-    /// One look at the outbox at this moment, and what came of it.
-    #[cfg(test)]
-    pub async fn run_once(self: &Arc<Self>, now: Millis) -> Result<Told, String> {
-        let mut telling = Telling::new();
-        self.begin(now, &mut telling).await?;
-        let mut told = Told::default();
-        while let Some(done) = telling.join_next().await {
-            match done {
-                Ok(Ok(true)) => told.told += 1,
-                Ok(Ok(false)) => told.later += 1,
-                Ok(Err(why)) => return Err(why),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        Ok(told)
     }
 
     /// Takes a row and tells what there is to tell; false when it is to be tried again, or somebody
     /// else has it.
     async fn tell(&self, row: ReportRow, now: Millis) -> Result<bool, String> {
         let (seen, until) = (row.clone(), now + TAKEN.plus(self.apart));
-        let taken = self.read(move |reader| reader.take_report(&seen, until));
+        let taken = self.write(move |tables| tables.take_report(&seen, until));
         if !taken.await? {
             return Ok(false);
         }
@@ -236,7 +240,7 @@ impl Reporter {
             row.next_at = if goal == STAGE_DONE { until } else { now };
             row.why = "".into();
             let told = row.clone();
-            self.read(move |reader| reader.put_report(&told)).await?;
+            self.write(move |tables| tables.put_report(&told)).await?;
         }
         if goal < STAGE_DONE {
             return Ok(true);
@@ -270,9 +274,9 @@ impl Reporter {
     /// Reads what there is to know about a run; none when it is gone.
     async fn case(&self, row: &ReportRow) -> Result<Option<Case>, String> {
         let (app, run) = (self.app.clone(), row.run);
-        let public_url = self.public_url.clone();
+        let public_url = self.app.public_url.clone();
         let found = tokio::task::spawn_blocking(move || {
-            let reader: &dyn Reader = &*app.reader;
+            let reader: &dyn Reader = &*app.sides.reader;
             let Some(rows) = reader.run(run)? else {
                 return Ok(None);
             };
@@ -325,7 +329,7 @@ impl Reporter {
     fn rests(&self, case: &Case, now: Millis) -> Option<Verdict> {
         case.status.as_ref().filter(|_| !case.overtaken)?;
         let until = self
-            .places
+            .limits
             .rests_until(&case.token.as_ref()?.credential, now)?;
         let left = u64::try_from(until.since(now).0).unwrap_or_default();
         Some(Verdict::Again {
@@ -406,7 +410,7 @@ impl Reporter {
         let verdict = publish.await;
         if let Some(rest) = verdict.rest() {
             let rest = Span(i64::try_from(rest.as_millis()).unwrap_or(i64::MAX));
-            self.places.rest(token.credential.clone(), now, now + rest);
+            self.limits.rest(token.credential.clone(), now, now + rest);
         }
         let metrics = self.app.metrics();
         match &verdict {
@@ -444,7 +448,7 @@ impl Reporter {
         let (app, for_secret) = (self.app.clone(), registered.clone());
         let name = notify.secret.clone();
         let secret = tokio::task::spawn_blocking(move || {
-            for_secret.secret(&*app.reader, &app.secret_keys, &name)
+            for_secret.secret(&*app.sides.reader, &app.secret_keys, &name)
         });
         let Ok(Ok(Some(secret))) = secret.await else {
             let why = format!("the secret {} cannot be had", notify.secret);
@@ -480,13 +484,13 @@ impl Reporter {
             why: why.chars().take(MAX_WHY).collect::<String>().into(),
             ..row
         };
-        self.read(move |reader| reader.put_report(&row)).await?;
+        self.write(move |tables| tables.put_report(&row)).await?;
         Ok(false)
     }
 
     async fn remove(&self, row: &ReportRow) -> Result<(), String> {
         let run = row.run;
-        self.read(move |reader| reader.remove_report(run)).await
+        self.write(move |tables| tables.remove_report(run)).await
     }
 
     async fn read<T: Send + 'static>(
@@ -494,7 +498,24 @@ impl Reporter {
         read: impl FnOnce(&dyn Reader) -> Result<T, delta_store::StoreError> + Send + 'static,
     ) -> Result<T, String> {
         let done = self.app.read(read).await;
-        done.map_err(|error| error.body.message)
+        done.map_err(|error| error.to_string())
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&dyn SideTables) -> Result<T, delta_store::StoreError> + Send + 'static,
+    ) -> Result<T, String> {
+        let done = self.app.write(write).await;
+        done.map_err(|error| error.to_string())
+    }
+}
+
+/// What became of one row. One that was not told for a reason of ours is found by a later look.
+fn count(done: Result<Result<bool, String>, JoinError>, told: &mut Told) {
+    match done.map_err(|error| error.to_string()).flatten() {
+        Ok(true) => told.told += 1,
+        Ok(false) => told.later += 1,
+        Err(why) => tracing::warn!(why, "a forge was not told; the next look finds it again"),
     }
 }
 

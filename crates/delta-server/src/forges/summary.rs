@@ -7,7 +7,7 @@ use delta_store::results::{LeaseResults, ResultCounts};
 use delta_wire::api::{Trigger, TriggerEvent};
 
 use super::older;
-use crate::http::signpost::address;
+use crate::public_url;
 
 /// What is known of a run when it is told about.
 pub struct About<'r> {
@@ -31,7 +31,9 @@ pub fn status(about: &About<'_>) -> Option<Status> {
     if let Some(git_ref) = run.header.git_ref.as_deref().filter(|_| about.several) {
         line = format!("{}: {line}", short(git_ref));
     }
-    let link = about.public_url.map(|url| address(url, run.id));
+    let link = about
+        .public_url
+        .map(|url| public_url::run_page(url, run.id));
     Some(Status {
         commit,
         context: context(about.trigger, run.header.trusted).to_owned(),

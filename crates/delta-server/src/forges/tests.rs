@@ -56,11 +56,11 @@ impl Desk {
         );
         let request = PutRepository::parse(request.as_bytes()).unwrap();
         let (app, now) = (&server.app, server.app.writer.now());
-        super::put(&*app.reader, &app.secret_keys, &request, &"ann".into(), now).unwrap();
+        super::put(&app.sides, &app.secret_keys, &request, &"ann".into(), now).unwrap();
         for name in ["TOKEN", "SIGN"] {
             let body = format!(r#"{{"name":"{name}","value":"a-value-of-{name}"}}"#);
             let secret = SetSecret::parse(body.as_bytes()).unwrap();
-            secrets::set(&*app.reader, &app.secret_keys, &secret, &"ann".into(), now).unwrap();
+            secrets::set(&app.sides, &app.secret_keys, &secret, &"ann".into(), now).unwrap();
         }
         Desk {
             server,
@@ -70,13 +70,10 @@ impl Desk {
     }
 
     fn reporter(&self) -> Arc<Reporter> {
-        Arc::new(Reporter {
-            app: self.server.app.clone(),
-            client: Client::new(Duration::from_secs(5), is_never_a_server).unwrap(),
-            public_url: None,
-            apart: Span(7),
-            places: Default::default(),
-        })
+        let client = Client::new(Duration::from_secs(5), is_never_a_server).unwrap();
+        let mut reporter = Reporter::new(self.server.app.clone(), client);
+        reporter.apart = Span(7);
+        Arc::new(reporter)
     }
 
     async fn deliver(&self, delivery: &Delivery) -> (u16, serde_json::Value) {
@@ -124,11 +121,11 @@ impl Desk {
         );
         let request = PutRepository::parse(request.as_bytes()).unwrap();
         let (app, now) = (&self.server.app, self.server.app.writer.now());
-        super::put(&*app.reader, &app.secret_keys, &request, &"ann".into(), now).unwrap();
+        super::put(&app.sides, &app.secret_keys, &request, &"ann".into(), now).unwrap();
     }
 
     fn run(&self, id: RunId) -> Run {
-        self.server.app.reader.run(id).unwrap().unwrap().run
+        self.server.app.sides.reader.run(id).unwrap().unwrap().run
     }
 
     async fn command(&self, command: Command) {
@@ -218,6 +215,12 @@ impl Desk {
     }
 }
 
+/// One pass over the outbox, and what came of what it began.
+async fn pass(reporter: &Arc<Reporter>, now: Millis) -> Result<Told, String> {
+    reporter.run_once(now).await?;
+    Ok(reporter.finish().await)
+}
+
 fn told(told: usize, later: usize) -> Result<Told, String> {
     Ok(Told { told, later })
 }
@@ -228,8 +231,8 @@ async fn a_forge_that_is_down_for_an_hour_is_told_once_afterwards() {
     let desk = Desk::new(false).await;
     let (reporter, run) = (desk.reporter(), desk.push("d1").await);
     let start = desk.server.app.writer.now();
-    assert_eq!(reporter.run_once(start).await, told(1, 0));
-    assert_eq!(reporter.run_once(start).await, told(0, 0), "nothing new");
+    assert_eq!(pass(&reporter, start).await, told(1, 0));
+    assert_eq!(pass(&reporter, start).await, told(0, 0), "nothing new");
     let cause = Cause::PlanError;
     desk.command(Command::FailPlan { run, cause }).await;
     desk.forge.set_down(true);
@@ -237,7 +240,7 @@ async fn a_forge_that_is_down_for_an_hour_is_told_once_afterwards() {
     // An hour, looked at each second.
     for second in 0..3600 {
         let now = start + Span::secs(second);
-        let done = reporter.run_once(now).await.unwrap();
+        let done = pass(&reporter, now).await.unwrap();
         assert_eq!(done.told, 0);
         tries += done.later;
         assert_eq!(
@@ -254,12 +257,12 @@ async fn a_forge_that_is_down_for_an_hour_is_told_once_afterwards() {
     let mut now = start + Span::hours(1);
     while desk.run(run).state != RunState::Reported {
         now = now + Span::secs(1);
-        reporter.run_once(now).await.unwrap();
+        pass(&reporter, now).await.unwrap();
         assert!(now < start + Span::hours(2), "never told");
     }
     assert_eq!(desk.forge.states(HEAD, CONTEXT), ["pending", "error"]);
-    assert_eq!(reporter.run_once(now + Span::hours(1)).await, told(0, 0));
-    assert_eq!(desk.server.app.reader.report(run).unwrap(), None);
+    assert_eq!(pass(&reporter, now + Span::hours(1)).await, told(0, 0));
+    assert_eq!(desk.server.app.sides.reader.report(run).unwrap(), None);
     desk.server.shutdown().await;
 }
 
@@ -270,9 +273,9 @@ async fn an_answer_that_is_lost_does_not_tell_twice_and_limits_are_kept() {
     let (reporter, run) = (desk.reporter(), desk.push("d1").await);
     let mut now = desk.server.app.writer.now();
     desk.forge.next([Fault::DoneUnanswered]);
-    assert_eq!(reporter.run_once(now).await, told(0, 1));
+    assert_eq!(pass(&reporter, now).await, told(0, 1));
     now = now + Span::minutes(5);
-    assert_eq!(reporter.run_once(now).await, told(1, 0));
+    assert_eq!(pass(&reporter, now).await, told(1, 0));
     assert_eq!(desk.forge.states(HEAD, CONTEXT), ["pending"]);
     desk.command(Command::FailPlan {
         run,
@@ -280,15 +283,15 @@ async fn an_answer_that_is_lost_does_not_tell_twice_and_limits_are_kept() {
     })
     .await;
     desk.forge.next([Fault::RetryAfter(429, 600)]);
-    assert_eq!(reporter.run_once(now).await, told(0, 1));
+    assert_eq!(pass(&reporter, now).await, told(0, 1));
     let early = now + Span::secs(599);
     assert_eq!(
-        reporter.run_once(early).await,
+        pass(&reporter, early).await,
         told(0, 0),
         "it was told to wait"
     );
     let late = now + Span::secs(601);
-    assert_eq!(reporter.run_once(late).await, told(1, 0));
+    assert_eq!(pass(&reporter, late).await, told(1, 0));
     assert_eq!(desk.run(run).state, RunState::Reported);
     // Two reporters at once: what one has taken the other leaves alone.
     let second = desk.push("d2").await;
@@ -306,7 +309,7 @@ async fn of_two_reporters_one_tells() {
         other.apart = Span(8);
         Arc::new(other)
     });
-    let (a, b) = tokio::join!(one.run_once(now), two.run_once(now));
+    let (a, b) = tokio::join!(pass(&one, now), pass(&two, now));
     let sum = a.unwrap().told + b.unwrap().told;
     assert_eq!((sum, desk.forge.posted().len()), (1, 1));
     assert_eq!(desk.run(run).state, RunState::Planning);
@@ -322,10 +325,10 @@ async fn whoever_wants_to_know_is_told_once_by_a_signed_webhook() {
     let now = desk.server.app.writer.now();
     // The status is taken, the webhook is not: the run is reported all the same.
     desk.forge.next([Fault::Answer(200), Fault::Answer(500)]);
-    assert_eq!(reporter.run_once(now).await, told(0, 1));
+    assert_eq!(pass(&reporter, now).await, told(0, 1));
     assert_eq!(desk.run(run).state, RunState::Reported);
     let later = now + Span::minutes(5);
-    assert_eq!(reporter.run_once(later).await, told(1, 0));
+    assert_eq!(pass(&reporter, later).await, told(1, 0));
     let hooks = desk.forge.hooks();
     assert_eq!(hooks.len(), 1);
     assert_eq!(hooks[0].delivery, run.to_string());
@@ -337,7 +340,7 @@ async fn whoever_wants_to_know_is_told_once_by_a_signed_webhook() {
         (&body["outcome"], &body["repository"]),
         (&"FAILED".into(), &"app".into())
     );
-    assert_eq!(reporter.run_once(later + Span::hours(1)).await, told(0, 0));
+    assert_eq!(pass(&reporter, later + Span::hours(1)).await, told(0, 0));
     desk.server.shutdown().await;
 }
 
@@ -373,6 +376,7 @@ async fn a_hundred_copies_of_a_delivery_make_one_run() {
     let runs = desk
         .server
         .app
+        .sides
         .reader
         .runs(&Default::default(), 10)
         .unwrap();
@@ -395,7 +399,7 @@ async fn planned_with(plan: &str, limit: Span) -> (Run, Option<String>, Duration
     assert_eq!(planning.run_once(&stop).await, Ok(0), "it is being planned");
     let over = desk.until(run, |run| run.state.has_ended()).await;
     let took = began.elapsed();
-    let said = desk.server.app.reader.plan(run).unwrap();
+    let said = desk.server.app.sides.reader.plan(run).unwrap();
     assert_eq!(planning.run_once(&stop).await, Ok(0), "nothing is left");
     desk.server.shutdown().await;
     (over, said.map(|it| it.to_string()), took)
@@ -427,7 +431,7 @@ impl Desk {
         let request = PutRepository::parse(request.as_bytes()).unwrap();
         let app = &server.app;
         let now = Millis(1);
-        super::put(&*app.reader, &app.secret_keys, &request, &"ann".into(), now).unwrap();
+        super::put(&app.sides, &app.secret_keys, &request, &"ann".into(), now).unwrap();
         Desk {
             server,
             forge,
@@ -508,7 +512,14 @@ async fn a_plan_becomes_jobs_with_their_specs() {
     let queued = desk.until(run, |run| run.state == RunState::Queued).await;
     assert_eq!((queued.jobs, queued.live_jobs), (2, 2));
     for (n, word) in [(1, "echo a"), (2, "echo b")] {
-        let spec = desk.server.app.reader.spec(run.job(n)).unwrap().unwrap();
+        let spec = desk
+            .server
+            .app
+            .sides
+            .reader
+            .spec(run.job(n))
+            .unwrap()
+            .unwrap();
         assert!(spec.contains(word), "{spec}");
     }
     desk.server.shutdown().await;

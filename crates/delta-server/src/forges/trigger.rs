@@ -103,7 +103,7 @@ fn requested(heard: &Heard<'_>, request: &PullRequest) -> Meaning {
         ..plain(heard, TriggerEvent::PullRequest, &request.actor)
     };
     let mut new = new_run(heard, &trigger, !request.fork);
-    // In the repository it is addressed to: the fork's own address is a stranger's (T17).
+    // In the repository it is addressed to: the fork's own address is a stranger's.
     let dialect = heard.registered.site.kind.dialect();
     new.header.git_ref = Some(dialect.pull_ref(request.number).into());
     new.header.commit = Some(request.head.as_str().into());

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use delta_store::read::Reader;
 
-use crate::agents::runners_of;
-use crate::http::{ApiError, App};
+use crate::app::App;
+use crate::not_done::NotDone;
+use crate::sessions::runners_of;
 
 /// How old the answer may be: an agent that has just come is seen in the registry anyway.
 const FRESH: Duration = Duration::from_secs(2);
@@ -25,7 +26,7 @@ type Names = BTreeSet<String>;
 impl Known {
     /// Whether a function of this runner will be carried out by nobody, now or later. Where no
     /// agent with a runner is known, the first may still come.
-    pub async fn is_hopeless(&self, app: &App, runner: &str) -> Result<bool, ApiError> {
+    pub async fn is_hopeless(&self, app: &App, runner: &str) -> Result<bool, NotDone> {
         let runner = runner.to_lowercase();
         // Nearly every call: nobody's capabilities are looked at.
         if self.fresh().is_some_and(|known| known.contains(&runner)) {
@@ -39,7 +40,7 @@ impl Known {
     }
 
     /// Whether no agent with a runner is known: then nobody can judge a call.
-    pub async fn is_none(&self, app: &App) -> Result<bool, ApiError> {
+    pub async fn is_none(&self, app: &App) -> Result<bool, NotDone> {
         if self.fresh().is_some_and(|known| !known.is_empty()) {
             return Ok(false);
         }
@@ -60,7 +61,7 @@ impl Known {
 
     /// What is remembered counts while it is fresh, unless it says that there are none where some
     /// have come meanwhile.
-    async fn all(&self, app: &App) -> Result<Arc<Names>, ApiError> {
+    async fn all(&self, app: &App) -> Result<Arc<Names>, NotDone> {
         if let Some(known) = self
             .fresh()
             .filter(|known| !known.is_empty() || !is_offered(app, "work:function"))

@@ -7,7 +7,6 @@
 mod known;
 mod queues;
 mod rates;
-mod unjudged;
 
 use std::sync::Arc;
 
@@ -24,9 +23,9 @@ use delta_wire::job_spec::FunctionSpec;
 pub use known::Known;
 pub use queues::Queues;
 pub use rates::Rates;
-pub use unjudged::Unjudged;
 
-use crate::http::{ApiError, App};
+use crate::app::App;
+use crate::not_done::NotDone;
 use crate::writer::sha256;
 
 /// The longest that all attempts of a call may take together, with the delays between them: a run
@@ -178,10 +177,7 @@ fn policy(
 }
 
 /// Nobody has the runner of these: they are dead letters, all of them in one commit.
-pub async fn give_up(
-    app: &App,
-    runs: impl ExactSizeIterator<Item = RunId>,
-) -> Result<(), ApiError> {
+pub async fn give_up(app: &App, runs: impl ExactSizeIterator<Item = RunId>) -> Result<(), NotDone> {
     if runs.len() == 0 {
         return Ok(());
     }

@@ -15,12 +15,12 @@ use delta_wire::{ErrorBody, ErrorCode};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Admin, Path, User};
 use super::views::at;
-use crate::agents::{Found, Noted, OFFLINE_AFTER, Order, RunnerPool, held};
+use crate::app::App;
 use crate::audit;
+use crate::sessions::{AgentRecord, OFFLINE_AFTER, RunnerPool, SessionOrder, StoredLease, held};
 use crate::writer::random;
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -80,7 +80,7 @@ async fn drain_agent(
     Path(id): Path<String>,
 ) -> Result<axum::Json<AgentView>, ApiError> {
     let row = not_revoked(find(&app, &id).await?)?;
-    // Asking twice asks once: the agent answers one drain (A50).
+    // Asking twice asks once: the agent answers one drain.
     let drain: Text = match row.drain {
         Some(drain) => drain,
         None => {
@@ -90,7 +90,7 @@ async fn drain_agent(
             fresh
         }
     };
-    app.agents.order(&row.id, Order::Drain(drain));
+    app.agents.order(&row.id, SessionOrder::Drain(drain));
     let row = find(&app, &id).await?;
     whole(&app, row).await.map(axum::Json)
 }
@@ -109,7 +109,7 @@ async fn undrain_agent(
     if let Some(drain) = row.drain {
         store_drain(&app, &row.id, None).await?;
         audit::done("agent.undrain", &who, &id);
-        app.agents.order(&row.id, Order::Undrain(drain));
+        app.agents.order(&row.id, SessionOrder::Undrain(drain));
     }
     let row = find(&app, &id).await?;
     whole(&app, row).await.map(axum::Json)
@@ -127,12 +127,12 @@ async fn revoke_agent(
 ) -> Result<StatusCode, ApiError> {
     let (agent, now): (Text, Millis) = (id.as_str().into(), app.writer.now());
     let revoked = agent.clone();
-    let found = app.read(move |reader| reader.revoke_agent(&revoked, now));
+    let found = app.write(move |tables| tables.revoke_agent(&revoked, now));
     if !found.await? {
         return Err(ApiError::not_found("agent"));
     }
     audit::done("agent.revoke", &who, &id);
-    app.agents.order(&agent, Order::Revoked);
+    app.agents.order(&agent, SessionOrder::Revoked);
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -154,7 +154,7 @@ fn not_revoked(row: AgentRow) -> Result<AgentRow, ApiError> {
 
 async fn store_drain(app: &App, id: &Text, drain: Option<Text>) -> Result<(), ApiError> {
     let id = id.clone();
-    let found = app.read(move |reader| reader.drain_agent(&id, drain.as_deref()));
+    let found = app.write(move |tables| tables.drain_agent(&id, drain.as_deref()));
     found
         .await?
         .then_some(())
@@ -168,18 +168,18 @@ async fn whole(app: &App, row: AgentRow) -> Result<AgentView, ApiError> {
 }
 
 /// A row, overlaid with what this server knows better.
-fn view(app: &App, mut row: AgentRow, held: Option<Vec<Found>>) -> AgentView {
+fn view(app: &App, mut row: AgentRow, held: Option<Vec<StoredLease>>) -> AgentView {
     if let Some(seen) = app.agents.unwritten_of(&row.id)
         && (seen.session, seen.seen_at) >= (row.session, row.seen_at)
     {
         (row.session, row.seen_at, row.about) = (seen.session, seen.seen_at, seen.about);
     }
-    let mut noted = Noted::read(&row.about);
+    let mut noted = AgentRecord::read(&row.about);
     if let Some(present) = app.agents.here(&row.id)
         && present.session >= row.session
     {
         (row.session, row.seen_at) = (present.session, present.seen_at);
-        noted = Noted::from(&present);
+        noted = AgentRecord::from(&present);
     }
     if let Some(held) = &held {
         noted.leases = u32::try_from(held.len()).unwrap_or(u32::MAX);
@@ -189,7 +189,7 @@ fn view(app: &App, mut row: AgentRow, held: Option<Vec<Found>>) -> AgentView {
 }
 
 /// EP-6, EP-49: what counts most is said.
-fn status(row: &AgentRow, noted: &Noted, now: Millis) -> AgentStatus {
+fn status(row: &AgentRow, noted: &AgentRecord, now: Millis) -> AgentStatus {
     let silent = now.since(row.seen_at).0.unsigned_abs() >= OFFLINE_AFTER.as_millis() as u64;
     if row.revoked_at.is_some() {
         AgentStatus::Revoked
@@ -208,9 +208,9 @@ fn status(row: &AgentRow, noted: &Noted, now: Millis) -> AgentStatus {
 
 fn spelled(
     row: AgentRow,
-    noted: Noted,
+    noted: AgentRecord,
     status: AgentStatus,
-    held: Option<Vec<Found>>,
+    held: Option<Vec<StoredLease>>,
 ) -> AgentView {
     let drain = row.drain.as_ref().map(|id| DrainView {
         drain_id: id.to_string(),
@@ -267,7 +267,7 @@ fn runner_pool(pool: &RunnerPool) -> RunnerPoolView {
     }
 }
 
-fn lease(found: &Found) -> AgentLease {
+fn lease(found: &StoredLease) -> AgentLease {
     let attempt = found.lease.attempt;
     AgentLease {
         job_id: attempt.job.to_string(),
@@ -298,19 +298,19 @@ mod tests {
             revoked_at: None,
             process: None,
         };
-        let noted = Noted {
+        let noted = AgentRecord {
             since: Some(0),
-            ..Noted::default()
+            ..AgentRecord::default()
         };
         let after = |seconds: i64| Millis(1_000 + seconds * 1_000);
         assert_eq!(status(&row, &noted, after(89)), AgentStatus::Idle);
         assert_eq!(status(&row, &noted, after(91)), AgentStatus::Offline);
-        let holds = Noted {
+        let holds = AgentRecord {
             leases: 1,
             ..noted.clone()
         };
         assert_eq!(status(&row, &holds, after(0)), AgentStatus::Busy);
-        let fought_over = Noted {
+        let fought_over = AgentRecord {
             quarantined: true,
             ..noted.clone()
         };

@@ -10,7 +10,8 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Path, User};
 use super::runs::{find, run_id};
-use super::{App, views};
+use super::views;
+use crate::app::App;
 use crate::audit;
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -49,11 +50,11 @@ async fn approve_run(
         at: app.writer.now(),
     };
     let at = approval.at;
-    app.read(move |reader| {
-        reader.approve(run, &approval)?;
+    app.read_and_write(move |sides| {
+        sides.tables.approve(run, &approval)?;
         // The forge has heard that it waits: it is told anew.
-        match reader.report(run)? {
-            Some(row) if row.stage == STAGE_QUEUED => reader.put_report(&ReportRow {
+        match sides.reader.report(run)? {
+            Some(row) if row.stage == STAGE_QUEUED => sides.tables.put_report(&ReportRow {
                 stage: STAGE_NONE,
                 next_at: at,
                 ..row

@@ -21,9 +21,11 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Path, User};
+use super::internal;
 use super::log::range;
 use super::vigil::LeaseVigil;
-use super::{App, internal};
+use crate::app::App;
+use crate::objects::references::{ArtifactReference, references, winner};
 use crate::objects::{ArtifactMeta, Objects, UploadId};
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -214,7 +216,7 @@ async fn stored(app: &App, id: &str) -> Result<Vec<(UploadId, JobArtifact)>, Api
         .read(move |reader| super::jobs::source(reader, id))
         .await?;
     let rows = rows.ok_or_else(|| ApiError::not_found("job"))?;
-    app.files(move |objects| of_job(objects, &rows)).await
+    Ok(app.files(move |objects| of_job(objects, &rows)).await?)
 }
 
 /// Each job with the attempt that left something: a kept job's is that of the run before.
@@ -305,15 +307,6 @@ fn named(
     views.filter_map(Result::transpose).collect()
 }
 
-/// Artifacts of its own that an attempt named and that are not stored here any more.
-pub fn lost(objects: &Objects, attempt: &Attempt) -> Vec<UploadId> {
-    let winner = winner(attempt);
-    let own = references(attempt).into_iter().filter_map(|it| it.upload());
-    own.filter(|id| Some(id.lease) == winner && id.artifact.is_some())
-        .filter(|id| matches!(objects.artifact(*id), Ok(None)))
-        .collect()
-}
-
 /// One of what an attempt left, if it is named and stored here; the others are not looked at.
 pub(super) fn left_one(
     objects: &Objects,
@@ -326,7 +319,7 @@ pub(super) fn left_one(
 }
 
 fn one(
-    references: Vec<Reference>,
+    references: Vec<ArtifactReference>,
     winner: Option<LeaseKey>,
     id: UploadId,
     meta: impl Fn(UploadId) -> io::Result<Option<ArtifactMeta>>,
@@ -339,34 +332,8 @@ fn one(
     Ok(found.and_then(|(own, view)| own.is_some().then_some(view)))
 }
 
-/// An artifact as a runner names it.
-#[derive(serde::Deserialize)]
-struct Reference {
-    r#type: String,
-    uri: String,
-}
-
-impl Reference {
-    fn upload(&self) -> Option<UploadId> {
-        self.uri.strip_prefix("delta:")?.parse().ok()
-    }
-}
-
-fn references(attempt: &Attempt) -> Vec<Reference> {
-    let report = attempt.report.as_ref();
-    let text = report.and_then(|report| report.artifacts.as_ref());
-    text.and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default()
-}
-
-/// The lease whose artifacts count.
-fn winner(attempt: &Attempt) -> Option<LeaseKey> {
-    let lease = attempt.lease.as_ref();
-    lease.map(|lease| attempt.id.lease(lease.epoch))
-}
-
 fn view(
-    reference: Reference,
+    reference: ArtifactReference,
     winner: Option<LeaseKey>,
     meta: impl Fn(UploadId) -> io::Result<Option<ArtifactMeta>>,
 ) -> io::Result<Option<Named>> {
@@ -410,7 +377,7 @@ mod tests {
         }
     }
 
-    // T8, D15
+    // D4, D15
     #[test]
     fn one_artifact_is_found_without_a_look_at_the_others() {
         let lease = |epoch| RunId(7).job(1).attempt(1).lease(epoch);
@@ -418,7 +385,7 @@ mod tests {
             lease: lease(epoch),
             artifact: Some(artifact),
         };
-        let named = |id: UploadId| Reference {
+        let named = |id: UploadId| ArtifactReference {
             r#type: "file".into(),
             uri: format!("delta:{id}"),
         };

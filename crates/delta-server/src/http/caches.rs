@@ -21,12 +21,14 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Admin, Caller, Heard, Path, Runner, User, drain, next_piece};
+use super::internal;
 use super::uploads::{held_for, lease_header};
 use super::vigil::LeaseVigil;
-use super::{App, internal, not_stored};
+use crate::app::App;
 use crate::audit;
 use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, NoRoom, Saved, Saving, Scope};
-use crate::holder::hex;
+use crate::not_done::NotDone;
+use crate::runner_commands::hex;
 
 /// Each check reads a whole cache: one after the other, however many are asked for.
 static CHECKS: Semaphore = Semaphore::const_new(1);
@@ -234,7 +236,7 @@ async fn receive(
     size: u64,
     sha256: &str,
 ) -> Result<CachePart, ApiError> {
-    let bad = |error: std::io::Error| not_stored(&error);
+    let bad = |error: std::io::Error| ApiError::from(NotDone::from(error));
     let (scope, limits) = (scope.clone(), app.cache_limits);
     let part = app.files(move |objects| objects.caches().part(&scope, size, limits));
     let refused = |no: NoRoom| ApiError::new(ErrorCode::TooLarge, no.to_string());

@@ -12,15 +12,16 @@ use delta_wire::{ErrorBody, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, User};
 use super::functions::{Judged, Page, find, view};
 use super::runs::run_id;
+use crate::app::App;
 use crate::audit;
 use crate::functions::give_up;
 use crate::identity::Principal;
-use crate::writer::{NotDone, sha256};
+use crate::not_done::NotDone;
+use crate::writer::sha256;
 
 /// Dead letters that one request deals with; it says when there are more.
 const MAX_CHOSEN: usize = 1000;
@@ -187,8 +188,8 @@ fn is_called(view: &FunctionView, wanted: &str) -> bool {
     view.function == wanted || handler == Some(wanted)
 }
 
-/// The same calls as new runs, in one commit; their ids. A key of its own makes each one, however
-/// often it is asked for.
+/// Makes the chosen calls again, as new runs in one commit; their ids. A key of its own makes each
+/// one, however often it is asked for.
 async fn again(app: &App, chosen: &[JobRows], who: &Principal) -> Result<Vec<String>, ApiError> {
     let ids: Vec<JobId> = chosen.iter().map(|rows| rows.job.id).collect();
     let specs = app.read(move |reader| {

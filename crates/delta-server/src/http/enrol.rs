@@ -12,10 +12,10 @@ use delta_wire::api::{AgentEnrolled, EnrolAgent};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
-use super::extract::{Enrolling, Heard, unauthenticated};
+use super::extract::{Enrolling, Heard};
 use super::tokens::label_words;
+use crate::app::App;
 use crate::audit;
 use crate::identity::{NewToken, new_agent_id, new_token};
 
@@ -55,11 +55,11 @@ async fn enrol_agent(
     };
     let (id, at) = (who.id.clone(), body.at);
     let done = app
-        .read(move |reader| reader.exchange_enrolment(&id, at, &fresh))
+        .write(move |tables| tables.exchange_enrolment(&id, at, &fresh))
         .await?;
     if !done {
         audit::enrolment_reused(&who, &request.agent_name);
-        return Err(unauthenticated(&app));
+        return Err(app.unauthenticated().into());
     }
     audit::done("agent.enrol", &who, &agent);
     Ok((StatusCode::CREATED, axum::Json(enrolled)))

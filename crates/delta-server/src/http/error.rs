@@ -7,7 +7,8 @@ use delta_core::rights::Barred;
 use delta_store::StoreError;
 use delta_wire::{ErrorBody, ErrorCode, Invalid, Problems};
 
-use crate::writer::{NotDone, store_error};
+use crate::identity::admission::NotAdmitted;
+use crate::not_done::NotDone;
 
 /// What `Retry-After` says: soon enough to be useful, late enough to let a queue drain.
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
@@ -77,12 +78,25 @@ impl From<Problems> for ApiError {
 impl From<NotDone> for ApiError {
     fn from(why: NotDone) -> ApiError {
         let message = why.to_string();
-        match why {
-            NotDone::Overloaded => ApiError::new(ErrorCode::Overloaded, message),
-            NotDone::Unavailable(_) => ApiError::new(ErrorCode::Unavailable, message),
-            NotDone::Internal => ApiError::new(ErrorCode::Internal, message),
-            NotDone::Refused(refusal) => refusal.into(),
-        }
+        let code = match why {
+            NotDone::Refused(refusal) => return refusal.into(),
+            NotDone::Overloaded => ErrorCode::Overloaded,
+            NotDone::Unavailable(_) => ErrorCode::Unavailable,
+            NotDone::StorageFull => ErrorCode::StorageFull,
+            NotDone::Corrupt(_) | NotDone::Files | NotDone::Internal => ErrorCode::Internal,
+        };
+        ApiError::new(code, message)
+    }
+}
+
+impl From<NotAdmitted> for ApiError {
+    fn from(why: NotAdmitted) -> ApiError {
+        let code = match &why {
+            NotAdmitted::Unauthenticated => ErrorCode::Unauthenticated,
+            NotAdmitted::Forbidden { .. } => ErrorCode::Forbidden,
+            NotAdmitted::NotNow(_) => ErrorCode::Unavailable,
+        };
+        ApiError::new(code, why.to_string())
     }
 }
 
@@ -116,11 +130,6 @@ fn barred(why: Barred) -> ErrorCode {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> ApiError {
-        let answer = ApiError::from(store_error(&error));
-        match error {
-            // Nothing but a person helps here, so it is said and not only logged.
-            StoreError::Corrupt(_) => ApiError::new(answer.code, error.to_string()),
-            _ => answer,
-        }
+        NotDone::from(error).into()
     }
 }

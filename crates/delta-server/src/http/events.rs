@@ -22,8 +22,9 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Path, User};
 use super::vigil::Vigil;
-use super::{App, runs, views};
-use crate::holder::hex;
+use super::{runs, views};
+use crate::app::App;
+use crate::runner_commands::hex;
 use crate::watch::Watch;
 
 /// Events of one page, and of one read of a stream.
@@ -120,7 +121,7 @@ async fn feed(
             return Ok(());
         }
         let page = app.read(move |reader| reader.events(id, after, PAGE)).await;
-        let page = page.map_err(|error| error.body.message)?;
+        let page = page.map_err(|error| error.to_string())?;
         for stored in &page {
             let view = view(stored).map_err(|error| error.body.message)?;
             let json = serde_json::to_string(&view).map_err(|error| error.to_string())?;
@@ -146,7 +147,7 @@ async fn feed(
 /// Nothing will happen to this run any more, and all of it was sent.
 async fn is_over(app: &App, id: RunId, sent: u64) -> Result<bool, String> {
     let rows = app.read(move |reader| reader.run(id)).await;
-    let rows = rows.map_err(|error| error.body.message)?;
+    let rows = rows.map_err(|error| error.to_string())?;
     Ok(rows.is_none_or(|rows| {
         let run = &rows.run;
         run.state.has_ended() && run.live_jobs == 0 && rows.version <= sent

@@ -21,11 +21,11 @@ use delta_wire::runner::LeaseToken;
 use http_body_util::BodyExt;
 use tokio::sync::Notify;
 
-use super::App;
 use super::error::ApiError;
-use crate::identity::{Principal, Standing, Unknown};
+use crate::app::App;
+use crate::identity::Principal;
+use crate::runner_commands;
 use crate::writer::{Receipt, sha256};
-use crate::{audit, holder};
 
 /// A runner's message: progress and references, never the bytes they refer to.
 pub const MESSAGE_BYTES: usize = 1024 * 1024;
@@ -64,7 +64,7 @@ impl Caller {
             bound: self.principal.agent.clone(),
             shown: self.shown.clone().map(Box::new),
         };
-        holder::proof(token, &self.principal, runner, speaker)
+        runner_commands::proof(token, &self.principal, runner, speaker)
     }
 }
 /// A caller with the role of a user, or more.
@@ -77,7 +77,7 @@ pub struct Enrolling(pub Principal);
 impl FromRequestParts<App> for Runner {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Runner, ApiError> {
-        let principal = authenticate(parts, app, Role::Runner).await?;
+        let principal = app.caller_with(Role::Runner, parts).await?;
         let shown = shown(&parts.headers)?;
         Ok(Runner(Caller { principal, shown }))
     }
@@ -86,23 +86,22 @@ impl FromRequestParts<App> for Runner {
 impl FromRequestParts<App> for User {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<User, ApiError> {
-        authenticate(parts, app, Role::User).await.map(User)
+        Ok(User(app.caller_with(Role::User, parts).await?))
     }
 }
 
 impl FromRequestParts<App> for Admin {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Admin, ApiError> {
-        authenticate(parts, app, Role::Admin).await.map(Admin)
+        Ok(Admin(app.caller_with(Role::Admin, parts).await?))
     }
 }
 
 impl FromRequestParts<App> for Enrolling {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Enrolling, ApiError> {
-        authenticate(parts, app, Role::Enrolment)
-            .await
-            .map(Enrolling)
+        let principal = app.caller_with(Role::Enrolment, parts).await?;
+        Ok(Enrolling(principal))
     }
 }
 
@@ -116,63 +115,6 @@ fn shown(headers: &HeaderMap) -> Result<Option<AgentShown>, ApiError> {
         process: shown.process.into(),
         secret: shown.secret.map(|secret| sha256(secret.as_bytes())),
     }))
-}
-
-/// Who calls, whatever its role.
-pub async fn anybody(parts: &Parts, app: &App) -> Result<Principal, ApiError> {
-    let now = app.writer.now();
-    let who = app.identity.caller(&parts.headers, &parts.extensions, now);
-    let who = who.await.map_err(not_known)?;
-    who.ok_or_else(|| unauthenticated(app))
-}
-
-async fn authenticate(parts: &Parts, app: &App, needed: Role) -> Result<Principal, ApiError> {
-    let who = anybody(parts, app).await?;
-    if !who.may(needed) {
-        audit::forbidden(&who, needed.name());
-        let message = format!(
-            "this needs a token of role {}, and yours is a {} token",
-            needed.name(),
-            who.role.name()
-        );
-        return Err(ApiError::new(ErrorCode::Forbidden, message));
-    }
-    Ok(who)
-}
-
-/// Who calls, if it is a runner: for calls that are not HTTP's own.
-pub async fn runner(parts: &Parts, app: &App) -> Result<Principal, ApiError> {
-    authenticate(parts, app, Role::Runner).await
-}
-
-/// What the store says about its troubles is for the log: nobody knows yet who asks.
-fn not_known(unknown: Unknown) -> ApiError {
-    let message = match &unknown {
-        Unknown::Flood => "too many callers are being looked up; try again",
-        Unknown::Issuer(_) => "the keys of the token's issuer are not to be had; try again",
-        Unknown::Store(error) => {
-            tracing::warn!(%error, "a token could not be looked up");
-            "the store does not answer; try again"
-        }
-    };
-    ApiError::new(ErrorCode::Unavailable, message)
-}
-
-/// Looks again at a runner whose request was parked: its credential may be revoked by now.
-pub async fn still_good(who: &Principal, app: &App) -> Result<(), ApiError> {
-    let standing = app.identity.recheck(who, app.writer.now()).await;
-    match standing.map_err(not_known)? {
-        Standing::Good => Ok(()),
-        ended => {
-            audit::ended(who, ended.why());
-            Err(unauthenticated(app))
-        }
-    }
-}
-
-pub fn unauthenticated(app: &App) -> ApiError {
-    app.metrics().unauthenticated.inc();
-    ApiError::new(ErrorCode::Unauthenticated, "a valid bearer token is needed")
 }
 
 /// The parts of the address that a path names, decoded. What is no text names nothing; said in the
@@ -192,7 +134,7 @@ where
     }
 }
 
-/// A whole body, and the moment its last byte was read (A23).
+/// A whole body, and the moment its last byte was read.
 pub struct Message {
     pub bytes: Bytes,
     pub at: Millis,
@@ -232,7 +174,7 @@ where
             .identity
             .could_be_somebody(&parts.headers, &parts.extensions);
         if !somebody {
-            return Err(unauthenticated(app));
+            return Err(app.unauthenticated().into());
         }
         let (who, start, receipt) = {
             let known = Notify::new();

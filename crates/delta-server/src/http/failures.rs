@@ -4,14 +4,16 @@
 //! Only words: the cause was decided when the attempt ended. A list is bounded: of a run with
 //! hundreds of failures the first ones are told in full, the others in a sentence.
 
+use std::time::Duration;
+
 use delta_core::attempt::Report;
 use delta_core::{Attempt, Cause, Job};
 use delta_store::StoreError;
 use delta_store::read::Reader;
 use delta_store::results::{ResultQuery, ResultRow, ResultStatus, StoredResult};
-use delta_wire::api::{FailedTest, FailureView, JobSummary};
+use delta_wire::api::{FailedNeed, FailedTest, FailureView, JobSummary};
 use delta_wire::states::JobState;
-use delta_wire::{Evidence, StepResult};
+use delta_wire::{Evidence, StepResult, duration};
 
 use super::{tests, views};
 
@@ -19,6 +21,8 @@ use super::{tests, views};
 const IN_FULL: usize = 10;
 /// Failed tests of one job that are named.
 const NAMED: usize = 10;
+/// Needs that are named of one job: what a line of text has room for, and a list as well.
+const MAX_NEEDS: usize = 10;
 /// Bytes of what a test said: its first lines. All of it is in the list of results.
 const MAX_SAID: usize = 1024;
 /// Lines of it.
@@ -36,7 +40,11 @@ fn of(job: &Job, attempt: &Attempt) -> Option<FailureView> {
     let signal = step.as_ref().and_then(|step| step.signal);
     Some(FailureView {
         attempt: attempt.id.index,
-        message: message(report, attempt.cause.or(job.cause), step.as_ref()),
+        message: within(
+            message(report, attempt.cause.or(job.cause), step.as_ref()),
+            job,
+            attempt,
+        ),
         exit_code: exit_code.or(report.and_then(|it| it.exit_code)),
         signal: signal.or(evidence.signal),
         step,
@@ -46,7 +54,17 @@ fn of(job: &Job, attempt: &Attempt) -> Option<FailureView> {
     })
 }
 
-/// The same with its tests.
+/// A sentence about a job's time says how much there was of it.
+fn within(message: String, job: &Job, attempt: &Attempt) -> String {
+    if attempt.cause.or(job.cause) != Some(Cause::JobTimeout) {
+        return message;
+    }
+    let limit = u64::try_from(job.policy.timeout.0).unwrap_or_default();
+    let limit = duration::format(Duration::from_millis(limit));
+    format!("{message} (it may take {limit})")
+}
+
+/// Why an attempt failed, with the tests that did.
 pub fn in_full(
     reader: &dyn Reader,
     job: &Job,
@@ -99,8 +117,55 @@ pub fn tell(
         };
         told += usize::from(failure.is_some());
         summary.failure = failure.map(Box::new);
+        summary.failed_needs = needs(job, rows);
     }
     Ok(())
+}
+
+/// The jobs that this one needed and that did not succeed, of one that ended because of them.
+pub fn needs(job: &Job, rows: &[(Job, Attempt)]) -> Vec<FailedNeed> {
+    if job.cause != Some(Cause::DependencyFailed) {
+        return Vec::new();
+    }
+    let unmet = unmet(job, rows).take(MAX_NEEDS);
+    unmet.map(|need| failed_need(need, rows)).collect()
+}
+
+/// Needs of a job that were not met, as far as they have ended.
+fn unmet<'a>(job: &'a Job, rows: &'a [(Job, Attempt)]) -> impl Iterator<Item = &'a (Job, Attempt)> {
+    let needs = job.policy.needs.iter();
+    // Jobs are numbered from 1 in the order of their rows, which is checked all the same.
+    let rows = needs.filter_map(|n| match rows.get((*n as usize).wrapping_sub(1)) {
+        Some(row) if row.0.id.n == *n => Some(row),
+        _ => rows.iter().find(|(it, _)| it.id.n == *n),
+    });
+    rows.filter(|(need, _)| need.resolution.is_some() && !need.meets_needs())
+}
+
+fn failed_need((need, attempt): &(Job, Attempt), rows: &[(Job, Attempt)]) -> FailedNeed {
+    // What was not begun has its reason where the first of them failed.
+    let (mut root, mut last) = (need, attempt);
+    while root.cause == Some(Cause::DependencyFailed)
+        && let Some((earlier, its)) = unmet(root, rows).next()
+    {
+        (root, last) = (earlier, its);
+    }
+    let cause = || {
+        root.cause
+            .map(|cause| cause.sentence().trim_end_matches('.'))
+    };
+    let words = of(root, last).map(|failure| failure.message);
+    let words = words.or_else(|| cause().map(str::to_owned));
+    let words = words.unwrap_or_else(|| "nobody said why".to_owned());
+    FailedNeed {
+        job_id: need.id.to_string(),
+        name: need.name.to_string(),
+        state: JobState::of(need.resolution, attempt.state),
+        message: match root.id == need.id {
+            true => words,
+            false => format!("because of `{}`: {words}", root.name),
+        },
+    }
 }
 
 fn evidence(report: Option<&Report>) -> Evidence {

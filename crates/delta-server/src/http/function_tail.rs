@@ -11,10 +11,10 @@ use delta_wire::ErrorCode;
 use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio_util::io::ReaderStream;
 
-use super::App;
 use super::error::ApiError;
 use super::functions::{detail, find};
 use super::vigil::Vigil;
+use crate::app::App;
 use crate::watch::Watch;
 
 /// A word now and then, below the idle limit of common proxies: it also finds out that nobody

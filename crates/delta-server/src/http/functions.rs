@@ -23,10 +23,12 @@ use super::error::ApiError;
 use super::extract::{Heard, Path, User};
 use super::runs::{idempotency, run_id};
 use super::vigil::Vigil;
-use super::{App, function_tail, views};
+use super::{function_tail, views};
+use crate::app::App;
 use crate::functions::{self, Asked, give_up};
+use crate::not_done::NotDone;
 use crate::trace::{self, Enqueue};
-use crate::writer::{Answer, NotDone, sha256};
+use crate::writer::{Answer, sha256};
 
 /// A request of a thousand calls at sixteen kilobytes each.
 pub const CALLS_BYTES: usize = 16 * 1024 * 1024;

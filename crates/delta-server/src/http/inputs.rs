@@ -1,6 +1,6 @@
 //! Inputs of a job: the artifacts of the jobs it needs, for the holder of its lease alone.
 //!
-//! A job sees what its needs of the same run left, so it is of the same trust (T8). Of a rerun
+//! A job sees what its needs of the same run left, so it is of the same trust. Of a rerun
 //! the artifacts of jobs that were kept are those of the run they were kept from.
 
 use axum::extract::State;
@@ -15,12 +15,12 @@ use delta_wire::api::{ArtifactView, InputArtifact, InputList};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::artifacts::{self, left, left_one, serve};
 use super::error::ApiError;
 use super::extract::{Caller, Path, Runner};
 use super::uploads::{held_for, lease_header};
 use super::vigil::LeaseVigil;
+use crate::app::App;
 use crate::objects::UploadId;
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -129,7 +129,7 @@ async fn needed_by(
         Ok(held) => held.key.attempt.job,
         Err(answer) => return Ok(Err(answer)),
     };
-    app.read(move |reader| needed(reader, job)).await.map(Ok)
+    Ok(Ok(app.read(move |reader| needed(reader, job)).await?))
 }
 
 /// The jobs that a job needs, each with the attempt that ended it. Of a kept job whose run

@@ -1,10 +1,11 @@
 //! Jobs: show and cancel.
 
 use axum::extract::{RawQuery, State};
-use delta_core::{Cause, Command, JobId};
+use delta_core::{Attempt, Cause, Command, JobId, RunId, RunState, rights};
 use delta_store::StoreError;
 use delta_store::read::{JobRows, Reader, RunFilter, RunKind, RunRows};
-use delta_wire::api::{CancelRequest, FailureView, JobSummary, JobView, NamedJobs};
+use delta_wire::api::{CancelRequest, FailedNeed, FailureView, JobSummary, JobView, NamedJobs};
+use delta_wire::states::JobState;
 use delta_wire::{ErrorBody, Invalid};
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
@@ -14,7 +15,8 @@ use super::error::ApiError;
 use super::extract::{Heard, Path, User};
 use super::runs::by;
 use super::waiting::{self, Groups, InLine, Sight};
-use super::{App, failures, log_view, views};
+use super::{failures, log_view, views};
+use crate::app::App;
 use crate::audit;
 use crate::writer::Lane;
 
@@ -28,6 +30,12 @@ pub fn routes() -> OpenApiRouter<App> {
 /// Runs that are looked through for a job of a name, from the newest on: what people mean by a name
 /// alone is recent, and each run is a read.
 const LOOKED_THROUGH: usize = 100;
+/// States of a run in which it may have jobs that have not ended.
+const AT_WORK: [RunState; 3] = [
+    RunState::Queued,
+    RunState::Running,
+    RunState::CancelRequested,
+];
 /// Characters of a name.
 const MAX_NAME: usize = 1024;
 
@@ -98,6 +106,7 @@ fn named(reader: &dyn Reader, name: &str) -> Result<NamedJobs, StoreError> {
                 run_id: Some(run.id.to_string()),
                 created_at: Some(views::at(run.created_at)),
                 jobs,
+                unfinished: unfinished(reader, name, run.id)?,
                 looked_at,
             });
         }
@@ -106,6 +115,36 @@ fn named(reader: &dyn Reader, name: &str) -> Result<NamedJobs, StoreError> {
         looked_at,
         ..NamedJobs::default()
     })
+}
+
+/// Jobs of this name that have not ended, in other runs than this one, the newest first.
+fn unfinished(
+    reader: &dyn Reader,
+    name: &str,
+    other_than: RunId,
+) -> Result<Vec<JobSummary>, StoreError> {
+    let mut runs = Vec::new();
+    // The outcome of a run may be fixed while jobs of it go on; such a run is recent.
+    for state in AT_WORK.into_iter().map(Some).chain([None]) {
+        let filter = RunFilter {
+            kind: RunKind::Plain,
+            state,
+            ..RunFilter::default()
+        };
+        runs.extend(reader.runs(&filter, LOOKED_THROUGH)?);
+    }
+    runs.retain(|run| run.live_jobs > 0);
+    runs.sort_by_key(|run| std::cmp::Reverse(run.id));
+    runs.dedup_by_key(|run| run.id);
+    runs.truncate(LOOKED_THROUGH);
+    let mut found = Vec::new();
+    for run in runs.iter().filter(|run| run.id != other_than) {
+        let rows = reader.run(run.id)?;
+        let jobs = rows.map_or(vec![], |rows| called(&rows, name));
+        let over = [JobState::Succeeded, JobState::Failed, JobState::Canceled];
+        found.extend(jobs.into_iter().filter(|job| !over.contains(&job.state)));
+    }
+    Ok(found)
 }
 
 /// The job of exactly this name, or else the cells of a matrix of it: `unit (os=linux)`.
@@ -143,6 +182,7 @@ struct Found {
     run: RunRows,
     place: InLine,
     failure: Option<FailureView>,
+    failed_needs: Vec<FailedNeed>,
 }
 
 fn found(reader: &dyn Reader, id: JobId) -> Result<Option<Found>, StoreError> {
@@ -154,15 +194,29 @@ fn found(reader: &dyn Reader, id: JobId) -> Result<Option<Found>, StoreError> {
     let place = InLine {
         ahead: reader.ahead(&rows.job.policy.requires, current)?,
         line: Groups::default().line(reader, &rows.run, &rows.job)?,
+        holder_revoked: holder_revoked(reader, last)?,
     };
     let failure = last.map(|attempt| failures::in_full(reader, &rows.job, attempt));
     let failure = failure.transpose()?.flatten();
+    let failed_needs = failures::needs(&rows.job, &run.jobs);
     Ok(Some(Found {
         rows,
         run,
         place,
         failure,
+        failed_needs,
     }))
+}
+
+/// Whether the agent that holds this attempt was revoked.
+fn holder_revoked(reader: &dyn Reader, attempt: Option<&Attempt>) -> Result<bool, StoreError> {
+    let lease = attempt.and_then(|it| it.lease.as_ref());
+    let live = lease.filter(|it| it.state.is_live());
+    let Some(agent) = live.and_then(|it| rights::agent_of(&it.runner)) else {
+        return Ok(false);
+    };
+    let row = reader.agent(agent)?;
+    Ok(row.is_some_and(|it| it.revoked_at.is_some()))
 }
 
 async fn view(app: &App, id: JobId) -> Result<JobView, ApiError> {
@@ -179,21 +233,22 @@ async fn view(app: &App, id: JobId) -> Result<JobView, ApiError> {
     let view = views::job(&rows, around, |_| left.next().unwrap_or_default());
     Ok(JobView {
         failure: found.failure.map(Box::new),
+        failed_needs: found.failed_needs,
         ..view
     })
 }
 
 /// What each attempt left, in their order.
 async fn left_behind(app: &App, rows: JobRows) -> Result<(JobRows, Vec<views::Left>), ApiError> {
-    app.files(move |objects| {
+    let left = app.files(move |objects| {
         let left = rows
             .attempts
             .iter()
             .map(|attempt| log_view::left(objects, &rows, attempt));
         let left = left.collect();
         Ok((rows, left))
-    })
-    .await
+    });
+    Ok(left.await?)
 }
 
 /// Ask one job to stop.

@@ -1,7 +1,7 @@
 //! Asking for work: the one message of the Runner Protocol that waits.
 //!
 //! The answer carries its own proof of delivery: a grant whose connection is gone before the bytes
-//! are taken is revoked at once (A67).
+//! are taken is revoked at once.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -21,14 +21,15 @@ use hyper::body::{Frame, SizeHint};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
-use super::extract::{Heard, Runner, still_good};
+use super::extract::{Heard, Runner};
 use super::runner::parse;
-use crate::agents::AGENT_PREFIX;
-use crate::holder::hex;
+use crate::app::App;
 use crate::identity::Principal;
-use crate::writer::{Delivery, GrantedLease, NotDone, Offer, sha256};
+use crate::not_done::NotDone;
+use crate::runner_commands::hex;
+use crate::sessions::AGENT_PREFIX;
+use crate::writer::{Delivery, GrantedLease, Offer, sha256};
 use crate::{audit, identity, trace};
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -65,8 +66,8 @@ async fn ask_for_lease(
         .lease(body.at, who.id.clone(), runner.clone(), offer, wait);
     match lease.await? {
         Some(granted) => {
-            // Dropping the grant takes the lease back at once (A67).
-            still_good(&who, &app).await?;
+            // Dropping the grant takes the lease back at once.
+            app.still_admitted(&who).await?;
             may_take_work(&app, &who, &runner).await?;
             app.presence.works(&who.id, &runner);
             lease_granted(&app, *granted)

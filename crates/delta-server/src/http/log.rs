@@ -7,13 +7,14 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use delta_core::LeaseKey;
-use delta_wire::{ErrorBody, Invalid};
+use delta_wire::{ErrorBody, ErrorCode, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Path, User};
-use super::{App, log_tail, log_view, pieces};
+use super::{log_tail, log_view, pieces};
+use crate::app::App;
 use crate::objects::LogReader;
 
 /// Bytes of a log that are read at a time for one reader.
@@ -62,14 +63,21 @@ async fn show_log(
     let found = app
         .files(move |objects| {
             let found = log_view::find(objects, &rows, asked.attempt);
-            Ok(found.map(|found| Found {
+            let found = found.map(|found| Found {
                 lease: found.key(),
                 length: found.extent.readable,
                 said: found.view(objects).to_string(),
-            }))
+            });
+            Ok(found.ok_or_else(|| log_view::lost(&rows, asked.attempt)))
         })
         .await?;
-    let found = found.ok_or_else(|| ApiError::not_found("log"))?;
+    let found = found.map_err(|lost| match lost {
+        Some(bytes) => ApiError::new(
+            ErrorCode::NotFound,
+            format!("the log is gone: {bytes} bytes of it were stored, and none is there"),
+        ),
+        None => ApiError::not_found("log"),
+    })?;
     answer(&app, &found, asked.offset, &method, &headers)
 }
 
@@ -247,7 +255,7 @@ pub(super) enum Range {
 }
 
 impl Range {
-    /// The same in a log of this length, half open; `None` when it has none of these bytes.
+    /// The range in a log of this length, half open; `None` when it has none of these bytes.
     pub fn within(self, length: u64) -> Option<(u64, u64)> {
         let (from, to) = match self {
             Range::From(from, to) => (from, to.min(length)),

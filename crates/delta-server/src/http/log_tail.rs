@@ -23,7 +23,8 @@ use super::error::ApiError;
 use super::log::{Asked, read_piece};
 use super::log_view::{Shown, find, leases};
 use super::vigil::Vigil;
-use super::{App, log_view, pieces};
+use super::{log_view, pieces};
+use crate::app::App;
 use crate::identity::Principal;
 use crate::objects::{LogReader, LogWatch};
 use crate::watch::Watch;
@@ -146,7 +147,7 @@ impl Tail {
                 (look_at, news) = (Instant::now() + PACE, false);
                 let id = self.id;
                 let found = self.app.read(move |reader| reader.job(id)).await;
-                match found.map_err(|error| error.body.message)? {
+                match found.map_err(|error| error.to_string())? {
                     Some(found) => rows = found,
                     None => return Ok(()),
                 }
@@ -312,7 +313,7 @@ impl Tail {
             };
             Ok(shown.view(objects))
         });
-        view.await.map_err(|error| error.body.message)
+        view.await.map_err(|error| error.to_string())
     }
 
     /// Nothing more will be run of what was asked for.

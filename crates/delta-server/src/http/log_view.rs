@@ -4,8 +4,9 @@ use delta_core::{Attempt, Lease, LeaseKey, LeaseState};
 use delta_store::read::JobRows;
 use delta_wire::api::{LogState, LogView};
 
+use super::artifacts;
 use super::views::Left;
-use super::{App, artifacts};
+use crate::app::App;
 use crate::objects::{LogExtent, Objects};
 
 /// A log somebody can be shown.
@@ -43,6 +44,18 @@ pub fn find<'a>(objects: &Objects, rows: &'a JobRows, only: Option<u32>) -> Opti
     let attempts = rows.attempts.iter().rev();
     let mut wanted = attempts.filter(|it| only.is_none_or(|only| it.id.index == only));
     wanted.find_map(|attempt| shown(objects, rows, attempt).filter(|it| it.extent.readable > 0))
+}
+
+/// How many bytes of a log were stored once, of a job that has none to show now.
+pub fn lost(rows: &JobRows, only: Option<u32>) -> Option<u64> {
+    let attempts = rows.attempts.iter();
+    let asked = attempts.filter(|it| only.is_none_or(|only| it.id.index == only));
+    let stored = asked.filter_map(|it| {
+        let declared = it.report.as_ref().and_then(|report| report.log);
+        let handed_over = it.progress.log_bytes;
+        declared.map(|(length, _)| length).or(handed_over)
+    });
+    stored.max().filter(|length| *length > 0)
 }
 
 /// The log of an attempt: that of the lease which ended it, or of the latest with bytes; `None`
@@ -84,7 +97,7 @@ impl Shown<'_> {
             Some((said, hash)) => {
                 length == said && (said == 0 || objects.log_has_hash(self.key(), said, &hash))
             }
-            // A22: without a word about it, what heartbeats said was handed over must be there.
+            // Without a word about it, what heartbeats said was handed over must be there.
             None => self.lease.state == LeaseState::Completed && length >= said && !self.extent.cut,
         };
         let state = match whole {

@@ -6,18 +6,18 @@ use axum::extract::State;
 use delta_core::requirement::queue_of;
 use delta_core::{Millis, Text};
 use delta_store::StoreError;
-use delta_store::read::Reader;
+use delta_store::side_tables::SideTables;
 use delta_wire::api::{CancelRequest, PausedView, QueueList, QueueView, RouteQueue};
 use delta_wire::job_spec::is_name;
 use delta_wire::{ErrorBody, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, Path, User};
 use super::runs::by;
 use super::views;
+use crate::app::App;
 use crate::audit;
 
 pub fn routes() -> OpenApiRouter<App> {
@@ -65,8 +65,8 @@ async fn pause_queue(
     let body = body.without_receipt();
     let reason = CancelRequest::parse(&body.bytes)?.reason;
     let paused = (body.at, by(&who.id, reason.as_deref()));
-    set(&app, &name, move |reader, name| {
-        reader.pause_queue(name, Some(&paused))
+    set(&app, &name, move |tables, name| {
+        tables.pause_queue(name, Some(&paused))
     })
     .await?;
     audit::done("queue.pause", &who, &name);
@@ -83,7 +83,7 @@ async fn resume_queue(
     Heard(User(who), _): Heard<User>,
 ) -> Result<axum::Json<QueueView>, ApiError> {
     let name = checked(name)?;
-    set(&app, &name, |reader, name| reader.pause_queue(name, None)).await?;
+    set(&app, &name, |tables, name| tables.pause_queue(name, None)).await?;
     audit::done("queue.resume", &who, &name);
     view(&app, &name).await
 }
@@ -100,8 +100,8 @@ async fn route_queue(
     let name = checked(name)?;
     let request = RouteQueue::parse(&body.without_receipt().bytes)?;
     let runner: Option<Text> = request.runner.map(Into::into);
-    set(&app, &name, move |reader, name| {
-        reader.route_queue(name, runner.as_ref())
+    set(&app, &name, move |tables, name| {
+        tables.route_queue(name, runner.as_ref())
     })
     .await?;
     audit::done("queue.route", &who, &name);
@@ -119,14 +119,14 @@ fn checked(name: String) -> Result<String, ApiError> {
 async fn set(
     app: &App,
     name: &str,
-    change: impl FnOnce(&dyn Reader, &Text) -> Result<(), StoreError> + Send + 'static,
+    change: impl FnOnce(&dyn SideTables, &Text) -> Result<(), StoreError> + Send + 'static,
 ) -> Result<(), ApiError> {
     let (name, app2): (Text, App) = (name.into(), app.clone());
-    app.read(move |reader| {
-        change(reader, &name)?;
-        app2.queues.read(reader, &app2.writer)
-    })
-    .await
+    let changed = app.read_and_write(move |sides| {
+        change(&*sides.tables, &name)?;
+        app2.queues.read(&*sides.reader, &app2.writer)
+    });
+    Ok(changed.await?)
 }
 
 async fn view(app: &App, name: &str) -> Result<axum::Json<QueueView>, ApiError> {

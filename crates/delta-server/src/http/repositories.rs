@@ -12,12 +12,12 @@ use delta_wire::{ErrorBody, ErrorCode, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Admin, Heard, Path, User};
 use super::runs::{created, idempotency};
 use super::secrets::{not_opened, on_keys};
 use super::views::at;
+use crate::app::App;
 use crate::audit;
 use crate::forges::trigger::{Asked, by_hand};
 use crate::forges::{self, NotPut, Registered};
@@ -43,11 +43,11 @@ async fn put_repository(
     let request = PutRepository::parse(&body.bytes)?;
     let by = who.id.clone();
     let put = on_keys(&app, move |app, keys| {
-        let registered = match forges::put(&*app.reader, keys, &request, &by, body.at) {
+        let registered = match forges::put(&app.sides, keys, &request, &by, body.at) {
             Ok(registered) => registered,
             Err(error) => return Ok(Err(not_put(error))),
         };
-        let warnings = registered.unset(&*app.reader, keys)?;
+        let warnings = registered.unset(&*app.sides.reader, keys)?;
         Ok(Ok((registered, warnings)))
     });
     let (registered, warnings) = put.await??;
@@ -91,7 +91,7 @@ async fn remove_repository(
 ) -> Result<StatusCode, ApiError> {
     let wanted = name.clone();
     let gone = app
-        .read(move |reader| reader.remove_repository(&wanted))
+        .write(move |tables| tables.remove_repository(&wanted))
         .await?;
     if !gone {
         return Err(ApiError::not_found("repository"));
@@ -130,11 +130,11 @@ async fn trigger_run(
     };
     let wanted = name.clone();
     let found = on_keys(&app, move |app, keys| {
-        let Some(registered) = forges::find(&*app.reader, &wanted)? else {
+        let Some(registered) = forges::find(&*app.sides.reader, &wanted)? else {
             return Ok(None);
         };
         let credential = match &registered.credential {
-            Some(name) => registered.secret(&*app.reader, keys, name)?,
+            Some(name) => registered.secret(&*app.sides.reader, keys, name)?,
             None => None,
         };
         Ok(Some((registered, credential)))

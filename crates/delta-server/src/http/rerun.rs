@@ -16,11 +16,11 @@ use delta_wire::{ErrorBody, ErrorCode, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, Path, User};
 use super::functions::Judged;
 use super::runs::{created, find, idempotency, run_id};
+use crate::app::App;
 use crate::audit;
 
 /// Names that a refusal lists: enough to see a slip of the finger, not a thousand.
@@ -137,8 +137,9 @@ fn choose(rows: &RunRows, request: &RerunRequest) -> Result<BTreeSet<u32>, ApiEr
     Ok(chosen)
 }
 
-/// The same jobs under the same numbers. Those that are not chosen are kept: they are in the new
-/// run what they came to in the old one, good or bad, so that its outcome is that of all jobs.
+/// The jobs of the old run under their old numbers. Those that are not chosen are kept: they are
+/// in the new run what they came to in the old one, good or bad, so that its outcome is that of
+/// all jobs.
 fn again(
     rows: &RunRows,
     chosen: &BTreeSet<u32>,

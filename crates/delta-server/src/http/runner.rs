@@ -20,12 +20,13 @@ use delta_wire::{ErrorCode, Invalid, Seconds};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Heard, Message, Runner};
-use crate::holder;
-use crate::standing::{call_flaky, may_be_flaky, only_flaky_failed};
-use crate::writer::{Answer, NotDone};
+use crate::app::App;
+use crate::not_done::NotDone;
+use crate::runner_commands;
+use crate::test_history::{call_flaky, may_be_flaky, only_flaky_failed};
+use crate::writer::Answer;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -143,7 +144,7 @@ async fn complete_lease(
         return Ok(stale(token, Stale::Unknown));
     };
     let lease = proof.key;
-    let mut command = holder::complete(proof, &done);
+    let mut command = runner_commands::complete(proof, &done);
     if may_be_flaky(&command) {
         let judged = app.read(move |reader| only_flaky_failed(reader, lease));
         // A store that cannot say so now leaves the cause as it was said.
@@ -187,7 +188,7 @@ async fn acknowledge_cancel(
     let Some(proof) = who.proof(&token, ack.runner_id.clone()) else {
         return Ok(stale(token, Stale::Unknown));
     };
-    let command = holder::cancel_ack(proof, &ack);
+    let command = runner_commands::cancel_ack(proof, &ack);
     let answer = said(&app, body, command).await?;
     let (accepted, reason) = match answer.reply {
         Reply::CancelAcknowledged => (true, None),

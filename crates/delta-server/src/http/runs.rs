@@ -17,7 +17,8 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Heard, Path, RUN_BYTES, User};
 use super::waiting::{self, Sight};
-use super::{App, failures, views};
+use super::{failures, views};
+use crate::app::App;
 use crate::audit;
 use crate::create;
 use crate::writer::{Answer, Lane, sha256};
@@ -212,7 +213,8 @@ async fn show_run(
 /// A run, its failed jobs with why they failed, and its waiting ones with what they wait for.
 async fn detailed(app: &App, rows: &RunRows) -> Result<RunView, ApiError> {
     let mut view = views::run(rows, &app.writer.shared().settings);
-    let failed = view.jobs.iter().any(|it| it.state == JobState::Failed);
+    let ended_badly = [JobState::Failed, JobState::Canceled];
+    let failed = view.jobs.iter().any(|it| ended_badly.contains(&it.state));
     let waits = waiting::any(&view.jobs);
     if !failed && !waits {
         return Ok(view);

@@ -14,12 +14,12 @@ use delta_wire::{ErrorBody, ErrorCode, Invalid};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Admin, Heard, Path, Runner};
 use super::uploads::{held, lease_header};
 use super::views::at;
 use super::{internal, query_pairs};
+use crate::app::App;
 use crate::audit;
 use crate::secrets::{self, Fetched, Keyring, NotGranted, SecretError};
 
@@ -44,7 +44,7 @@ async fn set_secret(
     let request = SetSecret::parse(&body.bytes)?;
     let by = who.id.clone();
     let written = on_keys(&app, move |app, keys| {
-        secrets::set(&*app.reader, keys, &request, &by, body.at)
+        secrets::set(&app.sides, keys, &request, &by, body.at)
     });
     let written = written.await?;
     audit::done("secret.set", &who, &place(&written.id));
@@ -89,7 +89,7 @@ async fn remove_secret(
     }
     let wanted = id.clone();
     let gone = app
-        .read(move |reader| reader.remove_secret(&wanted))
+        .write(move |tables| tables.remove_secret(&wanted))
         .await?;
     if !gone {
         return Err(ApiError::not_found("secret"));
@@ -108,7 +108,7 @@ async fn rotate_secrets(
 ) -> Result<axum::Json<SecretsRotated>, ApiError> {
     let now: Millis = app.writer.now();
     let rotated = on_keys(&app, move |app, keys| {
-        let (rotated, all) = secrets::rotate(&*app.reader, keys, now)?;
+        let (rotated, all) = secrets::rotate(&app.sides, keys, now)?;
         Ok(SecretsRotated {
             rotated,
             secrets: all,
@@ -154,7 +154,7 @@ async fn fetch_secrets(
             branch: secrets::branch_of(&run),
             environment: policy.environment.as_deref().unwrap_or_default(),
         };
-        secrets::fetch(&*app.reader, keys, &asked, place)
+        secrets::fetch(&*app.sides.reader, keys, &asked, place)
     });
     match fetched.await? {
         Fetched::All(secrets) => {

@@ -10,17 +10,12 @@ use delta_wire::ErrorBody;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::Path;
+use crate::app::App;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(show_signpost))
-}
-
-/// The address of a run, below the server's own.
-pub fn address(public_url: &str, run: RunId) -> String {
-    format!("{}/runs/{run}", public_url.trim_end_matches('/'))
 }
 
 /// What a person types to see a run, as plain text; where statuses link to.

@@ -9,9 +9,11 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
+use super::described;
 use super::error::ApiError;
 use super::extract::Admin;
+use crate::app::App;
+use crate::readiness;
 
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -41,30 +43,9 @@ async fn show_health(State(app): State<App>) -> Result<&'static str, ApiError> {
     responses((status = 200, description = "ready", content_type = "text/plain", body = String),
         (status = 503, body = ErrorBody)))]
 async fn show_readiness(State(app): State<App>) -> Result<&'static str, ApiError> {
-    ready(&app).await.map(|()| "ready\n")
-}
-
-/// Whether this server should be sent requests now; the error says why not.
-pub async fn ready(app: &App) -> Result<(), ApiError> {
-    let unready = |why: String| Err(ApiError::new(ErrorCode::Unavailable, why));
-    if app.stop.is_cancelled() {
-        return unready("the server is stopping".into());
-    }
-    if app.writer.is_dead() {
-        return unready("the writer has ended".into());
-    }
-    if let Some(why) = app.writer.shared().unready() {
-        return unready(why);
-    }
-    if let Err(error) = app.read(|reader| reader.ping()).await {
-        // Anybody may ask: what the database said is for the log.
-        tracing::warn!(why = error.body.message, "the store does not answer");
-        return unready("the store does not answer".into());
-    }
-    match app.writer.can_write().await {
-        Ok(()) => Ok(()),
-        Err(why) => unready(why.to_owned()),
-    }
+    let ready = readiness::ready(&app).await;
+    ready.map_err(|why| ApiError::new(ErrorCode::Unavailable, why))?;
+    Ok("ready\n")
 }
 
 /// Prometheus metrics.
@@ -169,7 +150,7 @@ async fn examine_store(
 /// This document.
 #[utoipa::path(get, path = "/api/v1/openapi.json", tag = "system",
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value)))]
-async fn show_openapi(State(app): State<App>) -> Response {
+async fn show_openapi() -> Response {
     let json = [(header::CONTENT_TYPE, "application/json")];
-    (StatusCode::OK, json, app.openapi.clone()).into_response()
+    (StatusCode::OK, json, described::document()).into_response()
 }

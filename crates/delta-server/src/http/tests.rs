@@ -28,9 +28,10 @@ use utoipa_axum::routes;
 use super::error::ApiError;
 use super::extract::{Heard, Path, Runner, User};
 use super::uploads::held;
-use super::{App, jobs, runner, runs};
+use super::{jobs, runner, runs};
+use crate::app::App;
 use crate::results::{self, Ledger, Unusable};
-use crate::standing::{LOOKED_AT, is_broken, is_flaky, judge, passed_again};
+use crate::test_history::{LOOKED_AT, is_broken, is_flaky, judge, passed_again};
 
 /// Failures of one page that are judged; each is a query of its own.
 const JUDGED: usize = 50;
@@ -67,10 +68,10 @@ async fn report_results(
     let rows: Vec<_> = rows.collect::<Result<_, _>>().map_err(missing)?;
     let (lease, received) = (held.key, rows.len() as u64);
     let summary = results::claimed(said.summary.as_ref());
-    let full = app.read(move |reader| {
+    let full = app.read_and_write(move |sides| {
         let mut ledger = Ledger::default();
-        ledger.put(reader, lease, &rows)?;
-        ledger.settle(reader, lease, summary)?;
+        ledger.put(sides, lease, &rows)?;
+        ledger.settle(sides, lease, summary)?;
         Ok(ledger.is_full())
     });
     let full = full.await?;

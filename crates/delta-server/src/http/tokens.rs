@@ -10,10 +10,10 @@ use delta_wire::{ErrorBody, ErrorCode};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Admin, Heard, Path};
 use super::views::at;
+use crate::app::App;
 use crate::audit;
 use crate::identity::{CERTIFICATE, OIDC, certificate_id, new_token, vouched_row};
 
@@ -58,7 +58,8 @@ async fn create(app: &App, request: CreateToken, now: Millis) -> Result<TokenCre
             agent,
             ..token.credential
         };
-        let view = put(app, credential).await?;
+        let view = view(&credential);
+        app.put_credential(credential).await?;
         return Ok(TokenCreated {
             token: Some(token.secret),
             view,
@@ -70,7 +71,7 @@ async fn create(app: &App, request: CreateToken, now: Millis) -> Result<TokenCre
         ..vouched_row(certificate_id(&identity), name, scope, now)
     };
     let hash = row.hash;
-    put(app, row).await?;
+    app.put_credential(row).await?;
     // What was revoked stays so: the certificate that was stolen is still signed.
     let kept = app.read(move |reader| reader.credential(&hash)).await?;
     let kept = kept.ok_or_else(|| ApiError::new(ErrorCode::Internal, "it was not kept"))?;
@@ -82,14 +83,6 @@ async fn create(app: &App, request: CreateToken, now: Millis) -> Result<TokenCre
         token: None,
         view: view(&kept),
     })
-}
-
-async fn put(app: &App, credential: Credential) -> Result<TokenView, ApiError> {
-    let shown = view(&credential);
-    app.read(move |reader| reader.put_credential(&credential))
-        .await?;
-    app.identity.forget();
-    Ok(shown)
 }
 
 /// What is granted: of a runner token of which nothing is said, any label, as it ever was.
@@ -118,13 +111,6 @@ fn expiry(request: &CreateToken, now: Millis) -> Option<Millis> {
     after.map(|after| now + after)
 }
 
-/// Makes a token for whoever started this server.
-pub async fn make(app: &App, role: Role, name: Text, now: Millis) -> Result<String, ApiError> {
-    let token = new_token(role, name, now, None);
-    put(app, token.credential).await?;
-    Ok(token.secret)
-}
-
 /// Every credential, without its secret.
 #[utoipa::path(get, path = "/api/v1/tokens", tag = "tokens",
     responses((status = 200, body = Vec<TokenView>)))]
@@ -149,8 +135,8 @@ async fn revoke_token(
     let now = app.writer.now();
     let token = id.clone();
     let found = app
-        .read(move |reader| {
-            if reader.revoke_credential(&token, now)? {
+        .write(move |tables| {
+            if tables.revoke_credential(&token, now)? {
                 return Ok(true);
             }
             let vouched = [CERTIFICATE, OIDC].iter().any(|it| token.starts_with(it));
@@ -162,7 +148,7 @@ async fn revoke_token(
                 revoked_at: Some(now),
                 ..vouched_row(id.clone(), id, Scope::least(), now)
             };
-            reader.put_credential(&row).map(|()| true)
+            tables.put_credential(&row).map(|()| true)
         })
         .await?;
     app.identity.forget();

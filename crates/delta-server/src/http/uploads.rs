@@ -21,15 +21,17 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Caller, Heard, Path, Runner, drain, next_piece, read, still_good};
+use super::extract::{Caller, Heard, Path, Runner, drain, next_piece, read};
+use super::internal;
 use super::runner::{parse, stale};
-use super::{App, internal, not_stored};
+use crate::app::App;
 use crate::audit::{self, Noticed};
-use crate::fence::Evidence;
-use crate::holder::hex;
+use crate::lease_rights::Evidence;
+use crate::not_done::NotDone;
 use crate::objects::{
     AppendError, ArtifactMeta, MAX_ARTIFACT_BYTES, MAX_LOG_BYTES, Part, Sealed, UploadId,
 };
+use crate::runner_commands::hex;
 
 /// Log bytes of one request: a few seconds of a talkative job, held in memory while it is written.
 const MAX_CHUNK_BYTES: usize = 4 * 1024 * 1024;
@@ -225,7 +227,7 @@ async fn fill(
     length: Option<u64>,
     body: &mut Body,
 ) -> Result<(Part, ArtifactMeta), ApiError> {
-    let bad = |error: std::io::Error| not_stored(&error);
+    let bad = |error: std::io::Error| ApiError::from(NotDone::from(error));
     if let Some(size) = meta.size.or(length) {
         part = reserve(app, part, size, size).await?;
     }
@@ -290,7 +292,7 @@ fn matches(meta: &ArtifactMeta, size: u64, hash: &str) -> Result<(), ApiError> {
     }
 }
 
-/// The work of a lease, where it was too large for the grant (RP-24).
+/// The work of a lease, where it was too large for the grant.
 #[utoipa::path(get, path = "/api/v1/runner/jobs/{id}/spec", tag = "runner",
     params(("id" = String, Path), ("Delta-Lease" = String, Header)),
     responses((status = 200, description = "the job spec",
@@ -340,7 +342,7 @@ pub(super) async fn held(
     runner: Option<&str>,
     right: Right,
 ) -> Result<Result<Held, Response>, ApiError> {
-    still_good(who, app).await?;
+    app.still_admitted(who).await?;
     let Some(proof) = who.proof(token, String::new()) else {
         return Ok(Err(stale(token.clone(), Stale::Unknown)));
     };

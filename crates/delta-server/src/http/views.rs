@@ -1,5 +1,4 @@
-//! Rows as people are shown them. Nothing here names a token: leases appear by number and epoch
-//! (A24).
+//! Rows as people are shown them. Nothing here names a token: leases appear by number and epoch.
 
 use delta_core::attempt::Report;
 use delta_core::bound::{attempt_must_end_by, run_must_end_by};
@@ -131,7 +130,7 @@ pub fn turn(line: &Line) -> Why {
     }
 }
 
-/// A12: that a required job failed for good is said at once, while the others go on.
+/// That a required job failed for good is said at once, while the others go on.
 fn will_fail(run: &Run) -> Option<Why> {
     (run.will_fail() && !run.state.has_ended()).then(|| Why {
         code: "will_fail".into(),
@@ -150,6 +149,7 @@ pub fn summary(job: &Job, current: &Attempt) -> JobSummary {
         attempts: job.attempts,
         cause: job.cause.map(|cause| cause.name().to_string()),
         failure: None,
+        failed_needs: Vec::new(),
         log_dropped: current.report.as_ref().and_then(|it| it.log_dropped),
         why: None,
         summary: said_at_the_end(current),
@@ -214,6 +214,7 @@ pub fn job(
         concurrency: policy.concurrency.as_ref().map(group),
         cause: job.cause.map(|cause| cause.name().to_string()),
         failure: None,
+        failed_needs: Vec::new(),
         kept_from: job.kept.map(|id| id.to_string()),
         why: reason,
         must_end_by: ends.map(at),

@@ -13,8 +13,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 
 use super::extract::Caller;
+use super::pieces;
 use super::uploads::held;
-use super::{App, pieces};
+use crate::app::App;
 use crate::audit;
 use crate::identity::{Principal, Standing};
 

@@ -16,7 +16,7 @@ use delta_store::read::{Reader, RunRows};
 use delta_wire::api::{self, JobSummary};
 use delta_wire::states::JobState;
 
-use super::App;
+use crate::app::App;
 
 /// What this server sees beside the rows.
 pub struct Sight {
@@ -26,13 +26,15 @@ pub struct Sight {
     now: Millis,
 }
 
-/// Where a job stands among others.
+/// Where a job stands among others, and with whom.
 #[derive(Default)]
 pub struct InLine {
     /// Queued attempts with the same requirements that come first.
     pub ahead: u64,
     /// In the line of its run's group, or of its own.
     pub line: Option<Line>,
+    /// The agent that holds it was revoked.
+    pub holder_revoked: bool,
 }
 
 /// Jobs of a run by their numbers.
@@ -76,6 +78,7 @@ impl Sight {
             ahead: place.ahead,
             line: place.line,
             paused: paused.cloned(),
+            holder_revoked: place.holder_revoked,
             now: self.now,
         })
     }
@@ -112,7 +115,11 @@ impl Sight {
                         false => 0,
                     };
                     let line = groups.line(reader, &rows.run, job)?;
-                    let place = InLine { ahead, line };
+                    let place = InLine {
+                        ahead,
+                        line,
+                        holder_revoked: false,
+                    };
                     let why = self.why(&rows.run, (job, attempt), &jobs, place);
                     if is_queued {
                         queued.insert(key, (why.clone(), ahead));

@@ -5,9 +5,7 @@
 //! Nobody is known before the whole body is read. So what cannot be signed is not read at all, a
 //! body arrives soon, and one address keeps few places: strangers wait for each other.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Extension;
@@ -18,22 +16,17 @@ use delta_core::{Command, Reply};
 use delta_forge::{BadDelivery, Kind};
 use delta_wire::api::DeliveryView;
 use delta_wire::{ErrorBody, ErrorCode};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::App;
 use super::error::ApiError;
 use super::extract::{Path, read};
 use super::secrets::on_keys;
+use crate::app::App;
 use crate::forges::trigger::{Heard, Meaning, meaning};
 use crate::forges::{self, Registered};
 use crate::listen::PeerAddress;
 
-/// Deliveries that are read at once: each may hold its largest body in memory.
-const AT_ONCE: usize = 32;
-/// And from one address.
-const FROM_AN_ADDRESS: usize = 8;
 /// How long a delivery waits for its turn.
 const TURN: Duration = Duration::from_secs(8);
 /// How long a body may take to arrive: a forge sends it in one go.
@@ -41,77 +34,6 @@ const BODY_TIME: Duration = Duration::from_secs(5);
 
 /// What is computed with where there is no secret; whatever comes of it is refused.
 const NOBODYS: &str = "the secret of no repository";
-
-/// Places for deliveries that are being read.
-pub struct Places {
-    all: Semaphore,
-    by_address: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
-}
-
-impl Default for Places {
-    fn default() -> Places {
-        Places {
-            all: Semaphore::new(AT_ONCE),
-            by_address: Mutex::default(),
-        }
-    }
-}
-
-/// A place among those of its address, and among all.
-struct Place<'p> {
-    all: Option<SemaphorePermit<'p>>,
-    own: Option<OwnedSemaphorePermit>,
-    address: IpAddr,
-    places: &'p Places,
-}
-
-impl Places {
-    /// Waits for a place; none when it takes too long.
-    async fn take(&self, address: Option<PeerAddress>) -> Option<Place<'_>> {
-        // The admin socket has no address; whoever is there is one of us.
-        let address = address.map_or(Ipv6Addr::UNSPECIFIED.into(), |it| network(it.0));
-        let own = {
-            let mut known = self.known();
-            let places = || Arc::new(Semaphore::new(FROM_AN_ADDRESS));
-            known.entry(address).or_insert_with(places).clone()
-        };
-        // Made first, so that it is given back whatever happens.
-        let mut place = Place {
-            all: None,
-            own: None,
-            address,
-            places: self,
-        };
-        let wait = async {
-            place.own = own.acquire_owned().await.ok();
-            place.all = self.all.acquire().await.ok();
-        };
-        tokio::time::timeout(TURN, wait).await.ok()?;
-        Some(place)
-    }
-
-    /// How many are taken, and how many one address may have.
-    #[cfg(test)]
-    pub fn taken(&self) -> (usize, usize) {
-        (AT_ONCE - self.all.available_permits(), FROM_AN_ADDRESS)
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<IpAddr, Arc<Semaphore>>> {
-        let known = self.by_address.lock();
-        known.unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        (self.own, self.all) = (None, None);
-        let mut known = self.places.known();
-        let alone = |it: &Arc<Semaphore>| Arc::strong_count(it) == 1;
-        if known.get(&self.address).is_some_and(alone) {
-            known.remove(&self.address);
-        }
-    }
-}
 
 /// Who has one address of version 6 has 2^64 of them.
 fn network(address: IpAddr) -> IpAddr {
@@ -149,7 +71,10 @@ async fn deliver_webhook(
         return Err(not_signed(&app));
     };
     // A forge delivers once and gives up after ten seconds: it waits for its turn, not for nothing.
-    let Some(_place) = app.webhooks.take(address.map(|it| it.0)).await else {
+    // The admin socket has no address; whoever is there is one of us.
+    let address = address.map_or(Ipv6Addr::UNSPECIFIED.into(), |peer| network(peer.0.0));
+    let place = tokio::time::timeout(TURN, app.webhooks.take(address)).await;
+    let Ok(_place) = place else {
         let message = "too many deliveries are being read; try again";
         return Err(ApiError::new(ErrorCode::Unavailable, message));
     };
@@ -160,7 +85,7 @@ async fn deliver_webhook(
     })??;
     let wanted = name.clone();
     let found = on_keys(&app, move |app, keys| {
-        let Some(registered) = forges::find(&*app.reader, &wanted)? else {
+        let Some(registered) = forges::find(&*app.sides.reader, &wanted)? else {
             return Ok(None);
         };
         let secret = registered.webhook_secret(keys)?;

@@ -5,6 +5,7 @@
 //! saying whether its token is unknown, expired or revoked. What was good once is judged again by
 //! [`Identity::recheck`], for whatever outlives a request.
 
+pub mod admission;
 mod look_up;
 pub mod oidc;
 pub mod peer;
@@ -74,7 +75,7 @@ impl fmt::Debug for Proof {
     }
 }
 
-/// The same kind; whose it is says the id.
+/// Two proofs are equal when they are of one kind; whose each is says the id.
 impl PartialEq for Proof {
     fn eq(&self, other: &Proof) -> bool {
         match (self, other) {

@@ -2,8 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use delta_store::side_tables::SideTables;
+
 use super::look_up::{LOOK_UPS, MAX_STRANGERS};
 use super::*;
+use crate::store_sides::StoreSides;
 
 #[test]
 fn roles_reach_as_far_as_they_should() {
@@ -54,17 +57,17 @@ fn invented(n: u8) -> String {
     format!("delta_user_{}", URL_SAFE_NO_PAD.encode([n; 32]))
 }
 
-fn identity() -> (Identity, Arc<dyn Reader>) {
-    let reader: Arc<dyn Reader> = Arc::new(delta_store::memory::MemoryStore::new().reader());
-    let identity = Identity::new(reader.clone(), Arc::default(), Oidc::none());
-    (identity, reader)
+fn identity() -> (Identity, Arc<dyn SideTables>) {
+    let StoreSides { reader, tables } = StoreSides::in_memory();
+    let identity = Identity::new(reader, Arc::default(), Oidc::none());
+    (identity, tables)
 }
 
 #[tokio::test]
 async fn a_flood_of_invented_tokens_is_refused_and_regulars_are_served() {
-    let (identity, reader) = identity();
+    let (identity, tables) = identity();
     let token = new_token(Role::Runner, "r".into(), Millis(0), None);
-    reader.put_credential(&token.credential).unwrap();
+    tables.put_credential(&token.credential).unwrap();
     let runner = identity.whose(&token.secret, Millis(1)).await.unwrap();
     assert!(runner.is_some());
     assert_eq!(identity.whose(&invented(1), Millis(1)).await.unwrap(), None);
@@ -89,9 +92,9 @@ async fn a_flood_of_invented_tokens_is_refused_and_regulars_are_served() {
 #[tokio::test]
 async fn a_stream_is_judged_again_by_what_became_of_its_credential() {
     // D14, EP-30: revoked, expired or changed.
-    let (identity, reader) = identity();
+    let (identity, tables) = identity();
     let token = new_token(Role::Runner, "r".into(), Millis(0), Some(Millis(100)));
-    reader.put_credential(&token.credential).unwrap();
+    tables.put_credential(&token.credential).unwrap();
     let who = identity.whose(&token.secret, Millis(1)).await.unwrap();
     let who = who.unwrap();
     let again = async |now| {
@@ -102,11 +105,11 @@ async fn a_stream_is_judged_again_by_what_became_of_its_credential() {
     assert_eq!(again(100).await, Standing::Expired);
     let mut narrower = token.credential.clone();
     narrower.scope = Scope::least();
-    reader.put_credential(&narrower).unwrap();
+    tables.put_credential(&narrower).unwrap();
     assert_eq!(again(3).await, Standing::Changed);
-    reader.put_credential(&token.credential).unwrap();
+    tables.put_credential(&token.credential).unwrap();
     assert_eq!(again(4).await, Standing::Good);
-    reader.revoke_credential(&who.id, Millis(5)).unwrap();
+    tables.revoke_credential(&who.id, Millis(5)).unwrap();
     assert_eq!(again(6).await, Standing::Revoked);
 }
 
@@ -147,10 +150,10 @@ fn trusting(root: rustls::pki_types::CertificateDer<'static>) -> peer::Trusted {
 async fn a_certificate_is_judged_again_by_its_authority_its_time_and_its_row() {
     // EP-31, D14
     const NOW: Millis = Millis(1_900_000_000_000);
-    let reader: Arc<dyn Reader> = Arc::new(delta_store::memory::MemoryStore::new().reader());
+    let StoreSides { reader, tables } = StoreSides::in_memory();
     let (trust, peer) = signed("a.ci");
     let trust = Arc::new(trust);
-    let identity = Identity::new(reader.clone(), trust.clone(), Oidc::none());
+    let identity = Identity::new(reader, trust.clone(), Oidc::none());
     let mut extensions = Extensions::new();
     extensions.insert(peer.clone());
     let caller = async |now| {
@@ -173,7 +176,7 @@ async fn a_certificate_is_judged_again_by_its_authority_its_time_and_its_row() {
         None
     );
     let row = vouched_row(who.id.clone(), "a".into(), Scope::any_label(), NOW);
-    reader.put_credential(&row).unwrap();
+    tables.put_credential(&row).unwrap();
     assert_eq!(again(NOW).await, Standing::Changed);
     assert_eq!(*caller(NOW).await.unwrap().scope, Scope::any_label());
     trust.set(None);
@@ -181,14 +184,14 @@ async fn a_certificate_is_judged_again_by_its_authority_its_time_and_its_row() {
     assert_eq!(caller(NOW).await, None);
     let (other, _) = signed("a.ci");
     assert!(other.still(&peer, NOW).is_err(), "another authority");
-    reader.revoke_credential(&who.id, NOW).unwrap();
+    tables.revoke_credential(&who.id, NOW).unwrap();
     assert_eq!(again(NOW).await, Standing::Revoked);
 }
 
 #[tokio::test]
 async fn who_an_issuer_vouches_for_is_judged_again_by_time_and_row() {
     // EP-32, D14
-    let (identity, reader) = identity();
+    let (identity, tables) = identity();
     let who = Principal {
         id: "oidc:forge:s".into(),
         role: Role::Runner,
@@ -203,7 +206,7 @@ async fn who_an_issuer_vouches_for_is_judged_again_by_time_and_row() {
     assert_eq!(again(99).await, Standing::Good);
     assert_eq!(again(100).await, Standing::Expired);
     let row = vouched_row(who.id.clone(), "s".into(), Scope::least(), Millis(1));
-    reader.put_credential(&row).unwrap();
-    reader.revoke_credential(&who.id, Millis(2)).unwrap();
+    tables.put_credential(&row).unwrap();
+    tables.revoke_credential(&who.id, Millis(2)).unwrap();
     assert_eq!(again(3).await, Standing::Revoked);
 }

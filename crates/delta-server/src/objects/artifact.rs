@@ -175,7 +175,7 @@ impl Objects {
         }
     }
 
-    /// The same of one that a result names. That it was announced and never came whole is known
+    /// The artifact that a result names. That it was announced and never came whole is known
     /// from what was announced; where there is no word of it at all, it is lost or out of reach (a
     /// disk that is not mounted), and somebody can help there.
     pub fn artifact_of_result(&self, id: UploadId) -> io::Result<Option<ArtifactMeta>> {

@@ -11,6 +11,7 @@
 mod artifact;
 mod id;
 mod log;
+pub mod references;
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -49,12 +50,7 @@ impl Objects {
     /// Makes the folder where need be, for this user alone, and sees that it can be written to and
     /// that its files can be locked.
     pub fn open(root: PathBuf) -> io::Result<Objects> {
-        let objects = Objects {
-            root,
-            quota: MAX_ARTIFACT_BYTES,
-            stripes: std::array::from_fn(|_| Mutex::default()),
-            logs: log::Logs::start()?,
-        };
+        let objects = Objects::open_to_look(root)?;
         make_folder(&objects.parts())?;
         let probe = objects.parts().join(format!("{}.part", fresh()));
         let locked = lock(&probe);
@@ -62,10 +58,24 @@ impl Objects {
         locked.map(|_| objects)
     }
 
+    /// The folder as it is, if there is one: nothing is made or tried.
+    pub fn open_to_look(root: PathBuf) -> io::Result<Objects> {
+        Ok(Objects {
+            root,
+            quota: MAX_ARTIFACT_BYTES,
+            stripes: std::array::from_fn(|_| Mutex::default()),
+            logs: log::Logs::start()?,
+        })
+    }
+
     /// Runs that have something here, deleted ones included.
     pub fn runs(&self) -> io::Result<Vec<RunId>> {
         let mut runs = Vec::new();
-        for entry in std::fs::read_dir(&self.root)? {
+        let entries = match std::fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(runs),
+            entries => entries?,
+        };
+        for entry in entries {
             let run = entry?.file_name().to_str().map(str::parse::<RunId>);
             runs.extend(run.and_then(Result::ok));
         }

@@ -29,6 +29,8 @@ const MAX_KEYS: usize = 16;
 pub enum KeySource {
     /// A file in the data folder, made when there is none. Right for one server on its own files.
     Own,
+    /// The file in the data folder where there is one; it is not made.
+    OwnIfThere,
     /// No key: secrets can neither be set nor read.
     None,
     File(PathBuf),
@@ -90,7 +92,8 @@ impl Keyring {
                 Keyring::parse(&text.0).map_err(|why| ("DELTA_SECRET_KEY".into(), why))
             }
             KeySource::File(path) => from_file(path).map_err(|why| (path.clone(), why)),
-            KeySource::Own => {
+            KeySource::OwnIfThere if !data.join(OWN_FILE).exists() => Ok(Keyring(Vec::new())),
+            KeySource::Own | KeySource::OwnIfThere => {
                 let path = data.join(OWN_FILE);
                 let made = match path.exists() {
                     true => Ok(()),
@@ -146,7 +149,7 @@ impl Key {
         let named = Zeroizing::new(named);
         let hash = digest::digest(&digest::SHA256, &named);
         Some(Key {
-            id: crate::holder::hex(&hash.as_ref()[..8]).into(),
+            id: crate::runner_commands::hex(&hash.as_ref()[..8]).into(),
             key: RandomizedNonceKey::new(&AES_256_GCM, &bytes).ok()?,
         })
     }

@@ -15,6 +15,7 @@ use delta_store::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow};
 use delta_wire::api::{SecretKind, SecretValue, SetSecret};
 use zeroize::Zeroizing;
 
+use crate::store_sides::StoreSides;
 pub use keys::{KeyError, KeySource, KeyText, Keyring};
 use seal::Value;
 pub use webhooks::{open_webhook, seal_webhook};
@@ -121,7 +122,7 @@ fn narrowness(id: &SecretId) -> [bool; 3] {
 
 /// Seals a secret and writes it, in place of the one that is there.
 pub fn set(
-    reader: &dyn Reader,
+    sides: &StoreSides,
     keys: &Keyring,
     request: &SetSecret,
     by: &Text,
@@ -141,8 +142,8 @@ pub fn set(
     };
     let plain = value.to_bytes();
     for _ in 0..TRIES {
-        let there = reader.secret(&id)?;
-        if there.is_none() && reader.secrets()?.len() >= MAX_STORED {
+        let there = sides.reader.secret(&id)?;
+        if there.is_none() && sides.reader.secrets()?.len() >= MAX_STORED {
             return Err(SecretError::TooMany);
         }
         let before = there.as_ref().map(|row| row.about.version);
@@ -156,7 +157,7 @@ pub fn set(
             updated_by: by.clone(),
         };
         let row = seal::seal(keys, about, &plain)?;
-        if reader.put_secret(&row, before)? {
+        if sides.tables.put_secret(&row, before)? {
             return Ok(row.about);
         }
     }
@@ -164,26 +165,26 @@ pub fn set(
 }
 
 /// Seals everything anew that is not sealed with the first key; how many were, and of how many.
-pub fn rotate(reader: &dyn Reader, keys: &Keyring, now: Millis) -> Result<(u64, u64), SecretError> {
+pub fn rotate(sides: &StoreSides, keys: &Keyring, now: Millis) -> Result<(u64, u64), SecretError> {
     let first = keys.first()?.id.clone();
-    let all = reader.secrets()?;
+    let all = sides.reader.secrets()?;
     let mut rotated = 0;
     for about in all.iter().filter(|about| about.key != first) {
-        rotated += u64::from(reseal(reader, keys, &about.id, now)?);
+        rotated += u64::from(reseal(sides, keys, &about.id, now)?);
     }
-    let (webhooks, repositories) = webhooks::rotate(reader, keys, now)?;
+    let (webhooks, repositories) = webhooks::rotate(sides, keys, now)?;
     Ok((rotated + webhooks, all.len() as u64 + repositories))
 }
 
 /// Seals one anew; false when it is gone or somebody did it meanwhile.
 fn reseal(
-    reader: &dyn Reader,
+    sides: &StoreSides,
     keys: &Keyring,
     id: &SecretId,
     now: Millis,
 ) -> Result<bool, SecretError> {
     for _ in 0..TRIES {
-        let Some(row) = reader.secret(id)? else {
+        let Some(row) = sides.reader.secret(id)? else {
             return Ok(false);
         };
         let first = keys.first()?.id.clone();
@@ -198,7 +199,7 @@ fn reseal(
             ..row.about
         };
         let row: SecretRow = seal::seal(keys, about, &plain)?;
-        if reader.put_secret(&row, Some(before))? {
+        if sides.tables.put_secret(&row, Some(before))? {
             return Ok(true);
         }
     }

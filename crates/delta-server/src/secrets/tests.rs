@@ -2,9 +2,6 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use delta_store::memory::{MemoryReader, MemoryStore};
-use delta_store::secrets::Secrets as _;
-
 use super::*;
 
 const ONE: &str = "0101010101010101010101010101010101010101010101010101010101010101";
@@ -28,18 +25,18 @@ fn wanted(name: &str, repository: &str, environment: &str, value: &str) -> SetSe
     }
 }
 
-fn put(reader: &MemoryReader, keys: &Keyring, request: &SetSecret, at: i64) -> SecretAbout {
-    set(reader, keys, request, &"ann".into(), Millis(at)).unwrap()
+fn put(sides: &StoreSides, keys: &Keyring, request: &SetSecret, at: i64) -> SecretAbout {
+    set(sides, keys, request, &"ann".into(), Millis(at)).unwrap()
 }
 
-fn value(reader: &MemoryReader, keys: &Keyring, repository: &str, environment: &str) -> String {
+fn value(sides: &StoreSides, keys: &Keyring, repository: &str, environment: &str) -> String {
     let (repository, branch) = repository.split_once('@').unwrap_or((repository, ""));
     let place = SecretPlace {
         repository,
         branch,
         environment,
     };
-    match fetch(reader, keys, &["T".into()], place).unwrap() {
+    match fetch(&*sides.reader, keys, &["T".into()], place).unwrap() {
         Fetched::All(values) => values[0].value.clone(),
         Fetched::Missing(name) => format!("no {name}"),
     }
@@ -47,9 +44,9 @@ fn value(reader: &MemoryReader, keys: &Keyring, repository: &str, environment: &
 
 #[test]
 fn the_narrowest_secret_wins() {
-    let reader = MemoryStore::new().reader();
+    let sides = StoreSides::in_memory();
     let keys = ring(ONE);
-    assert_eq!(value(&reader, &keys, "r", "e"), "no T");
+    assert_eq!(value(&sides, &keys, "r", "e"), "no T");
     let expected = [
         (("", ""), "for all"),
         (("", "e"), "for the environment"),
@@ -58,26 +55,26 @@ fn the_narrowest_secret_wins() {
     ];
     for ((repository, environment), text) in expected {
         put(
-            &reader,
+            &sides,
             &keys,
             &wanted("T", repository, environment, text),
             1,
         );
-        assert_eq!(value(&reader, &keys, "r", "e"), text);
+        assert_eq!(value(&sides, &keys, "r", "e"), text);
     }
-    assert_eq!(value(&reader, &keys, "other", "other"), "for all");
-    assert_eq!(value(&reader, &keys, "", "e"), "for the environment");
-    assert_eq!(value(&reader, &keys, "r", ""), "for the repository");
+    assert_eq!(value(&sides, &keys, "other", "other"), "for all");
+    assert_eq!(value(&sides, &keys, "", "e"), "for the environment");
+    assert_eq!(value(&sides, &keys, "r", ""), "for the repository");
     let of_main = SetSecret {
         branch: Some("main".into()),
         ..wanted("T", "r", "", "for main")
     };
-    let about = put(&reader, &keys, &of_main, 1);
-    assert_eq!(value(&reader, &keys, "r@main", "e"), "for main");
-    assert_eq!(value(&reader, &keys, "r@other", "e"), "for both");
-    assert_eq!(value(&reader, &keys, "r", "e"), "for both");
+    let about = put(&sides, &keys, &of_main, 1);
+    assert_eq!(value(&sides, &keys, "r@main", "e"), "for main");
+    assert_eq!(value(&sides, &keys, "r@other", "e"), "for both");
+    assert_eq!(value(&sides, &keys, "r", "e"), "for both");
     // Moved to another branch by hand, it does not open.
-    let mut row = reader.secret(&about.id).unwrap().unwrap();
+    let mut row = sides.reader.secret(&about.id).unwrap().unwrap();
     row.about.id.branch = "other".into();
     assert!(seal::open(&keys, &row).is_err());
     row.about.id.branch = "".into();
@@ -86,11 +83,11 @@ fn the_narrowest_secret_wins() {
 
 #[test]
 fn what_is_stored_is_sealed_and_bound_to_its_row() {
-    // T5: whoever can write to the store cannot make one secret pass for another.
-    let reader = MemoryStore::new().reader();
+    // Whoever can write to the store cannot make one secret pass for another.
+    let sides = StoreSides::in_memory();
     let keys = ring(ONE);
-    let about = put(&reader, &keys, &wanted("T", "r", "", "canary-value"), 5);
-    let row = reader.secret(&about.id).unwrap().unwrap();
+    let about = put(&sides, &keys, &wanted("T", "r", "", "canary-value"), 5);
+    let row = sides.reader.secret(&about.id).unwrap().unwrap();
     let clear = |bytes: &[u8]| bytes.windows(6).any(|it| it == b"canary");
     assert!(!clear(&row.sealed));
     assert_eq!(seal::open(&keys, &row).unwrap().value, "canary-value");
@@ -110,34 +107,34 @@ fn what_is_stored_is_sealed_and_bound_to_its_row() {
         let opened = seal::open(&keys, &row);
         assert!(matches!(opened, Err(SecretError::Damaged(_))), "{n}");
     }
-    let twice = put(&reader, &keys, &wanted("T", "r", "", "canary-value"), 5);
+    let twice = put(&sides, &keys, &wanted("T", "r", "", "canary-value"), 5);
     assert!(twice.version > about.version);
     assert_ne!(
-        reader.secret(&about.id).unwrap().unwrap().sealed,
+        sides.reader.secret(&about.id).unwrap().unwrap().sealed,
         row.sealed
     );
 }
 
 #[test]
 fn keys_are_changed_one_after_the_other() {
-    let reader = MemoryStore::new().reader();
+    let sides = StoreSides::in_memory();
     let (old, new) = (ring(ONE), ring(TWO));
     let both = ring(&format!(
         "# the new one\n{TWO}\n{ONE} # until all is rotated\n"
     ));
-    put(&reader, &old, &wanted("T", "", "", "first value"), 1);
+    put(&sides, &old, &wanted("T", "", "", "first value"), 1);
     assert!(matches!(
-        fetch(&reader, &new, &["T".into()], SecretPlace::default()),
+        fetch(&*sides.reader, &new, &["T".into()], SecretPlace::default()),
         Err(SecretError::OtherKey { .. })
     ));
-    assert_eq!(value(&reader, &both, "", ""), "first value");
-    put(&reader, &both, &wanted("T", "r", "", "second value"), 2);
-    assert_eq!(rotate(&reader, &both, Millis(3)).unwrap(), (1, 2));
-    assert_eq!(rotate(&reader, &both, Millis(4)).unwrap(), (0, 2));
-    assert_eq!(value(&reader, &new, "", ""), "first value");
-    assert_eq!(value(&reader, &new, "r", ""), "second value");
+    assert_eq!(value(&sides, &both, "", ""), "first value");
+    put(&sides, &both, &wanted("T", "r", "", "second value"), 2);
+    assert_eq!(rotate(&sides, &both, Millis(3)).unwrap(), (1, 2));
+    assert_eq!(rotate(&sides, &both, Millis(4)).unwrap(), (0, 2));
+    assert_eq!(value(&sides, &new, "", ""), "first value");
+    assert_eq!(value(&sides, &new, "r", ""), "second value");
     let none = Keyring::open(&KeySource::None, std::path::Path::new("/")).unwrap();
-    let refused = rotate(&reader, &none, Millis(5));
+    let refused = rotate(&sides, &none, Millis(5));
     assert!(matches!(refused, Err(SecretError::NoKey)));
 }
 

@@ -3,11 +3,11 @@
 
 use delta_core::{Millis, Text};
 use delta_store::forges::RepositoryRow;
-use delta_store::read::Reader;
 use delta_store::secrets::{SecretAbout, SecretId, SecretRow};
 
 use super::seal::{self, Value};
 use super::{Keyring, SecretError, TRIES, next_version};
+use crate::store_sides::StoreSides;
 
 /// A kind that nobody can set: a row of the other table does not open as one of these.
 const KIND: &str = "webhook";
@@ -40,34 +40,34 @@ pub fn open_webhook(keys: &Keyring, row: &RepositoryRow) -> Result<String, Secre
 
 /// Seals anew what is not sealed with the first key; how many were, and of how many.
 pub(super) fn rotate(
-    reader: &dyn Reader,
+    sides: &StoreSides,
     keys: &Keyring,
     now: Millis,
 ) -> Result<(u64, u64), SecretError> {
     let first = keys.first()?.id.clone();
-    let all = reader.repositories()?;
+    let all = sides.reader.repositories()?;
     let mut rotated = 0;
     for row in all.iter().filter(|row| row.key != first) {
-        rotated += u64::from(reseal(reader, keys, &row.name, now)?);
+        rotated += u64::from(reseal(sides, keys, &row.name, now)?);
     }
     Ok((rotated, all.len() as u64))
 }
 
 fn reseal(
-    reader: &dyn Reader,
+    sides: &StoreSides,
     keys: &Keyring,
     name: &str,
     now: Millis,
 ) -> Result<bool, SecretError> {
     for _ in 0..TRIES {
-        let Some(mut row) = reader.repository(name)? else {
+        let Some(mut row) = sides.reader.repository(name)? else {
             return Ok(false);
         };
         let text = open_webhook(keys, &row)?;
         let before = row.version;
         row.version = next_version(Some(before), now);
         (row.key, row.sealed) = seal_webhook(keys, &row.name, row.version, &text)?;
-        if reader.put_repository(&row, Some(before))? {
+        if sides.tables.put_repository(&row, Some(before))? {
             return Ok(true);
         }
     }

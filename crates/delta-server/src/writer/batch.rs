@@ -13,8 +13,9 @@ use delta_core::{
 };
 use delta_store::{CommitError, Store, StoreError, Writes};
 
-use super::{Answer, Created, NotDone, Shared, entropy};
+use super::{Answer, Created, Shared, entropy};
 use crate::audit::Noticed;
+use crate::not_done::NotDone;
 
 /// Rows loaded one by one for a command before its whole run is loaded at once: releasing a few
 /// dependents is cheaper singly, releasing a thousand is not.

@@ -18,7 +18,8 @@ use delta_wire::runner::LeaseToken;
 
 use super::batch::Batch;
 use super::parking::{Group, Parking, SlotId};
-use super::{NotDone, random, sha256};
+use super::{random, sha256};
+use crate::not_done::NotDone;
 
 /// Grants of one batch: what a batch of commands holds, so that a flood of parked slots does not
 /// delay the answers of everybody else.
@@ -92,7 +93,7 @@ pub(super) fn match_slots(
 }
 
 /// Slots that already hold a lease: an unacknowledged one is given anew, an active one makes the
-/// runner busy (A67).
+/// runner busy.
 fn answer_holders(
     batch: &mut Batch,
     parking: &Parking,

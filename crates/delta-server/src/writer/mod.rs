@@ -31,9 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use delta_core::{
-    Attempt, Command, Job, LeaseKey, Millis, Refusal, Reply, Run, Settings, Span, Text,
-};
+use delta_core::{Attempt, Command, Job, LeaseKey, Millis, Reply, Run, Settings, Span, Text};
 use delta_store::{Store, StoreError};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -42,7 +40,6 @@ pub use delivery::{Delivery, GrantedLease};
 pub use lanes::Lane;
 pub use outbox::{Delivered, News, Outbox, Ticket, TicketKind};
 pub use parking::Offer;
-pub(crate) use proof::store_error;
 pub use receipts::Receipt;
 pub use thread::Thread;
 
@@ -50,6 +47,7 @@ use crate::audit::Noticed;
 use crate::clock::{Clock, DIVERGENCE};
 use crate::functions::Rates;
 use crate::metrics::Metrics;
+use crate::not_done::NotDone;
 use crate::watch::Watchers;
 use lanes::{Lanes, Refused};
 use outbox::{AnswerTo, LeaseTo};
@@ -62,21 +60,6 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// A session's slots wait as long as it lasts: a year is longer.
 const FOR_GOOD: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Why a command was not carried out. Nothing changed.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum NotDone {
-    #[error("too many requests are waiting")]
-    Overloaded,
-    /// The store is away, or the server is stopping.
-    #[error("{0}")]
-    Unavailable(Text),
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// A mistake of ours, logged where it happened.
-    #[error("the request could not be carried out because of an internal error")]
-    Internal,
-}
 
 /// What a command was answered with, after its commit.
 #[derive(Debug)]
@@ -171,7 +154,7 @@ pub struct Sent(oneshot::Receiver<Result<Answer, NotDone>>);
 
 impl Sent {
     pub async fn answer(self) -> Result<Answer, NotDone> {
-        self.0.await.unwrap_or_else(|_| Err(stopping()))
+        self.0.await.unwrap_or_else(|_| Err(NotDone::stopping()))
     }
 }
 
@@ -183,7 +166,7 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     pub watchers: Watchers,
     /// Rung when the line of a concurrency group moved: the sweep looks at once.
-    pub turns: Notify,
+    pub turns: Arc<Notify>,
     /// Leases are not judged expired before this moment (A40).
     pub lease_floor: Millis,
     /// Several servers write to this store.
@@ -377,7 +360,7 @@ impl Writer {
             answer: LeaseTo::One(answer),
         };
         self.push(Lane::Dispatch, at, Instant::now(), Kind::Ask(ask))?;
-        answered.await.unwrap_or_else(|_| Err(stopping()))
+        answered.await.unwrap_or_else(|_| Err(NotDone::stopping()))
     }
 
     /// Carries out what a session's messages say, in their order; the answers go to its outbox.
@@ -452,10 +435,10 @@ impl Writer {
     ) -> Result<T, NotDone> {
         let (answer, answered) = oneshot::channel();
         let task = Box::new(move |store: &mut dyn Store| {
-            let _ = answer.send(task(store).map_err(|error| store_error(&error)));
+            let _ = answer.send(task(store).map_err(NotDone::from));
         });
         self.push(Lane::Dispatch, self.now(), Instant::now(), Kind::Task(task))?;
-        answered.await.unwrap_or_else(|_| Err(stopping()))
+        answered.await.unwrap_or_else(|_| Err(NotDone::stopping()))
     }
 
     /// Work may be waiting for parked slots: look.
@@ -500,7 +483,7 @@ impl Writer {
                 self.shared.metrics.refused.inc();
                 NotDone::Overloaded
             }
-            Refused::Closed => stopping(),
+            Refused::Closed => NotDone::stopping(),
         }
     }
 }
@@ -564,10 +547,6 @@ impl Shared {
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
-}
-
-fn stopping() -> NotDone {
-    NotDone::Unavailable("the server is stopping".into())
 }
 
 /// 64 fresh random bits for jitter.

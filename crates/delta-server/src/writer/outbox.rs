@@ -2,7 +2,7 @@
 //! takes everything that a batch has for it at once.
 //!
 //! Owns the hand-over from the writer's thread to the tasks. An outbox is closed by its session;
-//! what is put into a closed one is dropped, and a grant that is dropped revokes itself (A67).
+//! what is put into a closed one is dropped, and a grant that is dropped revokes itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use delta_core::{AttemptId, Cause, Fact, LeaseEvent, LeaseKey, Record};
 use tokio::sync::{Notify, oneshot};
 
-use super::{Answer, LeaseAnswer, NotDone};
+use super::{Answer, LeaseAnswer};
+use crate::not_done::NotDone;
 
 /// Which message of a session an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

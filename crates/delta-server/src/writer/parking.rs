@@ -12,7 +12,8 @@ use delta_core::Text;
 use delta_core::requirement::Capabilities;
 
 use super::outbox::{Bells, LeaseTo, Outbox};
-use super::{Ask, LeaseAnswer, NotDone};
+use super::{Ask, LeaseAnswer};
+use crate::not_done::NotDone;
 
 /// Parked requests of one server: an open connection each, and well beyond the slots that one
 /// machine's sockets serve.

@@ -1,21 +1,15 @@
 //! Whether the store takes what is written: proved by every batch that was committed, and where
-//! there was none lately, by trying. Owns the words for a store that does not.
+//! there was none lately, by trying.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use delta_store::StoreError;
 
-use super::{NotDone, Writer};
+use super::Writer;
+use crate::not_done::disk_words;
 
-/// What is said to whoever asks while the disk of the database is full, or fails. What the engine
-/// says itself is for the log.
-const FULL: &str =
-    "the disk of the server's database is full: nothing is lost, and it goes on once there is room";
-const FAILING: &str =
-    "the disk of the server's database cannot be written to: the server's log says why";
-
-/// The same of a store that refuses for another reason, or does not answer.
+/// What is said while the store refuses for another reason than its disk, or does not answer.
 const REFUSED: &str = "the store takes nothing that is written: the server's log says why";
 const SLOW: &str = "the store takes too long to write";
 
@@ -58,7 +52,7 @@ impl Proof {
 
     /// A batch failed: known is what a full or failing disk means to the next one.
     pub fn failed(&self, error: &StoreError) {
-        if let Some(words) = words(error) {
+        if let Some(words) = disk_words(error) {
             self.note(Err(words));
         }
     }
@@ -102,7 +96,7 @@ impl Writer {
             Ok(Ok(Ok(()))) => Ok(()),
             Ok(Ok(Err(error))) => {
                 tracing::warn!(%error, "nothing can be written");
-                Err(words(&error).unwrap_or(REFUSED))
+                Err(disk_words(&error).unwrap_or(REFUSED))
             }
             // A queue that is full is another matter, and a server that stops says so itself.
             Ok(Err(_)) => return Ok(()),
@@ -110,30 +104,5 @@ impl Writer {
         };
         proof.note(probed);
         probed
-    }
-}
-
-/// What everybody may hear of a disk.
-fn words(error: &StoreError) -> Option<&'static str> {
-    match error {
-        StoreError::Full(_) => Some(FULL),
-        StoreError::Failing(_) => Some(FAILING),
-        _ => None,
-    }
-}
-
-/// What a store's failure means to whoever asked.
-pub(crate) fn store_error(error: &StoreError) -> NotDone {
-    match error {
-        StoreError::Full(_) | StoreError::Failing(_) => {
-            NotDone::Unavailable(words(error).unwrap_or(REFUSED).into())
-        }
-        StoreError::Unavailable(_) | StoreError::Conflict => {
-            NotDone::Unavailable(error.to_string().into())
-        }
-        StoreError::Corrupt(_) | StoreError::TooNew { .. } => {
-            tracing::error!(%error, "the store failed");
-            NotDone::Internal
-        }
     }
 }

@@ -6,17 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 use delta_core::{AttemptId, Digest, JobId, LeaseKey, Millis, Run, RunId, Text, Want, World};
-use delta_store::agents::{AgentRow, AgentSeen, Agents};
-use delta_store::forges::{Approval, Forges, ReportRow, RepositoryRow};
+use delta_store::agents::{AgentReader, AgentRow};
+use delta_store::forges::{Approval, ForgeReader, ReportRow, RepositoryRow};
 use delta_store::memory::{MemoryReader, MemoryStore};
-use delta_store::queues::{QueueRow, Queues};
+use delta_store::queues::{QueueReader, QueueRow};
 use delta_store::read::{
-    Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
+    Credential, CredentialReader, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats,
+    StoredEvent,
 };
 use delta_store::results::{
-    LeaseResults, PastResult, ResultClaim, ResultQuery, ResultRow, Results, StoredResult, TestQuery,
+    LeaseResults, PastResult, ResultQuery, ResultReader, StoredResult, TestQuery,
 };
-use delta_store::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow, Secrets};
+use delta_store::secrets::{SecretAbout, SecretId, SecretPlace, SecretReader, SecretRow};
 use delta_store::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 use tokio::sync::oneshot;
 
@@ -186,13 +187,6 @@ impl TestReader {
 }
 
 impl Reader for TestReader {
-    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
-        while self.levers.lookups_hang.load(Ordering::Relaxed) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        self.there()?.credential(hash)
-    }
-
     fn pruned(&self, among: &[RunId]) -> Result<Vec<RunId>, StoreError> {
         self.there()?.pruned(among)
     }
@@ -233,27 +227,6 @@ impl Reader for TestReader {
         self.there()?.run_ids(after, limit)
     }
 
-    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
-        self.there()?.credentials()
-    }
-
-    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
-        self.there()?.put_credential(credential)
-    }
-
-    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
-        self.there()?.revoke_credential(id, at)
-    }
-
-    fn exchange_enrolment(
-        &self,
-        id: &str,
-        at: Millis,
-        fresh: &Credential,
-    ) -> Result<bool, StoreError> {
-        self.there()?.exchange_enrolment(id, at, fresh)
-    }
-
     fn integrity(
         &self,
         progress: &mut dyn FnMut(&str),
@@ -270,29 +243,26 @@ impl Reader for TestReader {
     }
 }
 
-impl Results for TestReader {
-    fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError> {
-        self.there()?.put_results(lease, rows)
+impl CredentialReader for TestReader {
+    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
+        while self.levers.lookups_hang.load(Ordering::Relaxed) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        self.there()?.credential(hash)
     }
 
-    fn withdraw_results(
-        &self,
-        lease: LeaseKey,
-        keys: Option<&[[u8; 16]]>,
-    ) -> Result<(), StoreError> {
-        self.there()?.withdraw_results(lease, keys)
+    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
+        self.there()?.credentials()
     }
+}
 
+impl ResultReader for TestReader {
     fn sizes_of_results(
         &self,
         lease: LeaseKey,
         keys: &[[u8; 16]],
     ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
         self.there()?.sizes_of_results(lease, keys)
-    }
-
-    fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
-        self.there()?.put_result_claim(lease, claim)
     }
 
     fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError> {
@@ -312,35 +282,19 @@ impl Results for TestReader {
     }
 }
 
-impl Queues for TestReader {
+impl QueueReader for TestReader {
     fn queues(&self) -> Result<Vec<QueueRow>, StoreError> {
         self.there()?.queues()
     }
-
-    fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError> {
-        self.there()?.pause_queue(name, paused)
-    }
-
-    fn route_queue(&self, name: &Text, runner: Option<&Text>) -> Result<(), StoreError> {
-        self.there()?.route_queue(name, runner)
-    }
 }
 
-impl Forges for TestReader {
+impl ForgeReader for TestReader {
     fn repositories(&self) -> Result<Vec<RepositoryRow>, StoreError> {
         self.there()?.repositories()
     }
 
     fn repository(&self, name: &str) -> Result<Option<RepositoryRow>, StoreError> {
         self.there()?.repository(name)
-    }
-
-    fn put_repository(&self, row: &RepositoryRow, old: Option<u64>) -> Result<bool, StoreError> {
-        self.there()?.put_repository(row, old)
-    }
-
-    fn remove_repository(&self, name: &str) -> Result<bool, StoreError> {
-        self.there()?.remove_repository(name)
     }
 
     fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError> {
@@ -351,28 +305,8 @@ impl Forges for TestReader {
         self.there()?.report(run)
     }
 
-    fn take_report(&self, seen: &ReportRow, until: Millis) -> Result<bool, StoreError> {
-        self.there()?.take_report(seen, until)
-    }
-
-    fn put_report(&self, row: &ReportRow) -> Result<(), StoreError> {
-        self.there()?.put_report(row)
-    }
-
-    fn remove_report(&self, run: RunId) -> Result<(), StoreError> {
-        self.there()?.remove_report(run)
-    }
-
-    fn approve(&self, run: RunId, approval: &Approval) -> Result<(), StoreError> {
-        self.there()?.approve(run, approval)
-    }
-
     fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError> {
         self.there()?.approval(run)
-    }
-
-    fn put_plan(&self, run: RunId, text: &str) -> Result<(), StoreError> {
-        self.there()?.put_plan(run, text)
     }
 
     fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
@@ -380,7 +314,7 @@ impl Forges for TestReader {
     }
 }
 
-impl Agents for TestReader {
+impl AgentReader for TestReader {
     fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError> {
         self.there()?.agent(id)
     }
@@ -388,42 +322,9 @@ impl Agents for TestReader {
     fn agents(&self, after: &str, limit: usize) -> Result<Vec<AgentRow>, StoreError> {
         self.there()?.agents(after, limit)
     }
-
-    fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError> {
-        self.there()?.new_agent(agent)
-    }
-
-    fn agents_seen(&self, seen: &[AgentSeen]) -> Result<(), StoreError> {
-        self.there()?.agents_seen(seen)
-    }
-
-    fn begin_session(
-        &self,
-        id: &str,
-        session: u64,
-        process: Option<&str>,
-    ) -> Result<bool, StoreError> {
-        self.there()?.begin_session(id, session, process)
-    }
-
-    fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
-        self.there()?.drain_agent(id, drain)
-    }
-
-    fn rebind_agent(&self, id: &str, from: &str, to: &str) -> Result<bool, StoreError> {
-        self.there()?.rebind_agent(id, from, to)
-    }
-
-    fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
-        self.there()?.revoke_agent(id, at)
-    }
-
-    fn forget_agents(&self, before: Millis) -> Result<u64, StoreError> {
-        self.there()?.forget_agents(before)
-    }
 }
 
-impl Secrets for TestReader {
+impl SecretReader for TestReader {
     fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError> {
         self.there()?.secrets()
     }
@@ -438,13 +339,5 @@ impl Secrets for TestReader {
         place: SecretPlace<'_>,
     ) -> Result<Vec<SecretRow>, StoreError> {
         self.there()?.secrets_for(names, place)
-    }
-
-    fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError> {
-        self.there()?.put_secret(row, instead_of)
-    }
-
-    fn remove_secret(&self, id: &SecretId) -> Result<bool, StoreError> {
-        self.there()?.remove_secret(id)
     }
 }

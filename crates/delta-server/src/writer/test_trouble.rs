@@ -12,16 +12,14 @@ use delta_store::read::Reader;
 
 use super::tests::{Desk, block, desk_with};
 use super::*;
+use crate::duties::every::Duty as _;
 use crate::duties::{Sweep, Swept};
 
 /// Long enough for a loaded machine; nothing waits this long when all is well.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn sweep(desk: &Desk) -> Sweep {
-    Sweep {
-        writer: desk.writer.clone(),
-        every: Span::secs(1),
-    }
+    Sweep::new(desk.writer.clone(), Span::secs(1))
 }
 
 fn proof(granted: &GrantedLease, runner: &str) -> LeaseProof {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use delta_core::command::NewRun;
 use delta_core::requirement::Capabilities;
-use delta_core::{AttemptState, Command, JobId, Reply, RunId, RunState, Settings, Span};
+use delta_core::{AttemptState, Command, JobId, Refusal, Reply, RunId, RunState, Settings, Span};
 use delta_store::memory::{Fault, MemoryReader, MemoryStore};
 use delta_store::read::Reader;
 use delta_wire::api::CreateRun;

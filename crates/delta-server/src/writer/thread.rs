@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use delta_core::{Command, Fact, LeaseKey, Millis, Reply, Settings};
 use delta_store::{Store, StoreError, Writes};
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::batch::{Batch, Failed, wants};
@@ -25,10 +24,11 @@ use super::parking::{Parking, SlotId};
 use super::proof::Proof;
 use super::receipts::Receipts;
 use super::stamped::{Stamped, units};
-use super::{Answer, Item, Kind, NotDone, Order, Shared, Writer, entropy, store_error};
+use super::{Answer, Item, Kind, Order, Shared, Writer, entropy};
 use crate::clock::Clock;
 use crate::functions::Rates;
 use crate::metrics::Metrics;
+use crate::not_done::NotDone;
 use crate::watch::Watchers;
 
 /// Commands of one batch: beyond a hundred or so a flush is spread thin enough that more gains
@@ -81,7 +81,7 @@ impl Thread {
             longest_wait: self.longest_wait,
             receipts: Arc::new(Receipts::default()),
             waking: AtomicBool::new(false),
-            turns: Notify::new(),
+            turns: Arc::default(),
             closing: AtomicBool::new(false),
             ended: CancellationToken::new(),
             proof: Proof::new(),
@@ -320,7 +320,7 @@ impl Turns {
         tracing::warn!(%error, commands, "a batch could not be committed");
         self.shared.metrics.failed_batches.inc();
         self.shared.proof.failed(error);
-        Some(store_error(error))
+        Some(NotDone::from(error))
     }
 
     fn run_singly(&mut self, orders: Vec<Stamped>, asked: Vec<SlotId>) -> bool {
@@ -538,7 +538,7 @@ fn overtaken(batch: &Batch, order: &Order, answered: &Result<Answer, NotDone>) -
     changed.then_some(command)
 }
 
-/// The same heartbeat without its sequence number, to be judged on the lease as it is now.
+/// A heartbeat without its sequence number, to be judged on the lease as it is now.
 fn unnumbered(command: Command) -> Option<(LeaseKey, Command)> {
     match command {
         Command::Heartbeat {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use delta_wire::agent::dial::{self, Dialed};
+use delta_grpc::dial::{self, Dialed};
 use delta_wire::agent::frame::RawFrame;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::result_stream::Payload;

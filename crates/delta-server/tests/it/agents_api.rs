@@ -210,7 +210,7 @@ async fn a_drained_agent_finishes_its_work_and_gets_no_more_until_it_is_undraine
 
 #[tokio::test]
 async fn a_revoked_agent_is_shut_out_at_once_and_for_good() {
-    // A26, T2
+    // A26, D14
     let bench = Bench::patient().await;
     let mut agent = Agent::new(&bench).await;
     let back = RegisterRequest {

@@ -10,18 +10,27 @@ use serde_json::{Value, json};
 /// Long enough for a loaded machine; nothing waits this long when all is well.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Leases of 600 ms: long for a loopback, short for a test.
+/// Leases of 3 s: long for a busy machine, short for a test.
 pub fn quick_settings() -> Settings {
     Settings {
-        lease_ttl: Span(600),
+        lease_ttl: Span(3_000),
         heartbeat_interval: Span(200),
-        ack_timeout: Span(600),
+        ack_timeout: Span(3_000),
         cancel_deadline: Span(300),
         timeout_buffer: Span(100),
         sweep: Span(20),
         retry_base: Span(1),
         retry_cap: Span(2),
         ..Settings::recommended()
+    }
+}
+
+/// Leases that outlive the test, and cancels that are soon forced.
+pub fn forcing_settings() -> Settings {
+    Settings {
+        lease_ttl: Span::secs(60),
+        ack_timeout: Span::secs(60),
+        ..quick_settings()
     }
 }
 

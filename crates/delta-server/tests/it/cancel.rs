@@ -114,7 +114,7 @@ async fn a_cancel_ack_nobody_asked_for_changes_nothing() {
 #[tokio::test]
 async fn a_deaf_runner_is_forced_and_its_late_complete_is_stale() {
     // RP-38, SM-15, SM-51, SM-53, SM-63
-    let bench = Bench::quick().await;
+    let bench = Bench::memory(crate::bench::forcing_settings()).await;
     let (run, job) = bench.create_one().await;
     let lease = bench.acked().await;
     cancel(&bench, &run).await;

@@ -109,6 +109,86 @@ async fn the_document_is_whole() {
     }
 }
 
+/// Texts of requests that have no bound of their own: their body has.
+const UNBOUNDED: [&str; 2] = [
+    "trace_context/additionalProperties",
+    "CancelRequest/properties/reason",
+];
+
+/// The places of texts in a request of people that may be as long as anybody likes.
+fn unbounded<'a>(
+    document: &'a Value,
+    schema: &'a Value,
+    seen: &mut BTreeSet<&'a str>,
+) -> Vec<String> {
+    let (mut found, mut next) = (Vec::new(), vec![(String::new(), schema)]);
+    while let Some((from, schema)) = next.pop() {
+        walk(schema, &from, &mut |place, value| {
+            if let Some(to) = value.get("$ref").and_then(Value::as_str) {
+                let target = to.strip_prefix('#').and_then(|it| document.pointer(it));
+                if seen.insert(to) {
+                    next.extend(target.map(|it| (to.to_owned(), it)));
+                }
+            }
+            let bounds = ["enum", "const", "pattern", "maxLength", "format"];
+            let bounded = bounds.iter().any(|it| value.get(it).is_some());
+            let excused = UNBOUNDED.iter().any(|it| place.ends_with(it));
+            if value.get("type") == Some(&json!("string")) && !bounded && !excused {
+                found.push(place.to_owned());
+            }
+        });
+    }
+    found
+}
+
+#[tokio::test]
+async fn what_people_send_has_its_bounds_in_the_document() {
+    let bench = Bench::patient().await;
+    let document = document(&bench).await;
+    let (mut seen, mut looked_at) = (BTreeSet::new(), 0);
+    for (method, path, operation) in operations(&document) {
+        let runners = operation["tags"].as_array();
+        let runners = runners.is_some_and(|it| it.contains(&json!("runner")));
+        let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+        if runners || !body.is_object() {
+            continue;
+        }
+        looked_at += 1;
+        let wrong = unbounded(&document, body, &mut seen);
+        assert!(wrong.is_empty(), "{method} {path}: {wrong:#?}");
+    }
+    assert!(looked_at > 5, "{looked_at} requests");
+}
+
+#[tokio::test]
+async fn how_many_are_listed_is_bounded_and_need_not_be_said() {
+    let bench = Bench::patient().await;
+    let document = document(&bench).await;
+    let mut asked = 0;
+    for (method, path, operation) in operations(&document) {
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        for limit in parameters.filter(|it| it["name"] == "limit") {
+            assert_ne!(limit["required"], true, "{method} {path}");
+            let bound = |name: &str| limit["schema"][name].as_i64().expect(path);
+            let (least, most) = (bound("minimum"), bound("maximum"));
+            if path.contains('{') {
+                continue;
+            }
+            let others = operation["parameters"].as_array().into_iter().flatten();
+            let needed = others.filter(|it| it["in"] == "query" && it["required"] == true);
+            let needed = needed.filter_map(|it| it["name"].as_str());
+            let path = needed.fold(format!("{path}?"), |path, it| format!("{path}{it}=x&"));
+            bench.get(&path).await.expect(200);
+            for (count, status) in [(least, 200), (most, 200), (least - 1, 422), (most + 1, 422)] {
+                let answer = bench.get(&format!("{path}limit={count}")).await;
+                assert_eq!(answer.status.as_u16(), status, "{path} {count}");
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 3, "{asked} lists");
+}
+
 /// Whether a word is one of the type's, and written back as it was read.
 fn wire<T: Serialize + DeserializeOwned>(word: &str) -> bool {
     let text = json!(word);
@@ -376,6 +456,21 @@ async fn what_no_handler_sees_is_answered_as_described() {
     assert!(kinds[kind].is_object(), "{kind}: {kinds}");
     let wrong = asked.wrong.into_inner();
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A word alone would let too much through: `key` is in many refusals.
+#[test]
+fn what_the_page_says_no_schema_can_say_is_a_phrase() {
+    let page = include_str!("../../../../docs/api.md");
+    let (_, tables) = page.split_once("## What a schema cannot say").unwrap();
+    let rows: Vec<&str> = tables.lines().filter(|it| it.starts_with("| 4")).collect();
+    assert!(rows.len() > 30, "{rows:?}");
+    for row in rows {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        assert_eq!(cells.len(), 3, "{row}");
+        assert!(cells[1].contains(' '), "{row}");
+        assert!(row.chars().count() <= 120, "{row}");
+    }
 }
 
 /// The page says of every code what it is.

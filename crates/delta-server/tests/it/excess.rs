@@ -6,7 +6,7 @@ use delta_wire::agent::proto::{Heartbeat, RegisterRequest, RunStatus, WorkAccept
 use tonic::Code;
 
 use crate::agent::{Agent, request};
-use crate::bench::{Bench, quick_settings};
+use crate::bench::{Bench, forcing_settings};
 
 #[tokio::test]
 async fn every_log_chunk_that_is_taken_is_stored_however_many_come_at_once() {
@@ -122,7 +122,7 @@ async fn a_cancel_asked_while_the_agent_was_away_is_told_when_it_is_back() {
 #[tokio::test]
 async fn the_log_of_a_forced_cancel_is_taken_on_the_stream_too() {
     // A42
-    let bench = Bench::memory(quick_settings()).await;
+    let bench = Bench::memory(forcing_settings()).await;
     let (run, jobs) = bench.run_with(1).await;
     let mut agent = Agent::new(&bench).await;
     let work = agent.work().await;

@@ -269,7 +269,9 @@ async fn holds_its_lease(bench: Arc<Bench>, number: usize) {
 async fn honest_agents_lose_nothing_to_peers_that_mean_harm() {
     // F52, T22, T23
     let settings = Settings {
-        lease_ttl: Span(3_000),
+        // Held over by heartbeats, and longer than a busy machine keeps one waiting.
+        lease_ttl: Span(8_000),
+        ack_timeout: Span::secs(60),
         heartbeat_interval: Span(250),
         ..patient_settings()
     };

@@ -7,7 +7,9 @@ use delta_server::{Config, StoreChoice};
 use delta_testkit::postgres::{PgDatabase, fresh_database};
 use delta_wire::agent::proto::agent_message::Message as Said;
 use delta_wire::agent::proto::server_message::Message as Say;
-use delta_wire::agent::proto::{DrainComplete, RegisterRequest};
+use delta_wire::agent::proto::{
+    AssignWork, DrainComplete, HeldLease, RegisterRequest, RunStatus, WorkRejected,
+};
 use serde_json::json;
 use tonic::Code;
 
@@ -155,6 +157,165 @@ async fn the_newest_session_wins_whichever_server_it_is_at() {
                 view["session_epoch"] == newer.registered.session_epoch
             })
             .await;
+    }
+}
+
+/// Puts a clock of our own in the place of the database's, to be moved by a table.
+const MOVABLE_CLOCK: &str = "SET allow_system_table_mods = on; \
+    ALTER FUNCTION pg_catalog.clock_timestamp() RENAME TO true_clock_timestamp; \
+    CREATE TABLE public.wall (ahead interval NOT NULL); \
+    INSERT INTO public.wall VALUES ('0'); \
+    CREATE FUNCTION pg_catalog.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS \
+    'SELECT pg_catalog.true_clock_timestamp() + (SELECT ahead FROM public.wall)'";
+
+/// Two servers, the first of which has a clock ahead of the other's by nearly as much as it may be
+/// before it stops serving.
+async fn ahead_and_behind(settings: Settings) -> (Bench, Bench, Shared) {
+    let shared = Shared::new().await;
+    let execute = |sql: &'static str| {
+        let database = &shared.database;
+        tokio::task::block_in_place(|| database.execute(sql).unwrap());
+    };
+    execute(MOVABLE_CLOCK);
+    let mut behind = shared.server(settings.clone(), None).await;
+    execute("UPDATE public.wall SET ahead = '4 seconds'");
+    let ahead = shared.server(settings, None).await;
+    execute("UPDATE public.wall SET ahead = '0'");
+    (behind.user, behind.runner) = (ahead.user.clone(), ahead.runner.clone());
+    behind.admin = ahead.admin.clone();
+    (ahead, behind, shared)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_moves_to_a_server_whose_clock_is_behind_has_the_newest_session() {
+    // A23, A26, I23
+    let (ahead, behind, _shared) = ahead_and_behind(patient_settings()).await;
+    let shows_itself = RegisterRequest {
+        shows_itself: true,
+        ..request()
+    };
+    let first = Agent::register(&ahead, shows_itself.clone()).await;
+    let mut agent = first.unwrap();
+    let secret = agent.registered.resume_secret.clone();
+    let (run, jobs) = ahead.run_with(1).await;
+    let work = agent.work().await;
+    agent.accepts(&work).await;
+    let lines: Vec<String> = (0..5).map(|n| format!("line {n}\n")).collect();
+    let mut sent = 0;
+    // At once, each time: nobody has had the time to tell others of the session before.
+    for (n, line) in lines.iter().enumerate() {
+        let log = agent.log(&work, Some(sent), line.as_bytes());
+        agent
+            .say([log, agent.heartbeat(&[&work], Some(n as u64 + 1))])
+            .await;
+        agent
+            .hears(|say| matches!(say, Say::LogAck(_)).then_some(()))
+            .await;
+        sent += line.len() as u64;
+        let to = [&behind, &ahead][n % 2];
+        let again = RegisterRequest {
+            agent_id: agent.id.clone(),
+            resume_secret: secret.clone(),
+            leases: vec![HeldLease {
+                run_id: work.run_id.clone(),
+                ..HeldLease::default()
+            }],
+            ..shows_itself.clone()
+        };
+        let newer = Agent::register(to, again).await.unwrap();
+        assert!(newer.registered.session_epoch > agent.registered.session_epoch);
+        assert!(newer.registered.resume[0].live, "{:?}", newer.registered);
+        // The one before is over, and has not taken the newer one with it.
+        let ended = agent.ends().await.unwrap();
+        assert!(ended.message().contains("SUPERSEDED"), "{ended}");
+        agent = newer;
+    }
+    let log = lines.concat();
+    agent
+        .say([agent.completed_with_log(&work, log.as_bytes())])
+        .await;
+    agent
+        .hears(|say| matches!(say, Say::CompleteAck(_)).then_some(()))
+        .await;
+    assert_eq!(behind.show(&run).await["outcome"], "SUCCESS");
+    let job = behind
+        .get(&format!("/api/v1/jobs/{}", jobs[0]))
+        .await
+        .expect(200);
+    assert_eq!(job["attempts"][0]["losses"], 0, "{job}");
+    let stored = behind.get(&format!("/api/v1/jobs/{}/log", jobs[0])).await;
+    assert_eq!(stored.text, log);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_still_said_over_a_session_that_is_not_the_newest_is_refused() {
+    // A26, I23: by the row that is judged with the message, before anybody has told the session.
+    let shared = Shared::new().await;
+    let data = tempfile::tempdir().unwrap();
+    let deaf = Config {
+        recheck: Duration::from_secs(3600),
+        ..shared.config(&data, patient_settings())
+    };
+    let one = Bench::start(data, deaf).await;
+    let mut two = shared.server(patient_settings(), None).await;
+    (two.user, two.runner) = (one.user.clone(), one.runner.clone());
+    type Message = fn(&Agent, &AssignWork) -> Said;
+    let declined: Message = |agent, work| {
+        Said::WorkRejected(WorkRejected {
+            run_id: work.run_id.clone(),
+            agent_id: agent.id.clone(),
+            lease: work.lease.clone(),
+            ..WorkRejected::default()
+        })
+    };
+    let messages: [(&str, Message); 4] = [
+        ("a decline", declined),
+        ("an acceptance", |agent, work| agent.accepted(work)),
+        ("a renewal", |agent, work| agent.heartbeat(&[work], Some(1))),
+        ("a result", |agent, work| {
+            agent.completed(work, RunStatus::Failure)
+        }),
+    ];
+    for (n, (what, message)) in messages.into_iter().enumerate() {
+        let first = RegisterRequest {
+            shows_itself: true,
+            ..request()
+        };
+        let mut older = Agent::register(&one, first.clone()).await.unwrap();
+        let (run, jobs) = one.run_with(1).await;
+        let work = older.work().await;
+        if n >= 2 {
+            older.accepts(&work).await;
+        }
+        // Its own process, which has another session by now.
+        let again = RegisterRequest {
+            agent_id: older.id.clone(),
+            resume_secret: older.registered.resume_secret.clone(),
+            ..first
+        };
+        let mut newer = Agent::register(&two, again).await.unwrap();
+        older.say([message(&older, &work)]).await;
+        let ended = older.ends().await.unwrap();
+        assert!(ended.message().contains("SUPERSEDED"), "{what}: {ended}");
+        let job = two.get(&format!("/api/v1/jobs/{}", jobs[0])).await;
+        let attempt = &job.expect(200)["attempts"][0];
+        assert_eq!(
+            attempt["leases"].as_array().map(Vec::len),
+            Some(1),
+            "{what}"
+        );
+        let expected = if n >= 2 { "STARTING" } else { "LEASED" };
+        assert_eq!(attempt["state"], expected, "{what}: {attempt}");
+        // Whoever has the newest one goes on.
+        if n < 2 {
+            newer.accepts(&work).await;
+        }
+        let done = newer.completed(&work, RunStatus::Success);
+        newer.say([done]).await;
+        newer
+            .hears(|say| matches!(say, Say::CompleteAck(_)).then_some(()))
+            .await;
+        assert_eq!(two.show(&run).await["outcome"], "SUCCESS", "{what}");
     }
 }
 

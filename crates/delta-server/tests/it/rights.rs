@@ -20,6 +20,9 @@ use tonic::Code;
 use crate::agent::{Agent, request};
 use crate::bench::{Answer, Bench, Lease, PATIENCE, config, patient_settings, text};
 
+/// Behind the name of an endpoint that takes artifacts and logs: another right, so asked for twice.
+const OF_THE_LOG: &str = " of the log";
+
 /// What asks for work shows no lease: who it is was judged there before.
 const WITHOUT_A_LEASE: &str = "POST /api/v1/runner/lease";
 
@@ -34,6 +37,7 @@ struct Scene {
     input: String,
     cache: String,
     upload: String,
+    log: String,
 }
 
 /// Whoever makes a request: what it shows of an agent.
@@ -118,6 +122,7 @@ impl Scene {
             input: "none".into(),
             cache: "none".into(),
             upload: "none".into(),
+            log: "none".into(),
         };
         scene.agent.accepts(&work).await;
         scene.fill().await;
@@ -139,6 +144,8 @@ impl Scene {
         self.cache = text(&found["cache"]["id"]);
         let made = said(self, "POST /api/v1/runner/uploads").await;
         self.upload = text(&made["upload_id"]);
+        let made = said(self, &format!("POST /api/v1/runner/uploads{OF_THE_LOG}")).await;
+        self.log = text(&made["upload_id"]);
     }
 
     /// What the agent's own process shows.
@@ -163,6 +170,10 @@ impl Scene {
         }
         assert!(found.len() >= 16, "{found:?}");
         found.retain(|key| key != WITHOUT_A_LEASE);
+        let uploads = found.iter().filter(|key| key.contains("/uploads"));
+        let logs: Vec<String> = uploads.map(|key| format!("{key}{OF_THE_LOG}")).collect();
+        assert_eq!(logs.len(), 2, "{found:?}");
+        found.extend(logs);
         // A lease that is over is no right: this one is tried last.
         found.sort_by_key(|key| key.ends_with("/complete"));
         found
@@ -178,11 +189,15 @@ impl Scene {
 
     /// A request that is good, if its sender is.
     fn request(&self, key: &str) -> RequestBuilder {
+        let (kind, upload, key) = match key.strip_suffix(OF_THE_LOG) {
+            Some(key) => ("log", &self.log, key),
+            None => ("artifact", &self.upload, key),
+        };
         let (method, path) = key.split_once(' ').unwrap();
         let path = path.replace("/jobs/{id}", &format!("/jobs/{}", self.lease.job));
         let path = path.replace("{artifact}", &self.input);
         let path = path.replace("{cache}", &self.cache);
-        let path = path.replace("/uploads/{id}", &format!("/uploads/{}", self.upload));
+        let path = path.replace("/uploads/{id}", &format!("/uploads/{upload}"));
         let method: Method = method.parse().unwrap();
         let request = |more: &str| {
             let url = format!("{}{path}{more}", self.bench.base);
@@ -203,14 +218,16 @@ impl Scene {
             }
             Some("uploads") => {
                 return said(json!({ "type": "CreateUpload", "lease_id": id,
-                    "runner_id": runner, "name": "new.txt", "kind": "artifact" }));
+                    "runner_id": runner, "name": "new.txt", "kind": kind }));
             }
             Some("jobs/{id}/caches/find") => return plain("").json(&json!({ "key": "deps" })),
             Some("jobs/{id}/caches/{cache}/check") => return plain(""),
             _ => {}
         }
         match key {
-            "PUT /api/v1/runner/uploads/{id}" => plain("").body("bytes"),
+            "PUT /api/v1/runner/uploads/{id}" => {
+                plain("").header("Upload-Offset", "0").body("bytes")
+            }
             "PUT /api/v1/runner/jobs/{id}/caches" => {
                 plain(&format!("?key=deps&sha256={}", hash(b"bytes"))).body("bytes")
             }
@@ -295,7 +312,7 @@ async fn a_process_whose_session_is_superseded_gets_nothing_more() {
 
 #[tokio::test]
 async fn a_revoked_agent_has_no_right_at_any_endpoint() {
-    // D14, T2
+    // D14, T3
     for bound in [false, true] {
         let mut scene = Scene::new(bound).await;
         scene.serves(&scene.own()).await;

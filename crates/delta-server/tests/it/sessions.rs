@@ -320,7 +320,7 @@ async fn a_rejected_job_goes_to_another_agent_and_this_one_rests() {
     let rejected = WorkRejected {
         run_id: work.run_id.clone(),
         agent_id: first.id.clone(),
-        reason: "resource_exhausted".into(),
+        reason: "resource_exhausted: its disk is full".into(),
         lease: work.lease.clone(),
     };
     first.say([Said::WorkRejected(rejected)]).await;
@@ -328,6 +328,11 @@ async fn a_rejected_job_goes_to_another_agent_and_this_one_rests() {
         .hears(|say| matches!(say, Say::WorkAck(ack) if !ack.accepted).then_some(()))
         .await;
     assert!(first.hears_no_work(A_WHILE).await);
+    let job = bench.get(&format!("/api/v1/jobs/{}", jobs[0])).await;
+    let why = job.expect(200)["why"].clone();
+    assert_eq!(why["code"], "turned_away", "{why}");
+    let said = why["message"].as_str().unwrap_or_default();
+    assert!(said.ends_with("turns work away: its disk is full"), "{why}");
     let mut second = Agent::new(&bench).await;
     let again = second.work().await;
     assert_eq!(again.job_id, jobs[0]);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bench::{Answer, Bench, Lease, PATIENCE, job, quick_settings, text};
+use crate::bench::{Answer, Bench, Lease, PATIENCE, forcing_settings, job, quick_settings, text};
 
 const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
@@ -155,7 +155,7 @@ async fn forced(bench: &Bench) -> (Lease, String) {
 #[tokio::test]
 async fn a_forced_cancel_keeps_what_was_uploaded() {
     // SM-52, A42: what the runner sent, before and after, is readable and not called complete.
-    let bench = Bench::quick().await;
+    let bench = Bench::memory(forcing_settings()).await;
     let (lease, url) = forced(&bench).await;
     assert_eq!(log_text(&bench, &lease.job).await, "half a");
     assert_eq!(log_url(&bench, &lease).await, url);
@@ -178,7 +178,7 @@ async fn some_time_after_a_forced_cancel_nothing_more_is_stored() {
     // A42
     let bench = Bench::memory(delta_core::Settings {
         late_log: delta_core::Span(300),
-        ..quick_settings()
+        ..forcing_settings()
     })
     .await;
     let (lease, url) = forced(&bench).await;

@@ -1,6 +1,6 @@
 //! The invariants I1 … I20, each a named function, judged after every committed command.
 //!
-//! The same functions judge the model checker and the simulator. They see what was asked, what was
+//! These functions judge the model checker and the simulator. They see what was asked, what was
 //! answered and what was stored, never how it was decided: a server with a mistake in it is judged
 //! like any other. Refuses to repair anything; the first broken invariant ends the story.
 

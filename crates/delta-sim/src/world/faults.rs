@@ -45,7 +45,8 @@ impl Faults {
             server_crashes: rng.between(0, 4),
             agent_crashes: rng.between(0, 6),
             cut_offs: rng.between(0, 4),
-            // Two servers share a clock: one that is hours away would not serve (A23).
+            // Two servers share a clock: one that is hours away would stop writing as soon as the
+            // other has written by the new time (A23).
             clock_jumps: servers == 1 && rng.per_mille(300),
             people: true,
         }

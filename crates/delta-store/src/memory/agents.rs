@@ -3,10 +3,11 @@
 use delta_core::Millis;
 
 use super::reader::MemoryReader;
+use super::side_tables::MemorySideTables;
 use crate::StoreError;
-use crate::agents::{AgentRow, AgentSeen, Agents};
+use crate::agents::{AgentReader, AgentRow, AgentSeen, AgentTable};
 
-impl Agents for MemoryReader {
+impl AgentReader for MemoryReader {
     fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError> {
         Ok(self.tables().agents.get(id).cloned())
     }
@@ -16,7 +17,9 @@ impl Agents for MemoryReader {
         let later = tables.agents.values().filter(|agent| *agent.id > *after);
         Ok(later.take(limit).cloned().collect())
     }
+}
 
+impl AgentTable for MemorySideTables {
     fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError> {
         let mut tables = self.tables();
         if tables.agents.contains_key(&agent.id) {
@@ -42,16 +45,16 @@ impl Agents for MemoryReader {
     fn begin_session(
         &self,
         id: &str,
-        session: u64,
+        floor: u64,
         process: Option<&str>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<u64>, StoreError> {
         let mut tables = self.tables();
-        let found = tables.agents.get_mut(id);
-        let Some(agent) = found.filter(|agent| agent.session < session) else {
-            return Ok(false);
+        let Some(agent) = tables.agents.get_mut(id) else {
+            return Ok(None);
         };
-        (agent.session, agent.process) = (session, process.map(Into::into));
-        Ok(true)
+        agent.session = floor.max(agent.session + 1);
+        agent.process = process.map(Into::into);
+        Ok(Some(agent.session))
     }
 
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {

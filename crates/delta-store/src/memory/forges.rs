@@ -3,10 +3,11 @@
 use delta_core::{Millis, RunId, Text};
 
 use super::reader::MemoryReader;
+use super::side_tables::MemorySideTables;
 use crate::StoreError;
-use crate::forges::{Approval, Forges, ReportRow, RepositoryRow, stage_of};
+use crate::forges::{Approval, ForgeReader, ForgeTables, ReportRow, RepositoryRow, stage_of};
 
-impl Forges for MemoryReader {
+impl ForgeReader for MemoryReader {
     fn repositories(&self) -> Result<Vec<RepositoryRow>, StoreError> {
         Ok(self.tables().repositories.values().cloned().collect())
     }
@@ -15,6 +16,34 @@ impl Forges for MemoryReader {
         Ok(self.tables().repositories.get(name).cloned())
     }
 
+    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError> {
+        let tables = self.tables();
+        let told = |row: &&ReportRow| {
+            let run = tables.runs.get(&row.run);
+            run.is_none_or(|run| row.stage >= stage_of(run))
+        };
+        let rows = tables.reports.values();
+        let due = rows.filter(|row| row.next_at <= now && !told(row));
+        let mut due: Vec<ReportRow> = due.cloned().collect();
+        due.sort_by_key(|row| (row.next_at, row.run));
+        due.truncate(limit);
+        Ok(due)
+    }
+
+    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError> {
+        Ok(self.tables().reports.get(&run).cloned())
+    }
+
+    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError> {
+        Ok(self.tables().approvals.get(&run).cloned())
+    }
+
+    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
+        Ok(self.tables().plans.get(&run).cloned())
+    }
+}
+
+impl ForgeTables for MemorySideTables {
     fn put_repository(
         &self,
         row: &RepositoryRow,
@@ -35,24 +64,6 @@ impl Forges for MemoryReader {
 
     fn remove_repository(&self, name: &str) -> Result<bool, StoreError> {
         Ok(self.tables().repositories.remove(name).is_some())
-    }
-
-    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError> {
-        let tables = self.tables();
-        let told = |row: &&ReportRow| {
-            let run = tables.runs.get(&row.run);
-            run.is_none_or(|run| row.stage >= stage_of(run))
-        };
-        let rows = tables.reports.values();
-        let due = rows.filter(|row| row.next_at <= now && !told(row));
-        let mut due: Vec<ReportRow> = due.cloned().collect();
-        due.sort_by_key(|row| (row.next_at, row.run));
-        due.truncate(limit);
-        Ok(due)
-    }
-
-    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError> {
-        Ok(self.tables().reports.get(&run).cloned())
     }
 
     fn take_report(&self, seen: &ReportRow, until: Millis) -> Result<bool, StoreError> {
@@ -84,16 +95,8 @@ impl Forges for MemoryReader {
         Ok(())
     }
 
-    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError> {
-        Ok(self.tables().approvals.get(&run).cloned())
-    }
-
     fn put_plan(&self, run: RunId, text: &str) -> Result<(), StoreError> {
         self.tables().plans.insert(run, text.into());
         Ok(())
-    }
-
-    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
-        Ok(self.tables().plans.get(&run).cloned())
     }
 }

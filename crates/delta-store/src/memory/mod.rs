@@ -5,11 +5,13 @@
 //! commit can be ordered in advance.
 
 mod agents;
+mod credentials;
 mod forges;
 mod queues;
 mod reader;
 mod results;
 mod secrets;
+mod side_tables;
 mod tables;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -21,6 +23,7 @@ use delta_core::{AttemptId, JobId, Millis, RunId, Text, Want, World};
 use crate::events::Tip;
 use crate::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 pub use reader::MemoryReader;
+pub use side_tables::MemorySideTables;
 use tables::Tables;
 
 /// What goes wrong at a commit.
@@ -64,6 +67,10 @@ impl MemoryStore {
 
     pub fn reader(&self) -> MemoryReader {
         MemoryReader::new(self.shared.clone())
+    }
+
+    pub fn side_tables(&self) -> MemorySideTables {
+        MemorySideTables::new(self.shared.clone())
     }
 
     /// From now on the store's clock shows this, and moves only by this call.

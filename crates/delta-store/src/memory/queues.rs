@@ -3,14 +3,17 @@
 use delta_core::{Millis, Text};
 
 use super::reader::MemoryReader;
+use super::side_tables::MemorySideTables;
 use crate::StoreError;
-use crate::queues::{QueueRow, Queues};
+use crate::queues::{QueueReader, QueueRow, QueueTable};
 
-impl Queues for MemoryReader {
+impl QueueReader for MemoryReader {
     fn queues(&self) -> Result<Vec<QueueRow>, StoreError> {
         Ok(self.tables().queues.values().cloned().collect())
     }
+}
 
+impl QueueTable for MemorySideTables {
     fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError> {
         self.set(name, |row| {
             row.paused = match paused {
@@ -27,7 +30,7 @@ impl Queues for MemoryReader {
     }
 }
 
-impl MemoryReader {
+impl MemorySideTables {
     fn set(&self, name: &Text, change: impl FnOnce(&mut QueueRow)) {
         let mut tables = self.tables();
         let row = tables.queues.entry(name.clone());

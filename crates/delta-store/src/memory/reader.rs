@@ -3,17 +3,15 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use delta_core::group::Members;
-use delta_core::{Attempt, Digest, Job, JobId, LeaseKey, Millis, Run, RunId};
+use delta_core::{Attempt, Digest, Job, JobId, LeaseKey, Run, RunId};
 
 use super::tables::Tables;
 use crate::StoreError;
 use crate::doctor::Integrity;
 use crate::events::Tip;
-use crate::read::{
-    Credential, JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent,
-};
+use crate::read::{JobRows, QueueDepth, Reader, RunFilter, RunRows, StoreStats, StoredEvent};
 
-/// Shares the tables with its [`MemoryStore`](super::MemoryStore).
+/// Shares the tables with its [`MemoryStore`](super::MemoryStore), and changes none.
 #[derive(Clone, Debug)]
 pub struct MemoryReader {
     shared: Arc<Mutex<Tables>>,
@@ -119,60 +117,6 @@ impl Reader for MemoryReader {
         let tables = self.tables();
         let gone = among.iter().filter(|id| tables.tombstones.contains_key(id));
         Ok(gone.copied().collect())
-    }
-
-    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
-        let tables = self.tables();
-        let found = tables.credentials.values().find(|c| c.hash == *hash);
-        Ok(found.cloned())
-    }
-
-    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
-        Ok(self.tables().credentials.values().cloned().collect())
-    }
-
-    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
-        let mut tables = self.tables();
-        let mut row = credential.clone();
-        if let Some(before) = tables.credentials.get(&credential.id) {
-            row.revoked_at = before.revoked_at.or(row.revoked_at);
-            row.used_at = before.used_at.or(row.used_at);
-            row.used_by = before.used_by.clone().or(row.used_by);
-            row.reused_at = before.reused_at.or(row.reused_at);
-        }
-        tables.credentials.insert(row.id.clone(), row);
-        Ok(())
-    }
-
-    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
-        let mut tables = self.tables();
-        let Some(credential) = tables.credentials.get_mut(id) else {
-            return Ok(false);
-        };
-        credential.revoked_at.get_or_insert(at);
-        Ok(true)
-    }
-
-    fn exchange_enrolment(
-        &self,
-        id: &str,
-        at: Millis,
-        fresh: &Credential,
-    ) -> Result<bool, StoreError> {
-        let mut tables = self.tables();
-        let Some(enrolment) = tables.credentials.get_mut(id) else {
-            return Ok(false);
-        };
-        if !enrolment.may_enrol(at) {
-            if enrolment.used_at.is_some() {
-                enrolment.reused_at = Some(at);
-            }
-            return Ok(false);
-        }
-        enrolment.used_at = Some(at);
-        enrolment.used_by = fresh.agent.clone();
-        tables.credentials.insert(fresh.id.clone(), fresh.clone());
-        Ok(true)
     }
 
     fn integrity(&self, _progress: &mut dyn FnMut(&str)) -> Result<Integrity, StoreError> {

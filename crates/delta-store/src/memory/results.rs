@@ -5,22 +5,23 @@ use std::collections::BTreeMap;
 use delta_core::{LeaseKey, RunId};
 
 use super::reader::MemoryReader;
+use super::side_tables::MemorySideTables;
 use super::tables::Tables;
 use crate::StoreError;
 use crate::results::{
-    LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultQuery, ResultRow,
-    Results, StoredResult, TestQuery, fold,
+    LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultQuery, ResultReader,
+    ResultRow, ResultTable, StoredResult, TestQuery, fold,
 };
 
 #[derive(Debug, Default)]
-pub(super) struct ResultTable {
+pub(super) struct MemoryResults {
     /// By key; the number is the order of arrival.
     rows: BTreeMap<(LeaseKey, [u8; 16]), (i64, ResultRow)>,
     claims: BTreeMap<LeaseKey, ResultClaim>,
     last: i64,
 }
 
-impl ResultTable {
+impl MemoryResults {
     pub fn forget(&mut self, run: RunId) {
         self.rows.retain(|(lease, _), _| lease.attempt.run() != run);
         self.claims.retain(|lease, _| lease.attempt.run() != run);
@@ -52,32 +53,7 @@ fn shown(tables: &Tables, lease: LeaseKey) -> bool {
     latest.is_some_and(|latest| latest.epoch == lease.epoch)
 }
 
-impl Results for MemoryReader {
-    fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError> {
-        let mut tables = self.tables();
-        let table = &mut tables.results;
-        for row in rows {
-            let next = table.last + 1;
-            let there = table.rows.entry((lease, row.key));
-            let (id, kept) = there.or_insert_with(|| (next, row.clone()));
-            table.last = table.last.max(*id);
-            kept.clone_from(row);
-        }
-        Ok(())
-    }
-
-    fn withdraw_results(
-        &self,
-        lease: LeaseKey,
-        keys: Option<&[[u8; 16]]>,
-    ) -> Result<(), StoreError> {
-        let mut tables = self.tables();
-        let meant = |key: &[u8; 16]| keys.is_none_or(|keys| keys.contains(key));
-        let rows = &mut tables.results.rows;
-        rows.retain(|(of, key), _| *of != lease || !meant(key));
-        Ok(())
-    }
-
+impl ResultReader for MemoryReader {
     fn sizes_of_results(
         &self,
         lease: LeaseKey,
@@ -89,11 +65,6 @@ impl Results for MemoryReader {
             Some((*key, row.size()))
         });
         Ok(found.collect())
-    }
-
-    fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
-        self.tables().results.claims.insert(lease, *claim);
-        Ok(())
     }
 
     fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError> {
@@ -164,5 +135,37 @@ impl Results for MemoryReader {
             })
         });
         Ok(past.take(limit).collect())
+    }
+}
+
+impl ResultTable for MemorySideTables {
+    fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        let table = &mut tables.results;
+        for row in rows {
+            let next = table.last + 1;
+            let there = table.rows.entry((lease, row.key));
+            let (id, kept) = there.or_insert_with(|| (next, row.clone()));
+            table.last = table.last.max(*id);
+            kept.clone_from(row);
+        }
+        Ok(())
+    }
+
+    fn withdraw_results(
+        &self,
+        lease: LeaseKey,
+        keys: Option<&[[u8; 16]]>,
+    ) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        let meant = |key: &[u8; 16]| keys.is_none_or(|keys| keys.contains(key));
+        let rows = &mut tables.results.rows;
+        rows.retain(|(of, key), _| *of != lease || !meant(key));
+        Ok(())
+    }
+
+    fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
+        self.tables().results.claims.insert(lease, *claim);
+        Ok(())
     }
 }

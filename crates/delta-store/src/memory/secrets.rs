@@ -3,10 +3,11 @@
 use delta_core::Text;
 
 use super::reader::MemoryReader;
+use super::side_tables::MemorySideTables;
 use crate::StoreError;
-use crate::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow, Secrets};
+use crate::secrets::{SecretAbout, SecretId, SecretPlace, SecretReader, SecretRow, SecretTable};
 
-impl Secrets for MemoryReader {
+impl SecretReader for MemoryReader {
     fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError> {
         let tables = self.tables();
         let rows = tables.secrets.values();
@@ -32,7 +33,9 @@ impl Secrets for MemoryReader {
         });
         Ok(rows.map(|(_, row)| row.clone()).collect())
     }
+}
 
+impl SecretTable for MemorySideTables {
     fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError> {
         let mut tables = self.tables();
         let there = tables.secrets.get(&row.about.id);

@@ -8,7 +8,7 @@ use delta_core::{
     Want, World,
 };
 
-use super::results::ResultTable;
+use super::results::MemoryResults;
 use crate::agents::AgentRow;
 use crate::events::{self, Tip};
 use crate::forges::{Approval, ReportRow, RepositoryRow, STAGE_NONE};
@@ -29,7 +29,7 @@ pub(super) struct Tables {
     pub tombstones: BTreeMap<RunId, Tip>,
     pub credentials: BTreeMap<Text, Credential>,
     pub agents: BTreeMap<Text, AgentRow>,
-    pub results: ResultTable,
+    pub results: MemoryResults,
     pub secrets: BTreeMap<SecretId, SecretRow>,
     pub index: Index,
     pub incarnation: u32,
@@ -56,7 +56,7 @@ impl Tables {
             tombstones: BTreeMap::new(),
             credentials: BTreeMap::new(),
             agents: BTreeMap::new(),
-            results: ResultTable::default(),
+            results: MemoryResults::default(),
             secrets: BTreeMap::new(),
             index: Index::default(),
             incarnation: 1,

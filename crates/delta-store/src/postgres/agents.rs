@@ -1,29 +1,32 @@
-//! Agents in PostgreSQL, through the connections of the reading side.
+//! Agents in PostgreSQL.
 
 use delta_core::Millis;
 use tokio_postgres::Row;
 
 use super::reader::PgReader;
+use super::side_tables::PgSideTables;
 use super::sql::Sql;
 use super::value::{Fields, escape, unescape};
 use crate::StoreError;
-use crate::agents::{AgentRow, AgentSeen, Agents};
+use crate::agents::{AgentReader, AgentRow, AgentSeen, AgentTable};
 use crate::codec::column;
 
-impl Agents for PgReader {
+impl AgentReader for PgReader {
     fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError> {
-        let found = self.rows(Sql::Agent, &[&escape(id)])?;
+        let found = self.pools.rows(Sql::Agent, &[&escape(id)])?;
         found.first().map(read).transpose()
     }
 
     fn agents(&self, after: &str, limit: usize) -> Result<Vec<AgentRow>, StoreError> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let found = self.rows(Sql::AgentPage, &[&escape(after), &limit])?;
+        let found = self.pools.rows(Sql::AgentPage, &[&escape(after), &limit])?;
         found.iter().map(read).collect()
     }
+}
 
+impl AgentTable for PgSideTables {
     fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError> {
-        let entered = self.rows(
+        let entered = self.pools.rows(
             Sql::NewAgent,
             &[
                 &escape(&agent.id),
@@ -49,7 +52,7 @@ impl Agents for PgReader {
         let slots: Vec<i64> = seen.iter().map(|it| it.slots.into()).collect();
         let sessions: Vec<i64> = seen.iter().map(|it| it.session.cast_signed()).collect();
         let at: Vec<i64> = seen.iter().map(|it| it.seen_at.0).collect();
-        self.rows(
+        self.pools.rows(
             Sql::AgentsSeen,
             &[
                 &text(|it| &it.id),
@@ -65,33 +68,38 @@ impl Agents for PgReader {
     fn begin_session(
         &self,
         id: &str,
-        session: u64,
+        floor: u64,
         process: Option<&str>,
-    ) -> Result<bool, StoreError> {
-        let changed = self.rows(
+    ) -> Result<Option<u64>, StoreError> {
+        let begun = self.pools.rows(
             Sql::BeginSession,
-            &[&escape(id), &session.cast_signed(), &process.map(escape)],
+            &[&escape(id), &floor.cast_signed(), &process.map(escape)],
         )?;
-        Ok(!changed.is_empty())
+        let number = |row: &Row| Fields::of(row).unsigned();
+        begun.first().map(number).transpose()
     }
 
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
-        let changed = self.rows(Sql::DrainAgent, &[&escape(id), &drain.map(escape)])?;
+        let changed = self
+            .pools
+            .rows(Sql::DrainAgent, &[&escape(id), &drain.map(escape)])?;
         Ok(!changed.is_empty())
     }
 
     fn rebind_agent(&self, id: &str, from: &str, to: &str) -> Result<bool, StoreError> {
-        let changed = self.rows(Sql::RebindAgent, &[&escape(id), &escape(from), &escape(to)])?;
+        let changed = self
+            .pools
+            .rows(Sql::RebindAgent, &[&escape(id), &escape(from), &escape(to)])?;
         Ok(!changed.is_empty())
     }
 
     fn revoke_agent(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
-        let changed = self.rows(Sql::RevokeAgent, &[&escape(id), &at.0])?;
+        let changed = self.pools.rows(Sql::RevokeAgent, &[&escape(id), &at.0])?;
         Ok(!changed.is_empty())
     }
 
     fn forget_agents(&self, before: Millis) -> Result<u64, StoreError> {
-        Ok(self.rows(Sql::ForgetAgents, &[&before.0])?.len() as u64)
+        Ok(self.pools.rows(Sql::ForgetAgents, &[&before.0])?.len() as u64)
     }
 }
 

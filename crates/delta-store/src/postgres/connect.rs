@@ -37,7 +37,7 @@ const STATEMENT_TIMEOUT: &str = "4s";
 /// writer that is stuck, and gives its own locks back.
 const LOCK_TIMEOUT: &str = "1500ms";
 
-/// A writer that stops inside a batch loses it: its locks would stop every other writer (F14).
+/// A writer that stops inside a batch loses it: its locks would stop every other writer.
 const IDLE_IN_TRANSACTION_TIMEOUT: &str = "5s";
 
 /// Where the tables are, so that the database can be shared with other programs.

@@ -6,42 +6,43 @@ use tokio_postgres::Row;
 
 use super::connect::Session;
 use super::reader::PgReader;
+use super::side_tables::PgSideTables;
 use super::sql::Sql;
 use super::value::{Fields, escape};
 use crate::StoreError;
 use crate::codec::corrupt;
-use crate::read::{Credential, Role, Scope};
+use crate::credential::{Credential, CredentialReader, CredentialTable, Role, Scope};
 
-impl PgReader {
-    pub(super) fn credential_by_hash(
-        &self,
-        hash: &Digest,
-    ) -> Result<Option<Credential>, StoreError> {
+impl CredentialReader for PgReader {
+    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
         let hash = hash.as_slice();
-        let found = self.ask(&self.credentials, async |session: &Session| {
+        let pool = &self.pools.credentials;
+        let found = self.pools.ask(pool, async |session: &Session| {
             session.rows(Sql::Credential, &[&hash]).await
         })?;
         found.first().map(read).transpose()
     }
 
-    pub(super) fn all_credentials(&self) -> Result<Vec<Credential>, StoreError> {
-        let found = self.rows(Sql::Credentials, &[])?;
+    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
+        let found = self.pools.rows(Sql::Credentials, &[])?;
         found.iter().map(read).collect()
     }
+}
 
-    pub(super) fn write_credential(&self, credential: &Credential) -> Result<(), StoreError> {
+impl CredentialTable for PgSideTables {
+    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
         self.with_values(Sql::PutCredential, credential, None)
             .map(drop)
     }
 
-    pub(super) fn mark_revoked(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
+    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
         let id = escape(id);
         Ok(self.execute(Sql::RevokeCredential, &id, at)? > 0)
     }
 
-    /// One statement, and one that may be sent again after a broken connection: what it made the
-    /// first time is found the second time.
-    pub(super) fn exchange(
+    // One statement, and one that may be sent again after a broken connection: what it made the
+    // first time is found the second time.
+    fn exchange_enrolment(
         &self,
         id: &str,
         at: Millis,
@@ -57,12 +58,15 @@ impl PgReader {
         self.execute(Sql::NoteReuse, &id, at)?;
         Ok(false)
     }
+}
 
+impl PgSideTables {
     fn execute(&self, sql: Sql, id: &str, at: Millis) -> Result<u64, StoreError> {
-        self.ask(&self.pages, async |session: &Session| {
-            let statement = session.statement(sql);
-            session.client.execute(statement, &[&id, &at.0]).await
-        })
+        self.pools
+            .ask(&self.pools.pages, async |session: &Session| {
+                let statement = session.statement(sql);
+                session.client.execute(statement, &[&id, &at.0]).await
+            })
     }
 
     fn with_values(
@@ -102,7 +106,7 @@ impl PgReader {
             values.push(id);
             values.push(&at.0);
         }
-        self.rows(sql, &values)
+        self.pools.rows(sql, &values)
     }
 }
 

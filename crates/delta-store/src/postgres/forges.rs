@@ -1,4 +1,4 @@
-//! Repositories, reports and approvals in PostgreSQL, through the connections of the reading side.
+//! Repositories, reports and approvals in PostgreSQL.
 //! The row of a report is written by the writer, with its run. A statement may be sent again after
 //! a broken connection: what it wrote the first time counts as written by it.
 
@@ -6,23 +6,56 @@ use delta_core::{Millis, RunId, Text};
 use tokio_postgres::Row;
 
 use super::reader::PgReader;
+use super::side_tables::PgSideTables;
 use super::sql::Sql;
 use super::value::{Fields, escape, uuid};
 use crate::StoreError;
 use crate::codec::column;
-use crate::forges::{Approval, Forges, ReportRow, RepositoryRow, STAGE_SQL};
+use crate::forges::{Approval, ForgeReader, ForgeTables, ReportRow, RepositoryRow, STAGE_SQL};
 
-impl Forges for PgReader {
+impl ForgeReader for PgReader {
     fn repositories(&self) -> Result<Vec<RepositoryRow>, StoreError> {
-        let found = self.rows(Sql::Repositories, &[])?;
+        let found = self.pools.rows(Sql::Repositories, &[])?;
         found.iter().map(read_repository).collect()
     }
 
     fn repository(&self, name: &str) -> Result<Option<RepositoryRow>, StoreError> {
-        let found = self.rows(Sql::Repository, &[&escape(name)])?;
+        let found = self.pools.rows(Sql::Repository, &[&escape(name)])?;
         found.first().map(read_repository).transpose()
     }
 
+    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError> {
+        let found = self
+            .pools
+            .rows(Sql::ReportsDue, &[&now.0, &(limit as i64)])?;
+        found.iter().map(read_report).collect()
+    }
+
+    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError> {
+        let found = self.pools.rows(Sql::Report, &[&uuid(run)])?;
+        found.first().map(read_report).transpose()
+    }
+
+    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError> {
+        let found = self.pools.rows(Sql::Approval, &[&uuid(run)])?;
+        let read = |row| {
+            let mut fields = Fields::of(row);
+            Ok(Approval {
+                by: fields.text()?,
+                at: fields.millis()?,
+            })
+        };
+        found.first().map(read).transpose()
+    }
+
+    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
+        let found = self.pools.rows(Sql::ReadPlan, &[&uuid(run)])?;
+        let found = found.first().map(|row| Fields::of(row).text());
+        found.transpose()
+    }
+}
+
+impl ForgeTables for PgSideTables {
     fn put_repository(
         &self,
         row: &RepositoryRow,
@@ -37,7 +70,7 @@ impl Forges for PgReader {
             None => (Sql::NewRepository, row.created_at.0),
             Some(old) => (Sql::ReplaceRepository, old.cast_signed()),
         };
-        let written = self.rows(
+        let written = self.pools.rows(
             sql,
             &[
                 &name,
@@ -55,23 +88,13 @@ impl Forges for PgReader {
     }
 
     fn remove_repository(&self, name: &str) -> Result<bool, StoreError> {
-        let gone = self.rows(Sql::RemoveRepository, &[&escape(name)])?;
+        let gone = self.pools.rows(Sql::RemoveRepository, &[&escape(name)])?;
         Ok(!gone.is_empty())
-    }
-
-    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError> {
-        let found = self.rows(Sql::ReportsDue, &[&now.0, &(limit as i64)])?;
-        found.iter().map(read_report).collect()
-    }
-
-    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError> {
-        let found = self.rows(Sql::Report, &[&uuid(run)])?;
-        found.first().map(read_report).transpose()
     }
 
     fn take_report(&self, seen: &ReportRow, until: Millis) -> Result<bool, StoreError> {
         let (stage, tries) = (i64::from(seen.stage), i64::from(seen.tries));
-        let taken = self.rows(
+        let taken = self.pools.rows(
             Sql::TakeReport,
             &[&uuid(seen.run), &stage, &tries, &seen.next_at.0, &until.0],
         )?;
@@ -83,40 +106,25 @@ impl Forges for PgReader {
         let why = escape(&row.why);
         let values: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
             [&uuid(row.run), &stage, &tries, &row.next_at.0, &why];
-        self.rows(Sql::PutReport, &values).map(drop)
+        self.pools.rows(Sql::PutReport, &values).map(drop)
     }
 
     fn remove_report(&self, run: RunId) -> Result<(), StoreError> {
-        self.rows(Sql::RemoveReport, &[&uuid(run)]).map(drop)
+        self.pools.rows(Sql::RemoveReport, &[&uuid(run)]).map(drop)
     }
 
     fn approve(&self, run: RunId, approval: &Approval) -> Result<(), StoreError> {
         let by = escape(&approval.by);
-        self.rows(Sql::Approve, &[&uuid(run), &by, &approval.at.0])
+        self.pools
+            .rows(Sql::Approve, &[&uuid(run), &by, &approval.at.0])
             .map(drop)
-    }
-
-    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError> {
-        let found = self.rows(Sql::Approval, &[&uuid(run)])?;
-        let read = |row| {
-            let mut fields = Fields::of(row);
-            Ok(Approval {
-                by: fields.text()?,
-                at: fields.millis()?,
-            })
-        };
-        found.first().map(read).transpose()
     }
 
     fn put_plan(&self, run: RunId, text: &str) -> Result<(), StoreError> {
         let text = escape(text);
-        self.rows(Sql::PutPlan, &[&uuid(run), &text]).map(drop)
-    }
-
-    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
-        let found = self.rows(Sql::ReadPlan, &[&uuid(run)])?;
-        let found = found.first().map(|row| Fields::of(row).text());
-        found.transpose()
+        self.pools
+            .rows(Sql::PutPlan, &[&uuid(run), &text])
+            .map(drop)
     }
 }
 

@@ -6,7 +6,7 @@ use tokio_postgres::Error;
 
 use super::connect::{Planning, SCHEMA, Session};
 use super::error::Trouble;
-use super::reader::PgReader;
+use super::pools::Pools;
 use crate::StoreError;
 use crate::doctor::Integrity;
 
@@ -24,11 +24,8 @@ const AMCHECK: &str = "SELECT quote_ident(n.nspname) FROM pg_extension e \
      JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'amcheck'";
 
 /// Reads everything, so on a session of its own that waits as long as it takes.
-pub(super) fn look(
-    reader: &PgReader,
-    progress: &mut dyn FnMut(&str),
-) -> Result<Integrity, StoreError> {
-    reader.alone(Planning::Unbounded, async |session| {
+pub(super) fn look(pools: &Pools, progress: &mut dyn FnMut(&str)) -> Result<Integrity, StoreError> {
+    pools.alone(Planning::Unbounded, async |session| {
         Ok(Look::new(session).everything(progress).await?)
     })
 }

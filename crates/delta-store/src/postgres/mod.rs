@@ -10,7 +10,7 @@
 //! statement, and what it protects is read by the next. A retry may always be run again: nothing
 //! outside the transaction changes.
 //!
-//! [`open`] gives both sides; each owns its connections and their threads. Calls block and must
+//! [`open`] gives all sides; each has its connections and their threads. Calls block and must
 //! not be made on a thread of an async runtime.
 
 mod agents;
@@ -24,6 +24,7 @@ mod integrity;
 mod join;
 mod listen;
 mod load;
+mod pools;
 mod queues;
 mod reader;
 mod resolve;
@@ -31,6 +32,7 @@ mod results;
 mod rows;
 mod schema;
 mod secrets;
+mod side_tables;
 mod sql;
 mod sql_read;
 mod sql_results;
@@ -39,26 +41,44 @@ mod sweep;
 mod value;
 
 pub use self::reader::PgReader;
+pub use self::side_tables::PgSideTables;
 pub use self::store::PgStore;
 
 use self::connect::Target;
+use self::pools::Pools;
 use crate::StoreError;
+use crate::migrate::Schema;
+
+/// The store's three sides: the writer's, the one that reads, and the tables beside it.
+pub type Sides = (PgStore, PgReader, PgSideTables);
 
 /// Opens the store at `url`, making or migrating its schema first.
 ///
 /// TLS when the URL says `sslmode=require` (or names a CA file by `sslrootcert=`), with the
 /// certificate always verified; plain otherwise. A store of a newer program is refused.
-pub fn open(url: &str) -> Result<(PgStore, PgReader), StoreError> {
+pub fn open(url: &str) -> Result<Sides, StoreError> {
+    open_as(url, Schema::Migrate)
+}
+
+/// As [`open`], where the schema may be left as it is.
+pub fn open_as(url: &str, schema: Schema) -> Result<Sides, StoreError> {
     let target = Target::parse(url)?;
     let mut store = PgStore::new(target.clone())?;
-    store.migrate()?;
-    Ok((store, PgReader::new(target)?))
+    let pools = Pools::new(target)?;
+    match schema {
+        Schema::Migrate => store.migrate()?,
+        Schema::AsItIs => pools.check_schema()?,
+    }
+    let reader = PgReader {
+        pools: pools.clone(),
+    };
+    Ok((store, reader, PgSideTables { pools }))
 }
 
 /// Opens only the reading side of the store at `url`, and changes nothing: a database without a
 /// store, or with one that is not of this program's version, is refused.
 pub fn open_reader(url: &str) -> Result<PgReader, StoreError> {
-    let reader = PgReader::new(Target::parse(url)?)?;
-    reader.check_schema()?;
-    Ok(reader)
+    let pools = Pools::new(Target::parse(url)?)?;
+    pools.check_schema()?;
+    Ok(PgReader { pools })
 }

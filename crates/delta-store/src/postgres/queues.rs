@@ -1,12 +1,13 @@
-//! What is set about queues, in PostgreSQL, through the connections of the reading side.
+//! What is set about queues, in PostgreSQL.
 
 use delta_core::{Millis, Text};
 
 use super::reader::PgReader;
+use super::side_tables::PgSideTables;
 use super::sql::Sql;
 use super::value::{Fields, escape, unescape};
 use crate::StoreError;
-use crate::queues::{QueueRow, Queues};
+use crate::queues::{QueueReader, QueueRow, QueueTable};
 
 pub(super) const READ: &str = "SELECT name, paused_at, paused_by, runner FROM queues \
      WHERE paused_at IS NOT NULL OR runner IS NOT NULL ORDER BY name";
@@ -23,9 +24,9 @@ pub(super) const UNROUTE: &str = "UPDATE queues SET runner = NULL WHERE name = $
 pub(super) const FORGET: &str =
     "DELETE FROM queues WHERE name = $1 AND paused_at IS NULL AND runner IS NULL";
 
-impl Queues for PgReader {
+impl QueueReader for PgReader {
     fn queues(&self) -> Result<Vec<QueueRow>, StoreError> {
-        let found = self.rows(Sql::Queues, &[])?;
+        let found = self.pools.rows(Sql::Queues, &[])?;
         let read = |row| {
             let mut fields = Fields::of(row);
             let name = fields.text()?;
@@ -39,14 +40,19 @@ impl Queues for PgReader {
         };
         found.iter().map(read).collect()
     }
+}
 
+impl QueueTable for PgSideTables {
     fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError> {
         let name = escape(name);
         match paused {
-            Some((at, by)) => self.rows(Sql::PauseQueue, &[&name, &at.0, &escape(by)]),
+            Some((at, by)) => self
+                .pools
+                .rows(Sql::PauseQueue, &[&name, &at.0, &escape(by)]),
             None => self
+                .pools
                 .rows(Sql::ResumeQueue, &[&name])
-                .and_then(|_| self.rows(Sql::ForgetQueue, &[&name])),
+                .and_then(|_| self.pools.rows(Sql::ForgetQueue, &[&name])),
         }
         .map(drop)
     }
@@ -54,10 +60,11 @@ impl Queues for PgReader {
     fn route_queue(&self, name: &Text, runner: Option<&Text>) -> Result<(), StoreError> {
         let name = escape(name);
         match runner {
-            Some(runner) => self.rows(Sql::RouteQueue, &[&name, &escape(runner)]),
+            Some(runner) => self.pools.rows(Sql::RouteQueue, &[&name, &escape(runner)]),
             None => self
+                .pools
                 .rows(Sql::UnrouteQueue, &[&name])
-                .and_then(|_| self.rows(Sql::ForgetQueue, &[&name])),
+                .and_then(|_| self.pools.rows(Sql::ForgetQueue, &[&name])),
         }
         .map(drop)
     }

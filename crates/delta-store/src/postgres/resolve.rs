@@ -104,8 +104,8 @@ mod tests {
     fn a_transaction_that_lingers_is_ended_before_it_is_judged() {
         // F19: cut off from its server, but not yet missed by it.
         let database = fresh_database().expect("a database");
-        let (mut lingering, _) = crate::postgres::open(&database.url).expect("opens");
-        let (mut store, _) = crate::postgres::open(&database.url).expect("opens");
+        let (mut lingering, _, _) = crate::postgres::open(&database.url).expect("opens");
+        let (mut store, _, _) = crate::postgres::open(&database.url).expect("opens");
         lingering.begin().expect("begins");
         let xid = lingering.batch.as_ref().expect("a batch").xid.clone();
         store.sent = Some(Sent { xid, last: None });

@@ -1,20 +1,94 @@
-//! Results of tests in PostgreSQL, through the connections of the reading side.
+//! Results of tests in PostgreSQL.
 
 use delta_core::{LeaseKey, RunId};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::reader::PgReader;
+use super::side_tables::PgSideTables;
 use super::sql::Sql;
 use super::value::{Fields, Rows, Value, escape, unescape, uuid};
 use crate::StoreError;
 use crate::codec::corrupt;
 use crate::results::{
     LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultCounts, ResultQuery,
-    ResultRow, ResultStatus, Results, StoredResult, TestQuery, fold, last_of_each, mask,
+    ResultReader, ResultRow, ResultStatus, ResultTable, StoredResult, TestQuery, fold,
+    last_of_each, mask,
 };
 
-impl Results for PgReader {
+impl ResultReader for PgReader {
+    fn sizes_of_results(
+        &self,
+        lease: LeaseKey,
+        keys: &[[u8; 16]],
+    ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
+        let keys: Vec<&[u8]> = keys.iter().map(<[u8; 16]>::as_slice).collect();
+        let of = Key::of(lease);
+        let mut params = of.params();
+        params.push(&keys);
+        let found = self.pools.rows(Sql::SizesOfResults, &params)?;
+        let read = |row: &Row| {
+            let mut fields = Fields::of(row);
+            Ok((key(fields.bytes()?)?, fields.int()?.cast_unsigned()))
+        };
+        found.iter().map(read).collect()
+    }
+
+    fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError> {
+        let key = Key::of(lease);
+        let counted = self.pools.rows(Sql::LeaseResults, &key.params())?;
+        let claimed = self.pools.rows(Sql::LeaseClaim, &key.params())?;
+        let found = totals(&counted, &claimed)?;
+        Ok(found.into_iter().next().unwrap_or(LeaseResults {
+            lease,
+            counts: ResultCounts::default(),
+            bytes: 0,
+            claim: None,
+        }))
+    }
+
+    fn run_results(&self, run: RunId) -> Result<Vec<LeaseResults>, StoreError> {
+        let counted = self.pools.rows(Sql::RunResults, &[&uuid(run)])?;
+        let claimed = self.pools.rows(Sql::RunClaims, &[&uuid(run)])?;
+        totals(&counted, &claimed)
+    }
+
+    fn results(&self, query: &ResultQuery, limit: usize) -> Result<Vec<StoredResult>, StoreError> {
+        let after = query.after;
+        let found = self.pools.rows(
+            Sql::ResultPage,
+            &[
+                &uuid(query.run),
+                &query.job.map(i64::from),
+                &query.attempt.map(i64::from),
+                &mask(&query.only),
+                &after.map(|it| i64::from(it.job)),
+                &after.map(|it| it.status.code()),
+                &after.map(|it| it.id),
+                &i64::try_from(limit).unwrap_or(i64::MAX),
+            ],
+        )?;
+        found.iter().map(read).collect()
+    }
+
+    fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError> {
+        let found = self.pools.rows(
+            Sql::TestHistory,
+            &[
+                &escape(&query.name),
+                &query.before,
+                &(LOOKED_THROUGH as i64),
+                &query.suite.as_deref().map(escape),
+                &query.repository.as_deref().map(escape),
+                &i64::try_from(limit).unwrap_or(i64::MAX),
+                &RETRIED,
+            ],
+        )?;
+        found.iter().map(read_past).collect()
+    }
+}
+
+impl ResultTable for PgSideTables {
     fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError> {
         let rows = last_of_each(rows);
         if rows.is_empty() {
@@ -39,7 +113,7 @@ impl Results for PgReader {
         let key = Key::of(lease);
         let mut params = key.params();
         params.extend(columns.params());
-        self.rows(Sql::PutResults, &params).map(drop)
+        self.pools.rows(Sql::PutResults, &params).map(drop)
     }
 
     fn withdraw_results(
@@ -52,24 +126,7 @@ impl Results for PgReader {
         let key = Key::of(lease);
         let mut params = key.params();
         params.push(&keys);
-        self.rows(Sql::WithdrawResults, &params).map(drop)
-    }
-
-    fn sizes_of_results(
-        &self,
-        lease: LeaseKey,
-        keys: &[[u8; 16]],
-    ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
-        let keys: Vec<&[u8]> = keys.iter().map(<[u8; 16]>::as_slice).collect();
-        let of = Key::of(lease);
-        let mut params = of.params();
-        params.push(&keys);
-        let found = self.rows(Sql::SizesOfResults, &params)?;
-        let read = |row: &Row| {
-            let mut fields = Fields::of(row);
-            Ok((key(fields.bytes()?)?, fields.int()?.cast_unsigned()))
-        };
-        found.iter().map(read).collect()
+        self.pools.rows(Sql::WithdrawResults, &params).map(drop)
     }
 
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
@@ -85,60 +142,7 @@ impl Results for PgReader {
         params.extend(counts.iter().map(|it| it as &(dyn ToSql + Sync)));
         let dropped = claim.dropped.cast_signed();
         params.push(&dropped);
-        self.rows(Sql::PutResultClaim, &params).map(drop)
-    }
-
-    fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError> {
-        let key = Key::of(lease);
-        let counted = self.rows(Sql::LeaseResults, &key.params())?;
-        let claimed = self.rows(Sql::LeaseClaim, &key.params())?;
-        let found = totals(&counted, &claimed)?;
-        Ok(found.into_iter().next().unwrap_or(LeaseResults {
-            lease,
-            counts: ResultCounts::default(),
-            bytes: 0,
-            claim: None,
-        }))
-    }
-
-    fn run_results(&self, run: RunId) -> Result<Vec<LeaseResults>, StoreError> {
-        let counted = self.rows(Sql::RunResults, &[&uuid(run)])?;
-        let claimed = self.rows(Sql::RunClaims, &[&uuid(run)])?;
-        totals(&counted, &claimed)
-    }
-
-    fn results(&self, query: &ResultQuery, limit: usize) -> Result<Vec<StoredResult>, StoreError> {
-        let after = query.after;
-        let found = self.rows(
-            Sql::ResultPage,
-            &[
-                &uuid(query.run),
-                &query.job.map(i64::from),
-                &query.attempt.map(i64::from),
-                &mask(&query.only),
-                &after.map(|it| i64::from(it.job)),
-                &after.map(|it| it.status.code()),
-                &after.map(|it| it.id),
-                &i64::try_from(limit).unwrap_or(i64::MAX),
-            ],
-        )?;
-        found.iter().map(read).collect()
-    }
-
-    fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError> {
-        let found = self.rows(
-            Sql::TestHistory,
-            &[
-                &escape(&query.name),
-                &query.before,
-                &(LOOKED_THROUGH as i64),
-                &query.suite.as_deref().map(escape),
-                &query.repository.as_deref().map(escape),
-                &i64::try_from(limit).unwrap_or(i64::MAX),
-                &RETRIED,
-            ],
-        )?;
-        found.iter().map(read_past).collect()
+        self.pools.rows(Sql::PutResultClaim, &params).map(drop)
     }
 }
 

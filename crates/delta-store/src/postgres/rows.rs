@@ -447,7 +447,7 @@ pub(super) fn read_lease(fields: &mut Fields) -> Result<Option<Lease>, StoreErro
     };
     Ok(Some(Lease {
         epoch,
-        // A72: the low half of an epoch is the lease's number.
+        // The low half of an epoch is the lease's number.
         number: epoch as u32,
         token: fields.digest()?,
         state: column::lease_state(fields.plain()?)?,

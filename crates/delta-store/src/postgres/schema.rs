@@ -101,17 +101,7 @@ pub(super) fn migrate(runtime: &Runtime, target: &Target) -> Result<(), StoreErr
 /// Looks whether the schema is the one this program knows, and changes nothing.
 pub(super) fn check(runtime: &Runtime, target: &Target) -> Result<(), StoreError> {
     let mut changer = Changer::connect(runtime, target)?;
-    let (found, known) = (migrate::Target::version(&mut changer)?, known());
-    match found {
-        0 => Err(StoreError::Unavailable(
-            "this database holds no store of Delta CI".into(),
-        )),
-        found if found > known => Err(StoreError::TooNew { found, known }),
-        found if found < known => Err(StoreError::Unavailable(format!(
-            "the store has schema version {found}, and a server must bring it to {known} first"
-        ))),
-        _ => Ok(()),
-    }
+    migrate::check(&mut changer, STEPS)
 }
 
 fn known() -> u32 {

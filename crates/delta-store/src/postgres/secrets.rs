@@ -1,18 +1,19 @@
-//! Secrets in PostgreSQL, through the connections of the reading side. A statement may be sent
+//! Secrets in PostgreSQL. A statement may be sent
 //! again after a broken connection: what it wrote the first time counts as written by it.
 
 use delta_core::Text;
 use tokio_postgres::Row;
 
 use super::reader::PgReader;
+use super::side_tables::PgSideTables;
 use super::sql::Sql;
 use super::value::{Fields, escape};
 use crate::StoreError;
-use crate::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow, Secrets};
+use crate::secrets::{SecretAbout, SecretId, SecretPlace, SecretReader, SecretRow, SecretTable};
 
-impl Secrets for PgReader {
+impl SecretReader for PgReader {
     fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError> {
-        let found = self.rows(Sql::Secrets, &[])?;
+        let found = self.pools.rows(Sql::Secrets, &[])?;
         found
             .iter()
             .map(|row| about(&mut Fields::of(row)))
@@ -20,7 +21,7 @@ impl Secrets for PgReader {
     }
 
     fn secret(&self, id: &SecretId) -> Result<Option<SecretRow>, StoreError> {
-        let found = self.rows(
+        let found = self.pools.rows(
             Sql::Secret,
             &[
                 &escape(&id.name),
@@ -38,7 +39,7 @@ impl Secrets for PgReader {
         place: SecretPlace<'_>,
     ) -> Result<Vec<SecretRow>, StoreError> {
         let names: Vec<String> = names.iter().map(|it| escape(it).into_owned()).collect();
-        let found = self.rows(
+        let found = self.pools.rows(
             Sql::SecretsFor,
             &[
                 &names,
@@ -49,7 +50,9 @@ impl Secrets for PgReader {
         )?;
         found.iter().map(read).collect()
     }
+}
 
+impl SecretTable for PgSideTables {
     fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError> {
         let about = &row.about;
         let (name, repository) = (escape(&about.id.name), escape(&about.id.repository));
@@ -59,7 +62,7 @@ impl Secrets for PgReader {
         let version = about.version.cast_signed();
         let sealed = row.sealed.as_slice();
         let written = match instead_of {
-            None => self.rows(
+            None => self.pools.rows(
                 Sql::NewSecret,
                 &[
                     &name,
@@ -75,7 +78,7 @@ impl Secrets for PgReader {
                     &branch,
                 ],
             ),
-            Some(old) => self.rows(
+            Some(old) => self.pools.rows(
                 Sql::ReplaceSecret,
                 &[
                     &name,
@@ -96,7 +99,7 @@ impl Secrets for PgReader {
     }
 
     fn remove_secret(&self, id: &SecretId) -> Result<bool, StoreError> {
-        let gone = self.rows(
+        let gone = self.pools.rows(
             Sql::RemoveSecret,
             &[
                 &escape(&id.name),

@@ -148,8 +148,8 @@ fn agents(sql: Sql) -> &'static str {
              AS w(id, slots, about, seen_at, session) WHERE a.id = w.id"
         }
         Sql::BeginSession => {
-            "UPDATE agents SET session = $2, process = $3 WHERE id = $1 AND session < $2 \
-             RETURNING id"
+            "UPDATE agents SET session = greatest(session + 1, $2), process = $3 WHERE id = $1 \
+             RETURNING session"
         }
         Sql::DrainAgent => "UPDATE agents SET drain = $2 WHERE id = $1 RETURNING id",
         Sql::RebindAgent => {

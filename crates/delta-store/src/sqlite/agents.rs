@@ -1,14 +1,15 @@
-//! Agents in SQLite, through the connections of the reading side.
+//! Agents in SQLite.
 
 use delta_core::Millis;
-use rusqlite::{Connection, Params, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 
 use super::connection::store_error;
 use super::credentials::PROJECT;
 use super::reader::SqliteReader;
 use super::rows::{self, Columns};
+use super::side_tables::SqliteSideTables;
 use crate::StoreError;
-use crate::agents::{AgentRow, AgentSeen, Agents};
+use crate::agents::{AgentReader, AgentRow, AgentSeen, AgentTable};
 use crate::codec::column;
 
 macro_rules! columns {
@@ -18,7 +19,7 @@ macro_rules! columns {
     };
 }
 
-impl Agents for SqliteReader {
+impl AgentReader for SqliteReader {
     fn agent(&self, id: &str) -> Result<Option<AgentRow>, StoreError> {
         one(&self.reader(), id)
     }
@@ -32,7 +33,9 @@ impl Agents for SqliteReader {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         rows::all(&self.reader(), sql, params![after, limit], read)
     }
+}
 
+impl AgentTable for SqliteSideTables {
     fn new_agent(&self, agent: &AgentRow) -> Result<bool, StoreError> {
         let sql = "INSERT INTO agents (agent_id, project, principal, resume, slots, about, \
                    session, drain, created_at, seen_at, revoked_at, process) \
@@ -73,12 +76,16 @@ impl Agents for SqliteReader {
     fn begin_session(
         &self,
         id: &str,
-        session: u64,
+        floor: u64,
         process: Option<&str>,
-    ) -> Result<bool, StoreError> {
-        let sql = "UPDATE agents SET session = ?2, process = ?3 \
-                   WHERE agent_id = ?1 AND session < ?2";
-        self.change_agent(id, sql, params![id, column::signed(session), process])
+    ) -> Result<Option<u64>, StoreError> {
+        let sql = "UPDATE agents SET session = max(session + 1, ?2), process = ?3 \
+                   WHERE agent_id = ?1 RETURNING session";
+        let values = params![id, column::signed(floor), process];
+        let begun = self.writer().query_row(sql, values, |row| row.get(0));
+        self.standings.forget([id].into_iter());
+        let begun = begun.optional().map_err(store_error)?;
+        Ok(begun.map(column::unsigned))
     }
 
     fn drain_agent(&self, id: &str, drain: Option<&str>) -> Result<bool, StoreError> {
@@ -105,7 +112,7 @@ impl Agents for SqliteReader {
     }
 }
 
-impl SqliteReader {
+impl SqliteSideTables {
     /// Changes one agent; false when nothing was there to be changed.
     fn change_agent(&self, id: &str, sql: &str, values: impl Params) -> Result<bool, StoreError> {
         let changed = self.writer().execute(sql, values);

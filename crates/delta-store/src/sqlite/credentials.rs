@@ -5,9 +5,11 @@ use delta_core::{Digest, Millis};
 use rusqlite::{Connection, Params, TransactionBehavior, named_params, params};
 
 use super::connection::store_error;
+use super::reader::SqliteReader;
 use super::rows;
+use super::side_tables::SqliteSideTables;
 use crate::StoreError;
-use crate::read::Credential;
+use crate::credential::{Credential, CredentialReader, CredentialTable};
 
 /// The project of credentials, until there are more.
 pub(super) const PROJECT: &str = "default";
@@ -23,18 +25,41 @@ macro_rules! select {
     };
 }
 
-pub fn by_hash(lookup: &Connection, hash: &Digest) -> Result<Option<Credential>, StoreError> {
-    let sql = select!("WHERE hash = ?1");
-    rows::one(lookup, sql, [hash], rows::read_credential)
+impl CredentialReader for SqliteReader {
+    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
+        let sql = select!("WHERE hash = ?1");
+        rows::one(&self.lookup(), sql, [hash], rows::read_credential)
+    }
+
+    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
+        let sql = select!("ORDER BY credential_id");
+        rows::all(&self.reader(), sql, [], rows::read_credential)
+    }
 }
 
-pub fn all(reader: &Connection) -> Result<Vec<Credential>, StoreError> {
-    let sql = select!("ORDER BY credential_id");
-    rows::all(reader, sql, [], rows::read_credential)
+impl CredentialTable for SqliteSideTables {
+    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
+        put(&self.writer(), credential)
+    }
+
+    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
+        let sql = "UPDATE credentials SET revoked_at = coalesce(revoked_at, ?2) \
+                   WHERE credential_id = ?1";
+        Ok(execute(&self.writer(), sql, params![id, at.0])? > 0)
+    }
+
+    fn exchange_enrolment(
+        &self,
+        id: &str,
+        at: Millis,
+        fresh: &Credential,
+    ) -> Result<bool, StoreError> {
+        exchange(&mut self.writer(), id, at, fresh)
+    }
 }
 
 /// What was revoked or used stays so, whatever is written over it.
-pub fn put(writer: &Connection, credential: &Credential) -> Result<(), StoreError> {
+fn put(writer: &Connection, credential: &Credential) -> Result<(), StoreError> {
     let sql = "INSERT INTO credentials (credential_id, project, name, role, hash, created_at, \
                expires_at, revoked_at, pool, zones, labels, agent, used_at, used_by, reused_at) \
                VALUES (:id, :project, :name, :role, :hash, :created_at, :expires_at, \
@@ -67,13 +92,7 @@ pub fn put(writer: &Connection, credential: &Credential) -> Result<(), StoreErro
     execute(writer, sql, values).map(drop)
 }
 
-pub fn revoke(writer: &Connection, id: &str, at: Millis) -> Result<bool, StoreError> {
-    let sql = "UPDATE credentials SET revoked_at = coalesce(revoked_at, ?2) \
-               WHERE credential_id = ?1";
-    Ok(execute(writer, sql, params![id, at.0])? > 0)
-}
-
-pub fn exchange(
+fn exchange(
     writer: &mut Connection,
     id: &str,
     at: Millis,

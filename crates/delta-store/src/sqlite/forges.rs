@@ -1,5 +1,5 @@
-//! Repositories, reports and approvals in SQLite, through the connections of the reading side. The
-//! row of a report is written by the writer, with its run.
+//! Repositories, reports and approvals in SQLite. The row of a report is written by the writer,
+//! with its run.
 
 use delta_core::{Millis, RunId, Text};
 use rusqlite::{Row, params};
@@ -8,9 +8,10 @@ use super::connection::store_error;
 use super::credentials::PROJECT;
 use super::reader::SqliteReader;
 use super::rows::{self, Columns};
+use super::side_tables::SqliteSideTables;
 use crate::StoreError;
 use crate::codec::column;
-use crate::forges::{Approval, Forges, ReportRow, RepositoryRow, STAGE_SQL};
+use crate::forges::{Approval, ForgeReader, ForgeTables, ReportRow, RepositoryRow, STAGE_SQL};
 
 macro_rules! repositories {
     ($rest:literal) => {
@@ -22,13 +23,13 @@ macro_rules! repositories {
     };
 }
 
-impl SqliteReader {
+impl SqliteSideTables {
     fn write(&self, sql: &str, values: impl rusqlite::Params) -> Result<usize, StoreError> {
         self.writer().execute(sql, values).map_err(store_error)
     }
 }
 
-impl Forges for SqliteReader {
+impl ForgeReader for SqliteReader {
     fn repositories(&self) -> Result<Vec<RepositoryRow>, StoreError> {
         let sql = repositories!("ORDER BY name");
         rows::all(&self.reader(), sql, [], read_repository)
@@ -39,6 +40,42 @@ impl Forges for SqliteReader {
         rows::one(&self.reader(), sql, [name], read_repository)
     }
 
+    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError> {
+        let sql = format!(
+            "SELECT o.run_id, o.stage, o.tries, o.next_at, o.why FROM reports o \
+             CROSS JOIN runs r ON r.run_id = o.run_id \
+             WHERE o.next_at <= ?1 AND o.stage < ({STAGE_SQL}) \
+             ORDER BY o.next_at, o.run_id LIMIT ?2"
+        );
+        let values = params![now.0, limit as i64];
+        rows::all(&self.reader(), &sql, values, read_report)
+    }
+
+    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError> {
+        let sql = "SELECT run_id, stage, tries, next_at, why FROM reports WHERE run_id = ?1";
+        rows::one(&self.reader(), sql, [column::run_bytes(run)], read_report)
+    }
+
+    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError> {
+        let sql = "SELECT approved_by, approved_at FROM approvals WHERE run_id = ?1";
+        rows::one(&self.reader(), sql, [column::run_bytes(run)], |row| {
+            let mut c = Columns { row, next: 0 };
+            Ok(Approval {
+                by: c.text()?,
+                at: c.millis()?,
+            })
+        })
+    }
+
+    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
+        let sql = "SELECT plan FROM plans WHERE run_id = ?1";
+        rows::one(&self.reader(), sql, [column::run_bytes(run)], |row| {
+            Columns { row, next: 0 }.text()
+        })
+    }
+}
+
+impl ForgeTables for SqliteSideTables {
     fn put_repository(
         &self,
         row: &RepositoryRow,
@@ -78,22 +115,6 @@ impl Forges for SqliteReader {
         Ok(gone > 0)
     }
 
-    fn reports_due(&self, now: Millis, limit: usize) -> Result<Vec<ReportRow>, StoreError> {
-        let sql = format!(
-            "SELECT o.run_id, o.stage, o.tries, o.next_at, o.why FROM reports o \
-             CROSS JOIN runs r ON r.run_id = o.run_id \
-             WHERE o.next_at <= ?1 AND o.stage < ({STAGE_SQL}) \
-             ORDER BY o.next_at, o.run_id LIMIT ?2"
-        );
-        let values = params![now.0, limit as i64];
-        rows::all(&self.reader(), &sql, values, read_report)
-    }
-
-    fn report(&self, run: RunId) -> Result<Option<ReportRow>, StoreError> {
-        let sql = "SELECT run_id, stage, tries, next_at, why FROM reports WHERE run_id = ?1";
-        rows::one(&self.reader(), sql, [column::run_bytes(run)], read_report)
-    }
-
     fn take_report(&self, seen: &ReportRow, until: Millis) -> Result<bool, StoreError> {
         let sql = "UPDATE reports SET tries = tries + 1, next_at = ?5 WHERE run_id = ?1 \
                    AND stage = ?2 AND tries = ?3 AND next_at = ?4";
@@ -123,29 +144,11 @@ impl Forges for SqliteReader {
         self.write(sql, values).map(drop)
     }
 
-    fn approval(&self, run: RunId) -> Result<Option<Approval>, StoreError> {
-        let sql = "SELECT approved_by, approved_at FROM approvals WHERE run_id = ?1";
-        rows::one(&self.reader(), sql, [column::run_bytes(run)], |row| {
-            let mut c = Columns { row, next: 0 };
-            Ok(Approval {
-                by: c.text()?,
-                at: c.millis()?,
-            })
-        })
-    }
-
     fn put_plan(&self, run: RunId, text: &str) -> Result<(), StoreError> {
         let sql = "INSERT INTO plans (run_id, project, plan) VALUES (?1, ?2, ?3) \
                    ON CONFLICT (run_id) DO UPDATE SET plan = excluded.plan";
         let values = params![column::run_bytes(run), PROJECT, text];
         self.write(sql, values).map(drop)
-    }
-
-    fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
-        let sql = "SELECT plan FROM plans WHERE run_id = ?1";
-        rows::one(&self.reader(), sql, [column::run_bytes(run)], |row| {
-            Columns { row, next: 0 }.text()
-        })
     }
 }
 

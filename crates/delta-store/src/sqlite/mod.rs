@@ -18,6 +18,7 @@ mod reader;
 mod results;
 mod rows;
 mod secrets;
+mod side_tables;
 mod standings;
 mod write;
 
@@ -40,8 +41,9 @@ use crate::{Claim, CommitError, Due, Store, StoreError, Wakeups, Writes};
 use cache::Cache;
 pub use connection::FILE;
 use connection::store_error;
-pub use open::open;
+pub use open::{Sides, knows_one_of, open, open_as};
 pub use reader::SqliteReader;
+pub use side_tables::SqliteSideTables;
 use standings::Standings;
 
 /// Rows of each kind kept in memory: more than any server has live at once with 10,000 slots, and

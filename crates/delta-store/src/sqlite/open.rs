@@ -5,18 +5,20 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use delta_core::{Millis, Text};
+use delta_core::{Millis, RunId, Text};
+use rusqlite::Connection;
 
 use super::cache::Cache;
-use super::connection::{FILE, File, open_writer};
+use super::connection::{FILE, File, open_reader, open_writer};
 use super::reader::SqliteReader;
 use super::rows::columns;
+use super::side_tables::SqliteSideTables;
 use super::standings::Standings;
 use super::{CACHED_ROWS, Gauges, SqliteStore, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt, row as json};
 use crate::index::Index;
-use crate::migrate::{Migration, migrate};
+use crate::migrate::{self, Migration, Schema, migrate};
 use crate::specs::{CACHED_SPEC_BYTES, Specs};
 
 const MIGRATIONS: &[Migration] = &[
@@ -82,16 +84,40 @@ const MIGRATIONS: &[Migration] = &[
     },
 ];
 
+/// The store's three sides: the writer's, the one that reads, and the tables beside it.
+pub type Sides = (SqliteStore, SqliteReader, SqliteSideTables);
+
 /// Opens `DIR/delta-ci.db`, makes it where there is none, and brings it up to date. The caller
 /// holds the folder's lock: the file has one writer.
-pub fn open(dir: &Path) -> Result<(SqliteStore, SqliteReader), StoreError> {
+pub fn open(dir: &Path) -> Result<Sides, StoreError> {
     open_with(dir, MIGRATIONS)
 }
 
-fn open_with(
-    dir: &Path,
-    migrations: &[Migration],
-) -> Result<(SqliteStore, SqliteReader), StoreError> {
+/// As [`open`], where the schema may be left as it is.
+pub fn open_as(dir: &Path, schema: Schema) -> Result<Sides, StoreError> {
+    if schema == Schema::AsItIs {
+        let path = dir.join(FILE);
+        let connection = open_reader(&path)?;
+        let connection = &connection;
+        migrate::check(&mut File { connection, path }, MIGRATIONS)?;
+    }
+    open(dir)
+}
+
+/// Whether the file in a folder, of whatever version, has one of these runs. Nothing is changed,
+/// and a file that cannot be read has none.
+pub fn knows_one_of(dir: &Path, runs: &[RunId]) -> bool {
+    let path = dir.join(FILE);
+    let has = |connection: &Connection, run: &RunId| {
+        let sql = "SELECT 1 FROM runs WHERE run_id = ?1";
+        let found = connection.query_row(sql, [column::run_bytes(*run)], |_| Ok(()));
+        found.is_ok()
+    };
+    let connection = open_reader(&path);
+    connection.is_ok_and(|connection| runs.iter().any(|run| has(&connection, run)))
+}
+
+fn open_with(dir: &Path, migrations: &[Migration]) -> Result<Sides, StoreError> {
     let path = dir.join(FILE);
     let connection = open_writer(&path)?;
     let mut file = File {
@@ -122,8 +148,9 @@ fn open_with(
         gauges: gauges.clone(),
     };
     store.reload()?;
-    let reader = SqliteReader::open(&path, gauges, index, standings)?;
-    Ok((store, reader))
+    let reader = SqliteReader::open(&path, gauges, index)?;
+    let tables = SqliteSideTables::open(&path, standings)?;
+    Ok((store, reader, tables))
 }
 
 impl SqliteStore {
@@ -267,7 +294,7 @@ mod tests {
 
     #[test]
     fn tokens_of_an_older_file_keep_their_rights() {
-        use crate::read::{Reader as _, Role, Scope};
+        use crate::credential::{CredentialReader as _, Role, Scope};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         let connection = open_writer(&path).unwrap();
@@ -281,7 +308,7 @@ mod tests {
                       zeroblob(32), 5, 99)";
         connection.execute(insert, []).unwrap();
         drop(connection);
-        let (_store, reader) = open(dir.path()).unwrap();
+        let (_store, reader, _) = open(dir.path()).unwrap();
         let kept = reader.credential(&[0; 32]).unwrap().unwrap();
         assert_eq!((&*kept.id, kept.role), ("tok_1", Role::Runner));
         assert_eq!(kept.expires_at, Some(Millis(99)));
@@ -308,7 +335,7 @@ mod tests {
             sql: "CREATE TABLE half (x); CREATE TABLE runs (x)",
         };
         assert!(open_with(dir.path(), &upgraded(broken)).is_err());
-        let (store, _) = open(dir.path()).unwrap();
+        let (store, _, _) = open(dir.path()).unwrap();
         let half = store.connection.table_exists(None, "half").unwrap();
         assert!(!half);
     }
@@ -317,7 +344,7 @@ mod tests {
     fn a_state_outside_the_specification_cannot_be_written() {
         // SM-5, SM-23, SM-39
         let dir = tempfile::tempdir().unwrap();
-        let (store, _) = open(dir.path()).unwrap();
+        let (store, _, _) = open(dir.path()).unwrap();
         let insert = "INSERT INTO runs (run_id, project, state, created_at, jobs, live_jobs, \
                       required_failed, required_canceled, header) \
                       VALUES (zeroblob(16), 'default', ?1, 0, 0, 0, 0, 0, '{}')";

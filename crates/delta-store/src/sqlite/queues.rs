@@ -1,4 +1,4 @@
-//! What is set about queues, in SQLite, through the connections of the reading side.
+//! What is set about queues, in SQLite.
 
 use delta_core::{Millis, Text};
 use rusqlite::{Connection, Row, params};
@@ -7,16 +7,19 @@ use super::connection::store_error;
 use super::credentials::PROJECT;
 use super::reader::SqliteReader;
 use super::rows::{self, Columns};
+use super::side_tables::SqliteSideTables;
 use crate::StoreError;
-use crate::queues::{QueueRow, Queues};
+use crate::queues::{QueueReader, QueueRow, QueueTable};
 
-impl Queues for SqliteReader {
+impl QueueReader for SqliteReader {
     fn queues(&self) -> Result<Vec<QueueRow>, StoreError> {
         let sql = "SELECT name, paused_at, paused_by, runner FROM queues \
                    WHERE paused_at IS NOT NULL OR runner IS NOT NULL ORDER BY name";
         rows::all(&self.reader(), sql, [], read)
     }
+}
 
+impl QueueTable for SqliteSideTables {
     fn pause_queue(&self, name: &Text, paused: Option<&(Millis, Text)>) -> Result<(), StoreError> {
         let writer = self.writer();
         let Some((at, by)) = paused else {

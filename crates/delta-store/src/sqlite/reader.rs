@@ -1,27 +1,25 @@
 //! The reading side: a few read-only connections, one short read transaction per call, so that no
-//! reader keeps the log from starting over. Credentials are looked up and written through two
-//! connections of their own, outside any batch: who asks is known however long others read. The
-//! queue is the writer's, in memory.
+//! reader keeps the log from starting over. Credentials are looked up through a connection of their
+//! own: who asks is known however long others read. The queue is the writer's, in memory.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use delta_core::group::Members;
-use delta_core::{AttemptId, Digest, JobId, Lease, Millis, Run, RunId, RunState};
+use delta_core::{AttemptId, Digest, JobId, Lease, Run, RunId, RunState};
 use rusqlite::{Connection, ToSql, params};
 
-use super::connection::{open_reader, open_writer, store_error};
+use super::connection::{open_reader, store_error};
 use super::rows::columns;
-use super::standings::Standings;
-use super::{Gauges, credentials, rows};
+use super::{Gauges, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt};
 use crate::doctor::{Integrity, TOLD_FAULTS};
 use crate::events::Unfolding;
 use crate::index::Index;
 use crate::read::{
-    Credential, JobRows, QueueDepth, Reader, RunFilter, RunKind, RunRows, StoreStats, StoredEvent,
+    JobRows, QueueDepth, Reader, RunFilter, RunKind, RunRows, StoreStats, StoredEvent,
 };
 
 /// Connections for reading: calls are short, and two cores answer no more than this at a time.
@@ -33,13 +31,10 @@ pub struct SqliteReader {
     next: AtomicUsize,
     /// For looking credentials up, and for nothing else.
     lookup: Mutex<Connection>,
-    credentials: Mutex<Connection>,
     path: PathBuf,
     gauges: Arc<Gauges>,
     /// The writer's: the queue is in memory only.
     index: Arc<Mutex<Index>>,
-    /// The writer's, too: whoever changes an agent says so.
-    pub(super) standings: Arc<Standings>,
 }
 
 impl SqliteReader {
@@ -47,18 +42,15 @@ impl SqliteReader {
         path: &Path,
         gauges: Arc<Gauges>,
         index: Arc<Mutex<Index>>,
-        standings: Arc<Standings>,
     ) -> Result<SqliteReader, StoreError> {
         let reader = |_| open_reader(path).map(Mutex::new);
         Ok(SqliteReader {
             readers: (0..READERS).map(reader).collect::<Result<_, _>>()?,
             next: AtomicUsize::new(0),
             lookup: Mutex::new(open_reader(path)?),
-            credentials: Mutex::new(open_writer(path)?),
             path: path.to_path_buf(),
             gauges,
             index,
-            standings,
         })
     }
 
@@ -90,10 +82,9 @@ impl SqliteReader {
         read(&transaction)
     }
 
-    pub(super) fn writer(&self) -> MutexGuard<'_, Connection> {
-        self.credentials
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    /// The connection for looking credentials up.
+    pub(super) fn lookup(&self) -> MutexGuard<'_, Connection> {
+        self.lookup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -204,32 +195,6 @@ impl Reader for SqliteReader {
         let find =
             |id: &RunId| rows::one(&reader, sql, [column::run_bytes(*id)], rows::read_run_id);
         among.iter().filter_map(|id| find(id).transpose()).collect()
-    }
-
-    fn credential(&self, hash: &Digest) -> Result<Option<Credential>, StoreError> {
-        let lookup = self.lookup.lock().unwrap_or_else(PoisonError::into_inner);
-        credentials::by_hash(&lookup, hash)
-    }
-
-    fn credentials(&self) -> Result<Vec<Credential>, StoreError> {
-        credentials::all(&self.reader())
-    }
-
-    fn put_credential(&self, credential: &Credential) -> Result<(), StoreError> {
-        credentials::put(&self.writer(), credential)
-    }
-
-    fn revoke_credential(&self, id: &str, at: Millis) -> Result<bool, StoreError> {
-        credentials::revoke(&self.writer(), id, at)
-    }
-
-    fn exchange_enrolment(
-        &self,
-        id: &str,
-        at: Millis,
-        fresh: &Credential,
-    ) -> Result<bool, StoreError> {
-        credentials::exchange(&mut self.writer(), id, at, fresh)
     }
 
     fn integrity(&self, progress: &mut dyn FnMut(&str)) -> Result<Integrity, StoreError> {
@@ -345,6 +310,7 @@ fn clamped(version: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credential::CredentialReader as _;
 
     /// How SQLite would carry a list out.
     fn plan(reader: &SqliteReader, filter: &RunFilter) -> String {
@@ -362,7 +328,7 @@ mod tests {
     #[test]
     fn lists_of_people_are_served_by_an_index_in_order() {
         let dir = tempfile::tempdir().unwrap();
-        let (_store, reader) = super::super::open(dir.path()).unwrap();
+        let (_store, reader, _) = super::super::open(dir.path()).unwrap();
         let outcome = |outcome| RunFilter {
             outcome: Some(outcome),
             ..RunFilter::default()
@@ -390,7 +356,7 @@ mod tests {
     #[test]
     fn credentials_are_looked_up_while_every_other_connection_is_busy() {
         let dir = tempfile::tempdir().unwrap();
-        let (_store, reader) = super::super::open(dir.path()).unwrap();
+        let (_store, reader, _) = super::super::open(dir.path()).unwrap();
         let busy: Vec<_> = reader.readers.iter().map(|it| it.lock().unwrap()).collect();
         assert_eq!(reader.credential(&[7; 32]).unwrap(), None);
         drop(busy);

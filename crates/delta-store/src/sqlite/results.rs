@@ -1,4 +1,4 @@
-//! Results of tests in SQLite, through the connections of the reading side.
+//! Results of tests in SQLite.
 
 use delta_core::{LeaseKey, RunId};
 use rusqlite::{Connection, Row, params};
@@ -7,11 +7,12 @@ use super::connection::store_error;
 use super::credentials::PROJECT;
 use super::reader::SqliteReader;
 use super::rows::{self, Columns};
+use super::side_tables::SqliteSideTables;
 use crate::StoreError;
 use crate::codec::{column, corrupt};
 use crate::results::{
     LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultCounts, ResultQuery,
-    ResultRow, ResultStatus, Results, StoredResult, TestQuery, fold, mask,
+    ResultReader, ResultRow, ResultStatus, ResultTable, StoredResult, TestQuery, fold, mask,
 };
 
 const PUT: &str = "INSERT INTO results (run_id, job, attempt, lease_epoch, project, result_key, \
@@ -102,7 +103,76 @@ const HISTORY: &str = concat!(
      ORDER BY t.id DESC LIMIT ?6"
 );
 
-impl Results for SqliteReader {
+impl ResultReader for SqliteReader {
+    fn sizes_of_results(
+        &self,
+        lease: LeaseKey,
+        keys: &[[u8; 16]],
+    ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
+        let reader = self.reader();
+        let run = column::run_bytes(lease.attempt.run());
+        let (job, attempt) = (lease.attempt.job.n, lease.attempt.index);
+        let mut found = Vec::new();
+        for key in keys {
+            let values = params![run, job, attempt, column::signed(lease.epoch), key];
+            let size = |row: &Row| Columns { row, next: 0 }.get().map(column::unsigned);
+            let sizes = rows::all(&reader, SIZE, values, size)?;
+            found.extend(sizes.into_iter().map(|size| (*key, size)));
+        }
+        Ok(found)
+    }
+
+    fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError> {
+        let key = params![
+            column::run_bytes(lease.attempt.run()),
+            lease.attempt.job.n,
+            lease.attempt.index,
+            column::signed(lease.epoch)
+        ];
+        let found = totals(&self.reader(), COUNTED_OF_LEASE, CLAIM_OF_LEASE, key)?;
+        Ok(found.into_iter().next().unwrap_or(LeaseResults {
+            lease,
+            counts: ResultCounts::default(),
+            bytes: 0,
+            claim: None,
+        }))
+    }
+
+    fn run_results(&self, run: RunId) -> Result<Vec<LeaseResults>, StoreError> {
+        let key = params![column::run_bytes(run)];
+        totals(&self.reader(), COUNTED, CLAIMED, key)
+    }
+
+    fn results(&self, query: &ResultQuery, limit: usize) -> Result<Vec<StoredResult>, StoreError> {
+        let after = query.after;
+        let values = params![
+            column::run_bytes(query.run),
+            query.job,
+            query.attempt,
+            mask(&query.only),
+            after.map(|it| it.job),
+            after.map(|it| it.status.code()),
+            after.map(|it| it.id),
+            i64::try_from(limit).unwrap_or(i64::MAX),
+        ];
+        rows::all(&self.reader(), PAGE, values, read)
+    }
+
+    fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError> {
+        let values = params![
+            &*query.name,
+            query.before,
+            LOOKED_THROUGH as i64,
+            query.suite.as_deref(),
+            query.repository.as_deref(),
+            i64::try_from(limit).unwrap_or(i64::MAX),
+            RETRIED,
+        ];
+        rows::all(&self.reader(), HISTORY, values, read_past)
+    }
+}
+
+impl ResultTable for SqliteSideTables {
     fn put_results(&self, lease: LeaseKey, rows: &[ResultRow]) -> Result<(), StoreError> {
         let mut writer = self.writer();
         let batch = writer.transaction().map_err(store_error)?;
@@ -157,24 +227,6 @@ impl Results for SqliteReader {
         batch.commit().map_err(store_error)
     }
 
-    fn sizes_of_results(
-        &self,
-        lease: LeaseKey,
-        keys: &[[u8; 16]],
-    ) -> Result<Vec<([u8; 16], u64)>, StoreError> {
-        let reader = self.reader();
-        let run = column::run_bytes(lease.attempt.run());
-        let (job, attempt) = (lease.attempt.job.n, lease.attempt.index);
-        let mut found = Vec::new();
-        for key in keys {
-            let values = params![run, job, attempt, column::signed(lease.epoch), key];
-            let size = |row: &Row| Columns { row, next: 0 }.get().map(column::unsigned);
-            let sizes = rows::all(&reader, SIZE, values, size)?;
-            found.extend(sizes.into_iter().map(|size| (*key, size)));
-        }
-        Ok(found)
-    }
-
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
         let sql = "INSERT OR REPLACE INTO result_claims (run_id, job, attempt, lease_epoch, \
                    project, failed, errors, skipped, passed, dropped) \
@@ -194,55 +246,6 @@ impl Results for SqliteReader {
         ];
         let written = self.writer().execute(sql, values);
         written.map(drop).map_err(store_error)
-    }
-
-    fn lease_results(&self, lease: LeaseKey) -> Result<LeaseResults, StoreError> {
-        let key = params![
-            column::run_bytes(lease.attempt.run()),
-            lease.attempt.job.n,
-            lease.attempt.index,
-            column::signed(lease.epoch)
-        ];
-        let found = totals(&self.reader(), COUNTED_OF_LEASE, CLAIM_OF_LEASE, key)?;
-        Ok(found.into_iter().next().unwrap_or(LeaseResults {
-            lease,
-            counts: ResultCounts::default(),
-            bytes: 0,
-            claim: None,
-        }))
-    }
-
-    fn run_results(&self, run: RunId) -> Result<Vec<LeaseResults>, StoreError> {
-        let key = params![column::run_bytes(run)];
-        totals(&self.reader(), COUNTED, CLAIMED, key)
-    }
-
-    fn results(&self, query: &ResultQuery, limit: usize) -> Result<Vec<StoredResult>, StoreError> {
-        let after = query.after;
-        let values = params![
-            column::run_bytes(query.run),
-            query.job,
-            query.attempt,
-            mask(&query.only),
-            after.map(|it| it.job),
-            after.map(|it| it.status.code()),
-            after.map(|it| it.id),
-            i64::try_from(limit).unwrap_or(i64::MAX),
-        ];
-        rows::all(&self.reader(), PAGE, values, read)
-    }
-
-    fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError> {
-        let values = params![
-            &*query.name,
-            query.before,
-            LOOKED_THROUGH as i64,
-            query.suite.as_deref(),
-            query.repository.as_deref(),
-            i64::try_from(limit).unwrap_or(i64::MAX),
-            RETRIED,
-        ];
-        rows::all(&self.reader(), HISTORY, values, read_past)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Secrets in SQLite, through the connections of the reading side.
+//! Secrets in SQLite.
 
 use delta_core::Text;
 use rusqlite::{Row, params};
@@ -7,9 +7,10 @@ use super::connection::store_error;
 use super::credentials::PROJECT;
 use super::reader::SqliteReader;
 use super::rows::{self, Columns};
+use super::side_tables::SqliteSideTables;
 use crate::StoreError;
 use crate::codec::column;
-use crate::secrets::{SecretAbout, SecretId, SecretPlace, SecretRow, Secrets};
+use crate::secrets::{SecretAbout, SecretId, SecretPlace, SecretReader, SecretRow, SecretTable};
 
 macro_rules! select {
     ($also:literal, $rest:literal) => {
@@ -23,7 +24,7 @@ macro_rules! select {
     };
 }
 
-impl Secrets for SqliteReader {
+impl SecretReader for SqliteReader {
     fn secrets(&self) -> Result<Vec<SecretAbout>, StoreError> {
         let sql = select!("", "ORDER BY name, repository, branch, environment");
         rows::all(&self.reader(), sql, [], |row| {
@@ -58,7 +59,9 @@ impl Secrets for SqliteReader {
         }
         Ok(found)
     }
+}
 
+impl SecretTable for SqliteSideTables {
     fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError> {
         let about = &row.about;
         let sql = match instead_of {

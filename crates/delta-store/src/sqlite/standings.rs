@@ -1,7 +1,7 @@
 //! How agents stand, remembered between batches: every message about a lease asks for it, and it
 //! hardly ever changes.
 //!
-//! Shared by the writing side, which asks, and the reading side, through which agents are changed.
+//! Shared by the writing side, which asks, and the tables beside it, through which agents change.
 //! Whoever changes one says so after its commit and before it answers; what was read meanwhile is
 //! not remembered, so nothing outlives the change it did not see.
 

@@ -192,7 +192,7 @@ fn a_page_that_somebody_wrote_over_is_found_wherever_it_is() {
         let place = tempfile::tempdir().unwrap();
         std::fs::write(place.path().join("delta-ci.db"), damaged).unwrap();
         // One that is found at the start is found.
-        let Ok((_store, reader)) = delta_store::sqlite::open(place.path()) else {
+        let Ok((_store, reader, _)) = delta_store::sqlite::open(place.path()) else {
             continue;
         };
         use delta_store::read::Reader as _;
@@ -203,7 +203,7 @@ fn a_page_that_somebody_wrote_over_is_found_wherever_it_is() {
     }
     // An index that nobody reads says nothing to whoever reads tables.
     assert!(only_the_engine > 0, "the engine is asked for nothing");
-    let (_store, reader) = delta_store::sqlite::open(dir.path()).unwrap();
+    let (_store, reader, _) = delta_store::sqlite::open(dir.path()).unwrap();
     use delta_store::read::Reader as _;
     assert_eq!(reader.integrity(&mut |_| {}).unwrap().faults, [""; 0]);
 }

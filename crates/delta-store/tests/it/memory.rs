@@ -18,8 +18,8 @@ fn fixture_of(first: MemoryStore) -> Fixture {
     Fixture {
         open: Box::new(move || {
             let store = first.reopen();
-            let reader = store.reader();
-            (Box::new(store), Arc::new(reader))
+            let (reader, tables) = (store.reader(), store.side_tables());
+            (Box::new(store), Arc::new(reader), Arc::new(tables))
         }),
         shared: false,
     }

@@ -19,8 +19,8 @@ pub fn fixture() -> Fixture {
 pub fn fixture_in(dir: Rc<TempDir>) -> Fixture {
     Fixture {
         open: Box::new(move || {
-            let (store, reader) = sqlite::open(dir.path()).expect("the file opens");
-            (Box::new(store), Arc::new(reader))
+            let (store, reader, tables) = sqlite::open(dir.path()).expect("the file opens");
+            (Box::new(store), Arc::new(reader), Arc::new(tables))
         }),
         shared: false,
     }

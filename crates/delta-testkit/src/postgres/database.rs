@@ -53,7 +53,7 @@ impl PgDatabase {
         url::addr(&self.url)
     }
 
-    /// The same database by way of another address, as of a fault proxy.
+    /// This database by way of another address, as of a fault proxy.
     pub fn url_through(&self, addr: SocketAddr) -> Result<String> {
         url::with_addr(&self.url, addr)
     }

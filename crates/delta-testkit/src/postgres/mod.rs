@@ -137,7 +137,7 @@ impl Postgres {
         format!("postgres://postgres@{}/{database}", self.addr())
     }
 
-    /// The same through the Unix socket in the cluster's folder.
+    /// The address of this database through the Unix socket in the cluster's folder.
     pub fn socket_url(&self, database: &str) -> String {
         let folder = self.folder.display().to_string().replace('/', "%2F");
         format!("postgres://postgres@{folder}:{}/{database}", self.port)

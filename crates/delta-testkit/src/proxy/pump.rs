@@ -27,12 +27,19 @@ const THROTTLE_STEP: Duration = Duration::from_millis(100);
 /// What all connections of a proxy share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) target: SocketAddr,
+    pub(super) target: Mutex<SocketAddr>,
     pub(super) seed: u64,
     pub(super) lanes: watch::Sender<Lanes>,
     pub(super) traps: Traps,
     pub(super) journal: Journal,
     pub(super) passed: [AtomicU64; 2],
+}
+
+impl Shared {
+    /// Where new connections lead.
+    fn target(&self) -> SocketAddr {
+        *self.target.lock().unwrap_or_else(|e| e.into_inner())
+    }
 }
 
 /// What the two pumps of one connection share.
@@ -49,7 +56,8 @@ pub(super) async fn serve(
     mut client: TcpStream,
 ) -> (End, TcpStream) {
     reset_on_drop(&client);
-    let Ok(mut server) = TcpStream::connect(shared.target).await else {
+    let target = shared.target();
+    let Ok(mut server) = TcpStream::connect(target).await else {
         shared
             .journal
             .note("no target", format!("connection {number}"));

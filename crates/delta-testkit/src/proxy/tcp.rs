@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -41,7 +41,7 @@ impl Proxy {
     /// Listens on a loopback port and forwards to `target`, which need not be there yet.
     pub fn start(target: SocketAddr, seed: u64) -> Result<Self> {
         let shared = Arc::new(Shared {
-            target,
+            target: Mutex::new(target),
             seed,
             lanes: watch::Sender::new(Lanes::default()),
             traps: Traps::default(),
@@ -52,6 +52,11 @@ impl Proxy {
         let door =
             Door::open(move |number, client| pump::serve(of_connections.clone(), number, client))?;
         Ok(Self { door, shared })
+    }
+
+    /// Lets new connections lead elsewhere; those that exist stay where they are.
+    pub fn lead_to(&self, target: SocketAddr) {
+        *self.shared.target.lock().unwrap_or_else(|e| e.into_inner()) = target;
     }
 
     /// Where clients connect to.

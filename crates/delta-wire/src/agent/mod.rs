@@ -4,7 +4,6 @@
 //! Messages come in as bytes and are read one by one ([`frame`]), so that one that is garbled or
 //! unknown costs nobody else anything (A36). What a message means is the server's business.
 
-pub mod dial;
 pub mod frame;
 pub mod shown;
 
@@ -22,7 +21,7 @@ pub const SESSION_PATH: &str = "/delta.agent.v1.AgentService/Session";
 /// The service, as health checks name it.
 pub const SERVICE: &str = "delta.agent.v1.AgentService";
 
-/// What we speak. Another major version is refused, any minor one accepted (A29).
+/// What we speak. Another major version is refused, any minor one accepted.
 pub const PROTOCOL_VERSION: &str = "1.0";
 pub const PROTOCOL_MAJOR: u32 = 1;
 

@@ -12,7 +12,7 @@ use crate::time::Millis;
 const MAX_CURSOR: usize = 128;
 
 spelled! {
-    /// How an agent stands. Only presence: no lease depends on it (A31).
+    /// How an agent stands. Only presence: no lease depends on it.
     AgentStatus {
         Idle = "IDLE",
         Busy = "BUSY",

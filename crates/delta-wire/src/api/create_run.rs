@@ -61,7 +61,7 @@ pub struct CreateRun {
     pub commit: Option<String>,
     #[schema(required = false)]
     pub trust: Trust,
-    /// The first required failure cancels the rest (A12).
+    /// The first required failure cancels the rest.
     #[schema(required = false, default = false)]
     pub fail_fast: bool,
     /// At most one run of this group is at work.
@@ -70,7 +70,7 @@ pub struct CreateRun {
     /// How long the run may take from its first grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<Seconds>,
-    /// How long the run may wait without any grant (A33).
+    /// How long the run may wait without any grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_timeout_seconds: Option<Seconds>,
     /// Added to each job's own priority.
@@ -117,7 +117,7 @@ pub struct CreateJob {
     pub requires: Vec<String>,
     #[schema(required = false, default = 0)]
     pub priority: i32,
-    /// Never silently repeated (A69).
+    /// Never silently repeated.
     #[schema(required = false, default = false)]
     pub once: bool,
     /// A word that the cells of one matrix share: the first required one that fails cancels the
@@ -127,7 +127,7 @@ pub struct CreateJob {
     /// At most one job of this group is at work, whichever run it is of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Group>,
-    /// Causes to retry on; when absent, what the kind of work suggests (A57).
+    /// Causes to retry on; when absent, what the kind of work suggests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_on: Option<Vec<String>>,
     /// The work, as in LeaseGranted. Kept byte for byte; without a `name` it gets the job's.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::results::TestStatus;
+use crate::states::JobState;
 use crate::step::StepResult;
 
 /// Why a job failed, as far as it was seen.
@@ -47,6 +48,18 @@ pub struct FailedTest {
     /// The beginning of what it said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+}
+
+/// A job that another one needed and that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FailedNeed {
+    pub job_id: String,
+    pub name: String,
+    pub state: JobState,
+    /// Why, in one sentence; of one that was not begun itself, with the name of the job at the
+    /// beginning of it.
+    #[schema(example = "step 2 `cargo test` ended with exit code 101")]
+    pub message: String,
 }
 
 fn is_none(count: &u64) -> bool {

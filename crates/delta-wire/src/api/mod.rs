@@ -29,7 +29,7 @@ pub use caches::{
 };
 pub use create_run::{CreateJob, CreateRun, Group, Trust};
 pub use cursor::Cursor;
-pub use failure::{FailedTest, FailureView};
+pub use failure::{FailedNeed, FailedTest, FailureView};
 pub use functions::{
     ChooseDeadLetters, CreateFunction, CreateFunctions, DeadLettersDone, FunctionDetail,
     FunctionList, FunctionTry, FunctionView, PausedView, QueueList, QueueView, RouteQueue,

@@ -198,7 +198,7 @@ pub struct RepositoryView {
     pub notify_secret: Option<String>,
     /// Where the forge delivers to, below this server's address.
     pub webhook_path: String,
-    /// The same with the server's address, where it knows under which people reach it.
+    /// Where the forge delivers to, with the server's address where it knows its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub webhook_url: Option<String>,
     /// What will not work as it is, such as a secret that is named and not set. Said when it is

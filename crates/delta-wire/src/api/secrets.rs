@@ -13,7 +13,7 @@ use crate::states::spelled;
 use crate::time::Millis;
 
 /// Bytes a value must have at least: what is shorter cannot be masked in a log without masking
-/// words that only look like it (T6).
+/// words that only look like it.
 pub const MIN_SECRET_BYTES: usize = 6;
 /// Bytes of a value: one variable of a process.
 pub const MAX_SECRET_BYTES: usize = MAX_ENV_VALUE_BYTES;

@@ -19,7 +19,7 @@ pub(crate) const MAX_IDENTITY: usize = 255;
 /// Zones or labels of one credential: a machine has a handful.
 pub(crate) const MAX_WORDS: usize = 64;
 /// How long an enrolment is good for at most: it travels over chats and shells, so it should be
-/// worthless soon (T4).
+/// worthless soon.
 pub const LONGEST_ENROLMENT: Seconds = Seconds::from_secs(24 * 3600);
 /// Any label, where one is named.
 pub const ANY_LABEL: &str = "*";

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use super::create_run::Trust;
-use super::failure::FailureView;
+use super::failure::{FailedNeed, FailureView};
 use super::log::LogView;
 use crate::evidence::Evidence;
 use crate::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
@@ -36,11 +36,11 @@ pub struct RunSummary {
     #[schema(example = "run_0197f3c4a1b27c3d9e8f0a1b2c3d4e5f")]
     pub run_id: String,
     pub state: RunState,
-    /// Null until the run has one; it stays when the state is REPORTED (A13).
+    /// Null until the run has one; it stays when the state is REPORTED.
     pub outcome: Option<RunOutcome>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// 1, and one more with every rerun (SM-3).
+    /// 1, and one more with every rerun.
     pub run_attempt: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerun_of: Option<String>,
@@ -89,6 +89,9 @@ pub struct JobSummary {
     /// Why it failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<FailureView>>,
+    /// Which of the jobs it needs did not succeed, of one that was not begun because of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_needs: Vec<FailedNeed>,
     /// Bytes that its last attempt printed and that are not in its log: it was cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_dropped: Option<u64>,
@@ -117,6 +120,10 @@ pub struct NamedJobs {
     pub created_at: Option<Millis>,
     /// The job of exactly that name, or the cells of a matrix of that name.
     pub jobs: Vec<JobSummary>,
+    /// Jobs of that name in other runs that have not ended, newest first: a name alone may mean
+    /// each of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unfinished: Vec<JobSummary>,
     /// How many runs were looked at, from the newest on.
     pub looked_at: u64,
 }
@@ -129,7 +136,7 @@ pub struct RunList {
     pub next_cursor: Option<String>,
 }
 
-/// Why something is as it is: a word for programs, a sentence for people (D12).
+/// Why something is as it is: a word for programs, a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Why {
     #[schema(example = "no_fit_agent")]
@@ -170,6 +177,9 @@ pub struct JobView {
     /// Why it failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Box<FailureView>>,
+    /// Which of the jobs it needs did not succeed, of one that was not begun because of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_needs: Vec<FailedNeed>,
     /// The job of an earlier run whose result this is: its attempts, log and artifacts are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_from: Option<String>,
@@ -206,9 +216,9 @@ pub struct AttemptView {
     /// What the runner's own clock said when it reported its result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reported: Option<ReportedView>,
-    /// Leases that were lost under work (A6).
+    /// Leases that were lost under work.
     pub losses: u32,
-    /// Grants that were never taken up (A6).
+    /// Grants that were never taken up.
     pub dispatches: u32,
     /// Who asked for it to stop, if somebody did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -232,7 +242,7 @@ pub struct AttemptView {
     pub leases: Vec<LeaseView>,
 }
 
-/// Times by the runner's clock: shown beside the server's, never obeyed (A23).
+/// Times by the runner's clock: shown beside the server's, never obeyed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ReportedView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -267,7 +277,7 @@ pub struct ArtifactView {
     #[serde(rename = "type")]
     pub kind: String,
     pub uri: String,
-    /// The reference was not issued here: it is text, and never fetched (A49).
+    /// The reference was not issued here: it is text, and never fetched.
     pub external: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -327,8 +337,7 @@ pub struct LeaseView {
     pub number: u64,
     pub epoch: u64,
     pub state: LeaseState,
-    /// Whether its execution was lost and its results are ignored: the STALE of the state machines
-    /// (A59).
+    /// Whether its execution was lost and its results are ignored: the STALE of the state machines.
     pub stale: bool,
     /// Why it ended before its work did, such as `LEASE_EXPIRED`, `ACK_TIMEOUT`, `FORCED_CANCEL`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

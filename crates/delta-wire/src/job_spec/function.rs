@@ -10,7 +10,8 @@ use crate::time::Millis;
 
 /// Characters of a function's name as its producer says it, its runner included.
 pub const MAX_FUNCTION: usize = 200;
-/// The same as it is stored: the route of its queue may have named the runner.
+/// Characters of a function's name as it is stored: the route of its queue may have named the
+/// runner.
 pub(crate) const MAX_ROUTED: usize = MAX_QUEUE + 1 + MAX_FUNCTION;
 /// Characters of a queue's name, and of a runner's: they become requirements.
 pub const MAX_QUEUE: usize = 100;

@@ -95,7 +95,7 @@ impl RawJobSpec {
         JobSpec::parse(self.as_text().as_bytes())
     }
 
-    /// The same spec with this name in front, for one that has none. Every other byte stays, but
+    /// This spec with a name in front, for one that has none. Every other byte stays, but
     /// for a `null` that stood for the name.
     pub(crate) fn named(&self, name: &str) -> Result<Self, Invalid> {
         let text = self.as_text();

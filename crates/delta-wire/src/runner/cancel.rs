@@ -19,7 +19,8 @@ pub struct CancelRequested {
     pub deadline_seconds: Seconds,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ts: Option<String>,
-    /// Extension (A61): proves that a pushed cancel comes from whoever granted the lease.
+    /// Extension (A61): will prove that a cancel on a topic of its own comes from whoever granted
+    /// the lease. There is no such topic yet: never issued, and not asked for on a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cancel_token: Option<CancelToken>,
 }
@@ -45,14 +46,14 @@ impl Message for CancelRequested {
 pub struct CancelAck {
     pub lease_id: LeaseToken,
     pub runner_id: String,
-    /// What the runner says it ended with; stored, not obeyed (A10).
+    /// What the runner says it ended with; stored, not obeyed.
     pub final_status: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ts: Option<String>,
     pub artifacts: Vec<Artifact>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
-    /// Extension (A19).
+    /// Extension: rises per lease and kind, so that an old or repeated message is told apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     /// Extension: the log up to the stop.

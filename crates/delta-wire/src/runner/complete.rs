@@ -29,7 +29,7 @@ pub struct Complete {
     /// Extension (A57): why, from the closed list of causes; an unknown word counts as user_exit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
-    /// Extension (A19).
+    /// Extension: rises per lease and kind, so that an old or repeated message is told apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<u64>,
     /// Extension: the log as the runner has it, so that the server can say whether it has it all.
@@ -58,7 +58,7 @@ spelled! {
     }
 }
 
-/// When the work began and ended by the runner's clock; information only (A23).
+/// When the work began and ended by the runner's clock; information only.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Timings {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -18,7 +18,7 @@ pub struct Heartbeat {
     pub progress: Option<Progress>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_cursor: Option<LogCursor>,
-    /// As the runner's clock says; information only (A23).
+    /// As the runner's clock says; information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ts: Option<String>,
     /// Extension (A19): rises with every heartbeat of this lease.
@@ -53,7 +53,7 @@ pub struct Progress {
     pub message: Option<String>,
 }
 
-/// A share from 0 to 100; what lies outside is moved to the nearer end (A21).
+/// A share from 0 to 100; what lies outside is moved to the nearer end.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub struct Percent(f64);
 
@@ -78,7 +78,7 @@ impl Serialize for Percent {
     }
 }
 
-/// Log bytes handed over under this lease so far (A22).
+/// Log bytes handed over under this lease so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LogCursor {
     pub bytes_sent: u64,

@@ -147,7 +147,7 @@ pub struct AckLease {
     pub job_id: String,
     pub lease_id: LeaseToken,
     pub runner_id: String,
-    /// As the runner's clock says; information only (A23).
+    /// As the runner's clock says; information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<String>,
 }

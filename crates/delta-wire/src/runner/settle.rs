@@ -12,7 +12,7 @@ use crate::states::AttemptState;
 use crate::step::StepResult;
 
 /// A reference to bytes stored elsewhere. A URI the server did not issue is kept as text and never
-/// fetched (A49).
+/// fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Artifact {
     #[serde(rename = "type")]
@@ -163,7 +163,7 @@ impl Meaning {
         }
     }
 
-    /// The same again.
+    /// What was seen at the end counts for the digest only where it is said.
     pub(super) fn evidence(&mut self, evidence: Option<&Evidence>) {
         if let Some(evidence) = evidence {
             self.optional(evidence.signal.map(|it| it.to_string()).as_deref());

@@ -87,7 +87,8 @@ impl std::fmt::Debug for LeaseToken {
     }
 }
 
-/// A `cancel_token`: a pushed cancel without it is not obeyed (A61).
+/// A `cancel_token`: what a cancel on a topic of its own will have to show. No such topic exists
+/// yet and no token is ever issued; a cancel on the session or in a heartbeat needs none (A61).
 #[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct CancelToken(String);

@@ -408,10 +408,24 @@ const TAKEN: &[&str] = &[
     "/result_config/result_format",
 ];
 
+/// The words with `N` in the place of each number, as the page writes them.
+fn numbered(words: &str) -> String {
+    let mut text = String::new();
+    for letter in words.chars() {
+        match letter.is_ascii_digit() {
+            true if text.ends_with('N') => {}
+            true => text.push('N'),
+            false => text.push(letter),
+        }
+    }
+    text
+}
+
 /// What a reader refuses and no schema can say, by the words of the refusal. Each of them is in
 /// the table of docs/api.md.
 fn unsaid(refusal: &str) -> bool {
     let page = include_str!("../../../../docs/api.md");
+    let refusal = numbered(refusal);
     let table = page.lines().filter(|line| line.starts_with("| 4"));
     let mut said = table.filter_map(|line| line.split('`').nth(1));
     said.any(|words| refusal.contains(words))

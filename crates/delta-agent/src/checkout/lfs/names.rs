@@ -1,5 +1,5 @@
 //! What the names of servers of large files stand for: looked up once, judged, and gone to, so that
-//! no name leads where its address could not (T17).
+//! no name leads where its address could not.
 //!
 //! A proxy looks up names itself, and is somebody else's choice than the server's.
 

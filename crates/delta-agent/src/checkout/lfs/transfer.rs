@@ -1,5 +1,5 @@
 //! Large files on their way here: the server is asked where they are, and each place it names is
-//! checked before anybody goes there, as is each it is sent on to (T17). A file is what its pointer
+//! checked before anybody goes there, as is each it is sent on to. A file is what its pointer
 //! says, or nothing.
 
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ const OWN_HEADERS: [&str; 7] = [
     "user-agent",
 ];
 /// What servers of files and of objects want to see, by name and by the beginning of it. Any other
-/// opens doors that are not theirs: `Metadata-Flavor`, `X-aws-ec2-metadata-token`, `Cookie` (T17).
+/// opens doors that are not theirs: `Metadata-Flavor`, `X-aws-ec2-metadata-token`, `Cookie`.
 const HEADERS: [&str; 3] = ["authorization", "accept", "content-type"];
 const HEADERS_OF_STORES: [&str; 8] = [
     "x-amz-", "x-goog-", "x-ms-", "x-oss-", "x-cos-", "x-obs-", "x-bz-", "x-lfs-",

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use delta_testkit::git::{GitHttp, Repository};
+use delta_wire::Secret;
 use delta_wire::job_spec::CheckoutOptions;
 use tokio::sync::watch;
 
 use super::{Checkout, CheckoutSettings, Credential, Repositories};
-use crate::around::{Failed, Log, Origin};
-use crate::executor::Identity;
-use crate::progress::Silent;
-use crate::secret::Secret;
+use crate::job_io::{Failed, Log, Origin};
+use crate::log::progress::Silent;
+use crate::work::Identity;
 
 /// Longer than any test here needs, shorter than a person's patience.
 const PATIENCE: Duration = Duration::from_secs(60);

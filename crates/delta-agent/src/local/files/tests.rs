@@ -38,7 +38,7 @@ fn sample() -> TempDir {
     tree
 }
 
-/// The same as a checkout of one commit.
+/// The project as a checkout of one commit.
 fn checkout() -> TempDir {
     let tree = sample();
     write(tree.path(), ".gitignore", "target/\n*.o\n");
@@ -179,6 +179,23 @@ fn what_is_as_it_was_keeps_its_time_and_what_is_not_is_put_there_anew() {
     link.expect("a file").set_modified(old).expect("a time");
     place.bring(tree.path());
     assert_eq!(time("src/main.rs").expect("a time"), old);
+}
+
+#[test]
+fn what_is_put_there_anew_is_of_another_second() {
+    let tree = checkout();
+    let place = Place::new();
+    let copy = place.bring(tree.path());
+    let second = || {
+        let meta = fs::metadata(copy.join("src/main.rs")).expect("a file");
+        meta.mtime()
+    };
+    for text in ["fn main() { }", "fn main() {  }"] {
+        let before = second();
+        write(tree.path(), "src/main.rs", text);
+        place.bring(tree.path());
+        assert!(second() > before, "{before} and {}", second());
+    }
 }
 
 #[test]

@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use delta_grpc::codec::FrameCodec;
 use delta_wire::agent::SESSION_PATH;
-use delta_wire::agent::frame::{FrameCodec, RawFrame, Received};
+use delta_wire::agent::frame::{RawFrame, Received};
 use delta_wire::agent::proto::AgentMessage;
 use delta_wire::agent::proto::agent_message::Message as Said;
 use hyper::body::Incoming;

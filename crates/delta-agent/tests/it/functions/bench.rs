@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use delta_agent::executor::{BaseEnvironment, StopOrder, StopReason};
 use delta_agent::functions::{
     Call, CallEnd, Functions, PoolHealth, ProcessState, RunnerSettings, Surroundings,
 };
-use delta_agent::shim::Sandbox;
+use delta_agent::work::{BaseEnvironment, StopOrder};
+use delta_shim::sandbox::Sandbox;
+use delta_shim::stop::StopReason;
 use delta_wire::JobSpec;
 use serde_json::{Value, json};
 use tokio::sync::watch;

@@ -7,9 +7,10 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use delta_agent::executor::{Outcome, StopReason};
 use delta_agent::functions::{PoolHealth, ProcessHealth, ProcessState};
 use delta_core::Cause;
+use delta_shim::stop::StopReason;
+use delta_shim::verdict::Outcome;
 use serde_json::json;
 
 use super::bench::{Pools, hostile, join_all, order, sdk_runners};

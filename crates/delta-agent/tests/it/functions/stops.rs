@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use delta_agent::executor::{Outcome, StopReason};
 use delta_agent::functions::CallEnd;
 use delta_core::Cause;
+use delta_shim::stop::StopReason;
+use delta_shim::verdict::Outcome;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -1,8 +1,9 @@
 //! What goes over the wire, and what becomes of answers that should not.
 
-use delta_agent::executor::{Outcome, StopReason};
 use delta_agent::functions::{CallEnd, RESULT_TOO_LARGE};
 use delta_core::Cause;
+use delta_shim::stop::StopReason;
+use delta_shim::verdict::Outcome;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
-    client::with(&args.target, async |client| {
+    client::reading(&args.target, async |client| {
         let job = find::logged(client, &args.job, terminal).await?;
         let mut printer = Printer::new(args.raw, terminal);
         let log = Log {

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use crate::clean::{self, Colours};
+use crate::sanitize::{self, Colours};
 use crate::terminal::Terminal;
 
 /// Bytes of a line that is shown in one piece: a log without line breaks must not fill the memory.
@@ -77,6 +77,6 @@ impl<'a> Printer<'a> {
             true => Colours::Kept,
             false => Colours::Dropped,
         };
-        self.terminal.data(&clean::log_line(&line, colours));
+        self.terminal.data(&sanitize::log_line(&line, colours));
     }
 }

@@ -1,12 +1,15 @@
 //! What a job is planned with beside its steps: in a few words for a look at the whole plan, or all
 //! of it for one that is looked at itself. Everything in it is a stranger's text and is cleaned.
 
+use std::time::Duration;
+
 use delta_planner::{PlannedJob, PlannedStep};
 use delta_wire::duration;
 use delta_wire::step::StepWhen;
 use serde_json::Value;
+use unicode_width::UnicodeWidthStr;
 
-use crate::clean;
+use crate::{sanitize, wrap};
 
 /// Names of a list that are shown in a few words; the rest is counted.
 const SHOWN: usize = 4;
@@ -59,7 +62,7 @@ pub fn in_short(job: &PlannedJob) -> Vec<String> {
     if job.once {
         parts.push("once".to_owned());
     }
-    parts.iter().map(|part| clean::text(part)).collect()
+    parts.iter().map(|part| sanitize::text(part)).collect()
 }
 
 /// Everything that is known of a job, a line each; what the file leaves out is left out.
@@ -86,6 +89,7 @@ pub fn in_full(job: &PlannedJob) -> Vec<String> {
         say("service", service);
     }
     for (key, value) in &job.around {
+        let (key, value) = &as_written(key, value);
         match value {
             Value::Array(items) => items.iter().for_each(|item| say(key, flat(item))),
             Value::Object(_) if key == "container" => {
@@ -123,7 +127,7 @@ pub fn in_full(job: &PlannedJob) -> Vec<String> {
     if job.priority != 0 {
         say("priority", job.priority.to_string());
     }
-    lines.iter().map(|line| clean::text(line)).collect()
+    lines.iter().map(|line| sanitize::text(line)).collect()
 }
 
 /// Every line of a step's script, and what is said about it.
@@ -156,22 +160,21 @@ pub fn step_in_full(step: &PlannedStep) -> Vec<String> {
     for (at, line) in spec.run.lines().enumerate() {
         lines.push(format!("{} {line}", if at == 0 { "$" } else { " " }));
     }
-    lines.iter().map(|line| clean::text(line)).collect()
+    lines.iter().map(|line| sanitize::text(line)).collect()
 }
 
-/// Parts on as few lines as they fit, `; ` between them. A part that is longer by itself stays
-/// whole: somebody may want to copy it.
+/// Parts on as few lines as they fit, `; ` between them. One that is longer is folded.
 pub fn wrapped(parts: &[String], width: usize) -> Vec<String> {
     let width = width.max(MIN_WIDTH);
     let mut lines: Vec<String> = Vec::new();
     for part in parts {
-        let fits = |line: &&mut String| line.chars().count() + 2 + part.chars().count() <= width;
+        let fits = |line: &&mut String| line.width() + 2 + part.width() <= width;
         match lines.last_mut().filter(fits) {
             Some(line) => {
                 line.push_str("; ");
                 line.push_str(part);
             }
-            None => lines.push(part.clone()),
+            None => lines.extend(wrap::within(part, width, 2)),
         }
     }
     lines
@@ -258,11 +261,23 @@ fn flat(value: &Value) -> String {
         Value::Object(fields) => {
             let fields: Vec<String> = fields
                 .iter()
-                .map(|(key, it)| format!("{key}: {}", flat(it)))
+                .map(|(key, it)| as_written(key, it))
+                .map(|(key, it)| format!("{key}: {}", flat(&it)))
                 .collect();
             fields.join(", ")
         }
         other => other.to_string(),
+    }
+}
+
+/// A key as the file has it: what is kept as seconds is written as a duration.
+fn as_written(key: &str, value: &Value) -> (String, Value) {
+    match (key.strip_suffix("_seconds"), value.as_f64()) {
+        (Some(key), Some(seconds)) if seconds >= 0.0 => {
+            let text = duration::format(Duration::from_secs_f64(seconds));
+            (key.to_owned(), Value::String(text))
+        }
+        _ => (key.to_owned(), value.clone()),
     }
 }
 
@@ -308,6 +323,12 @@ mod tests {
             ]
         );
         assert!(in_short(&job("{steps: [x]}")).is_empty());
+        let text = "{steps: [x], needs: [b], inputs: [b]}\n  b: {steps: [x]}";
+        assert_eq!(in_short(&job(text)), ["takes artifacts of b"]);
+        // The values of a cell whose name has no room for them.
+        let mut cell = job("{steps: [x], matrix: {v: [1]}}");
+        cell.name = "a (1)".to_owned();
+        assert_eq!(in_short(&cell), ["with v=1"]);
         let five = job("{steps: [x], requires: [a, b, c, d, e]}");
         assert_eq!(in_short(&five), ["requires a, b, c, d and 1 more"]);
     }
@@ -317,6 +338,7 @@ mod tests {
         let lines = in_full(&job(EVERYTHING)).join("\n");
         for wanted in [
             "matrix: v = 1",
+            "image: rust:1",
             "service: db (postgres:16) env: A: b",
             "container: memory_mb: 64",
             "caches: key: k-{lock_hash}, paths: [target, ~/.cargo], type: files",
@@ -343,6 +365,11 @@ mod tests {
         assert_eq!(lines.len(), 3, "{lines:?}");
         assert_eq!(lines[1], "c".repeat(50));
         assert_eq!(wrapped(&parts, usize::MAX).len(), 1);
+        let long = ["requires linux, docker, some-label-of-mine".to_owned()];
+        assert_eq!(
+            wrapped(&long, 36),
+            ["requires linux, docker,", "  some-label-of-mine"]
+        );
     }
 
     #[test]

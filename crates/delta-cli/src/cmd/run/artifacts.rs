@@ -3,56 +3,84 @@
 
 use std::path::PathBuf;
 
-use delta_agent::workspace;
 use delta_wire::api::{ArtifactList, JobArtifact};
 
+use super::outbox::Outbox;
 use crate::client::Client;
 use crate::cmd::artifacts;
 use crate::failure::{Failure, internal};
-use crate::given;
+use crate::secret_input;
+use crate::state_words;
 use crate::terminal::Terminal;
-use crate::words;
 
 /// Where artifacts go.
 pub enum Place {
     /// A folder that somebody named; what else is in it stays.
-    Named(PathBuf),
-    /// That of the last run, whose artifacts these replace.
-    Usual(PathBuf),
+    Named(Outbox),
+    /// Beside those of earlier runs, whose artifacts these replace.
+    Usual(Outbox),
     /// They stay in the history.
     History(PathBuf),
     Nowhere,
 }
 
-/// What to say of them at the end; nothing where there are none.
+/// What became of them.
+#[derive(Default)]
+pub struct Artifacts {
+    /// For people; nothing where there are none.
+    pub said: Option<String>,
+    pub list: Vec<JobArtifact>,
+    /// Where they are, where that is a folder: each in one of its job's name.
+    pub folder: Option<PathBuf>,
+}
+
+impl Artifacts {
+    /// They are not where they should be, for this reason.
+    pub fn not_kept(failure: &Failure) -> Artifacts {
+        Artifacts {
+            said: Some(failure.text()),
+            ..Artifacts::default()
+        }
+    }
+}
+
+/// Fetches them, and says what is to be said at the end.
 pub async fn keep(
     client: &Client,
     run: &str,
     place: &Place,
     terminal: &Terminal,
-) -> Result<Option<String>, Failure> {
+) -> Result<Artifacts, Failure> {
     let list: ArtifactList = client.get(&format!("/api/v1/runs/{run}/artifacts")).await?;
     let list = latest(list.artifacts);
     if list.is_empty() {
-        return Ok(None);
+        return Ok(Artifacts::default());
     }
-    let count = words::count(list.len() as u64, "artifact");
-    let size = words::bytes(list.iter().map(|it| it.size).sum());
+    let without_folder = |list, said| Artifacts {
+        said: Some(said),
+        list,
+        folder: None,
+    };
+    let count = state_words::count(list.len() as u64, "artifact");
+    let size = state_words::bytes(list.iter().map(|it| it.size).sum());
     let folder = match place {
         Place::History(data) => {
-            let next = format!("delta-ci artifacts latest --data {}", given::shown(data));
-            return Ok(Some(format!("{count}, {size}: {next}")));
+            let next = format!(
+                "delta-ci artifacts latest --data {}",
+                secret_input::shown(data)
+            );
+            return Ok(without_folder(list, format!("{count}, {size}: {next}")));
         }
         Place::Nowhere => {
             let next = "--artifacts DIR keeps them";
-            return Ok(Some(format!("{count}, {size}, not kept: {next}")));
+            let said = format!("{count}, {size}, not kept: {next}");
+            return Ok(without_folder(list, said));
         }
-        Place::Usual(folder) => {
+        Place::Usual(outbox) | Place::Named(outbox) => {
             let failed = internal("the artifacts of the last run cannot be removed");
-            workspace::remove_tree(folder).map_err(failed)?;
-            folder
+            outbox.replace_earlier().map_err(failed)?;
+            &outbox.folder
         }
-        Place::Named(folder) => folder,
     };
     for artifact in &list {
         let job = folder.join(folder_name(&artifact.job));
@@ -63,8 +91,12 @@ pub async fn keep(
         Place::Usual(_) => " (until the next run)",
         _ => "",
     };
-    let folder = given::shown(folder);
-    Ok(Some(format!("{count}, {size}, in {folder}{kept}")))
+    let shown = secret_input::shown(folder);
+    Ok(Artifacts {
+        said: Some(format!("{count}, {size}, in {shown}{kept}")),
+        list,
+        folder: Some(folder.clone()),
+    })
 }
 
 /// Those of the last attempt of each job that left any.

@@ -1,16 +1,21 @@
 //! What jobs work on when it is not the tree itself: copies of it, kept from one run to the next
 //! where that can be done, and what becomes of them at the end.
 
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
-use delta_agent::local::{Bounds, Loan, LocalTree, Shelf};
+use delta_agent::local::{Bounds, Loan, LocalTree, Refused, Shelf};
 use delta_agent::workspace::{self, Source};
 use delta_planner::PlannedJob;
 
-use crate::clean;
-use crate::moment;
+use super::outbox::Outbox;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::human_time;
+use crate::sanitize;
+use crate::secret_input;
 use crate::terminal::Terminal;
 
 /// How long folders are removed before somebody who waits is told.
@@ -64,13 +69,13 @@ impl Copies {
     fn take(&mut self, loan: Loan, shelf: Shelf, terminal: &Terminal) {
         if let Some(since) = loan.since {
             let age = SystemTime::now().duration_since(since).unwrap_or_default();
-            let age = moment::short(age);
+            let age = human_time::short(age);
             terminal.say(&format!(
                 "workspaces kept from {age} ago; --fresh for new ones"
             ));
         }
         if !loan.in_use.is_empty() {
-            let names = clean::text(&loan.in_use.join(", "));
+            let names = sanitize::text(&loan.in_use.join(", "));
             terminal.say(&format!(
                 "another run works in the workspace of {names}: a fresh copy, and not kept"
             ));
@@ -87,9 +92,11 @@ impl Copies {
         Source::Copy(self.local.clone())
     }
 
-    /// A folder for what the jobs of this run leave.
-    pub fn artifacts(&self) -> Option<PathBuf> {
-        self.shelf.as_ref().map(Shelf::artifacts)
+    /// A folder for what the jobs of this run leave; nothing where nothing is kept.
+    pub fn artifacts(&self, terminal: &Terminal) -> Option<Outbox> {
+        let opened = Outbox::numbered(&self.shelf.as_ref()?.artifacts());
+        let said = |error: &io::Error| terminal.say(&format!("artifacts are not kept: {error}"));
+        opened.inspect_err(said).ok()
     }
 
     /// No process of a job is left: the next run goes on with these workspaces.
@@ -98,6 +105,29 @@ impl Copies {
             terminal.say(&format!("the workspaces are not kept: {error}"));
         }
     }
+}
+
+/// A tree whose files git does not tell is not copied: what it ignores, secrets and build results,
+/// would be in the copy, and the repository would not.
+pub fn check(tree: &Path) -> Result<(), Failure> {
+    let Err(refused) = LocalTree::of(tree).check() else {
+        return Ok(());
+    };
+    let what = format!(
+        "{} cannot be copied for the jobs",
+        secret_input::shown(tree)
+    );
+    let in_place = "--in-place, which copies nothing";
+    let next = match &refused {
+        Refused::ByGit {
+            advice: Some(advice),
+            ..
+        } => format!("{advice} if you trust it; or {in_place}"),
+        Refused::ByGit { advice: None, .. } => in_place.to_owned(),
+        Refused::NoGit { .. } => format!("install git, or put it on PATH; or {in_place}"),
+    };
+    let failure = Failure::new(Exit::Refused, what);
+    Err(failure.because(refused.to_string()).next(next))
 }
 
 /// Set by most CI systems.

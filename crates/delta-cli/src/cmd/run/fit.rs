@@ -4,18 +4,21 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use delta_agent::Machine;
-use delta_agent::container::{self, ContainerSettings, Network};
+use delta_agent::container::{self, ContainerSettings};
+use delta_agent::{Machine, Sought};
 use delta_core::requirement::{Capabilities, Requirement};
 use delta_core::tool;
 use delta_planner::{Pipeline, PlannedJob};
+use delta_shim::container::Network;
 use delta_wire::job_spec::IMAGE_REQUIREMENT;
 
-use crate::clean;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Terminal;
-use crate::words;
+use crate::{sanitize, state_words};
+
+/// How kinds of work are told between agents and servers: words of the inside.
+const WORK: &str = "work:";
 
 /// Jobs that an error names one by one; of a large matrix the rest are alike.
 const MAX_LISTED: usize = 20;
@@ -35,8 +38,19 @@ pub fn own_containers() -> ContainerSettings {
 }
 
 /// A job asks for something that not every machine has.
-pub fn asks(job: &PlannedJob) -> bool {
+fn asks(job: &PlannedJob) -> bool {
     !requires(job).is_empty()
+}
+
+/// What these jobs ask for: nothing else on this machine need be started to find out what it is.
+pub fn programs(jobs: &[PlannedJob]) -> Sought {
+    match jobs.iter().any(asks) {
+        true => {
+            let wanted = jobs.iter().flat_map(requires);
+            Sought::Named(wanted.map(|it| name_of(&it).to_owned()).collect())
+        }
+        false => Sought::Nothing,
+    }
 }
 
 /// All jobs where this machine can execute them. Otherwise a refusal, or the others where those are
@@ -54,23 +68,26 @@ pub async fn check(
     if !fitting.pipeline.jobs.iter().any(asks) {
         return Ok(fitting);
     }
-    let offered = offered(labels).await;
-    let unfit = unfit(&fitting.pipeline, &offered);
+    let sought = programs(&fitting.pipeline.jobs);
+    let here = offered(labels, &sought).await;
+    let unfit = unfit(&fitting.pipeline, &here);
     if unfit.is_empty() {
         return Ok(fitting);
     }
-    if !skip {
-        return Err(refusal(&unfit, &offered, fitting.pipeline.jobs.len()));
-    }
+    // Whoever is refused is shown everything.
+    let offered = offered(labels, &Sought::Everything).await;
+    let of = fitting.pipeline.jobs.len();
     fitting.leave_out(&unfit, &offered);
-    if fitting.pipeline.jobs.is_empty() {
-        return Err(refusal(&unfit, &offered, fitting.not_run.len()));
+    let left = fitting.pipeline.jobs.len();
+    if !skip || left == 0 {
+        let waiting = &fitting.not_run[unfit.len()..];
+        return Err(refusal(&unfit, waiting, &offered, of, left));
     }
     for (job, why) in &fitting.not_run {
         terminal.say(&format!(
             "- {}  not run: {}",
-            clean::text(job),
-            clean::text(why)
+            sanitize::text(job),
+            sanitize::text(why)
         ));
     }
     Ok(fitting)
@@ -129,10 +146,12 @@ fn requires(job: &PlannedJob) -> Vec<String> {
     job.requires.iter().cloned().chain(image).collect()
 }
 
-async fn offered(labels: &[String]) -> Vec<String> {
+async fn offered(labels: &[String], sought: &Sought) -> Vec<String> {
     let runtime = container::detect(&own_containers()).await;
-    let machine = Machine::whole(Path::new(".")).await;
+    let machine = Machine::with_programs(Path::new("."), sought).await;
     let mut offered = machine.with_containers(runtime.as_ref()).tags();
+    // Every agent of ours has these, and nobody asks for them by hand.
+    offered.retain(|it| !it.starts_with(WORK));
     offered.extend(labels.iter().cloned());
     offered
 }
@@ -149,7 +168,14 @@ fn unfit(pipeline: &Pipeline, offered: &[String]) -> Vec<Unfit> {
     jobs.filter(|it| !it.lacks.is_empty()).collect()
 }
 
-fn refusal(unfit: &[Unfit], offered: &[String], of: usize) -> Failure {
+/// `waiting` are those that need one of them, each with which; `left` of all `of` jobs remain.
+fn refusal(
+    unfit: &[Unfit],
+    waiting: &[(String, String)],
+    offered: &[String],
+    of: usize,
+    left: usize,
+) -> Failure {
     let what = match unfit {
         [only] => format!("this machine cannot execute job `{}`", only.job),
         all => format!("this machine cannot execute {} of {of} jobs", all.len()),
@@ -160,12 +186,16 @@ fn refusal(unfit: &[Unfit], offered: &[String], of: usize) -> Failure {
         .collect();
     if unfit.len() > MAX_LISTED {
         let more = (unfit.len() - MAX_LISTED) as u64;
-        why.push(format!("and {} more", words::count(more, "job")));
+        why.push(format!("and {} more", state_words::count(more, "job")));
+    }
+    if left == 0 {
+        let waiting = waiting.iter().take(MAX_LISTED);
+        why.extend(waiting.map(|(job, needs)| format!("{job}: {needs}")));
     }
     why.push(format!("here are {}", offered.join(", ")));
     let lacks: BTreeSet<&String> = unfit.iter().flat_map(|it| &it.lacks).collect();
     let mut next = Vec::new();
-    if unfit.len() < of {
+    if left > 0 {
         next.push("--skip-unfit runs the others".to_owned());
     }
     if lacks.iter().any(|lack| *lack == IMAGE_REQUIREMENT) {

@@ -12,7 +12,7 @@ use delta_wire::api::{EventList, RunList, RunSummary};
 use crate::client::{Client, connect};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::given;
+use crate::secret_input;
 use crate::terminal::Terminal;
 
 /// What this program is called in the records of the runs that it makes. A server's own people have
@@ -32,13 +32,13 @@ pub async fn end(data: &Path, terminal: &Terminal) -> Result<(), Failure> {
         if is_ours(&client, run).await? {
             continue;
         }
-        let (id, place) = (&run.run_id, given::shown(data));
-        let what = format!("{id} of a server in {place} did not end");
+        let (id, place) = (&run.run_id, secret_input::shown(data));
+        let what = format!("{id} waits in {place} for a server, which is to execute it");
         return Err(Failure::new(Exit::Refused, what)
-            .because("it would be executed here, on this tree")
+            .because("this run takes whatever waits there: it would be executed here, on this tree")
             .next(format!(
-                "name another folder with --data, let `delta-ci server` end it, or type \
-                 `delta-ci cancel {id} --data {place}`"
+                "delta-ci up --data {place} executes it; delta-ci cancel {id} --data {place} ends \
+                 it; or name another folder with --data"
             )));
     }
     for run in runs {

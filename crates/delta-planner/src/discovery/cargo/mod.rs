@@ -5,6 +5,10 @@
 //! each. Formatting and clippy are checked where a file sets them up, as strictly as that says.
 //! A crate without tests is built; one of a fuzzer, or outside its workspace, is left alone.
 
+mod cfg;
+mod lexer;
+mod source;
+mod targets;
 mod tested;
 
 use std::cell::Cell;
@@ -313,6 +317,7 @@ impl Look<'_> {
             .partition(|it| self.crates[*it].fuzz);
         let mut suite = Suite::default();
         let mut packages = Vec::new();
+        let mut seen = Vec::new();
         for folder in members {
             let features = &self.crates[folder].features;
             let tested = Tested::look(self.tree, folder, features, &inner, &self.read);
@@ -324,6 +329,11 @@ impl Look<'_> {
                 ..Package::default()
             });
             suite.add(&tested, features);
+            seen.push(tested);
+        }
+        let switched_on = !suite.features(packages.len() > 1).is_empty();
+        for (package, tested) in packages.iter_mut().zip(&seen) {
+            package.counted = tested.by_default > 0 || (tested.behind > 0 && switched_on);
         }
         for folder in &fuzzers {
             let why = "is for a fuzzer, which runs until it is stopped";
@@ -366,18 +376,13 @@ struct Shape {
 #[derive(Default)]
 struct Suite {
     tested: Tested,
-    no_harness: bool,
     risky: bool,
     go_together: bool,
 }
 
 impl Suite {
     fn add(&mut self, tested: &Tested, features: &Features) {
-        self.tested.by_default += tested.by_default;
-        self.tested.behind += tested.behind;
-        self.tested.features.extend(tested.features.iter().cloned());
-        self.tested.unsure |= tested.unsure;
-        self.no_harness |= features.no_harness;
+        self.tested.add(tested);
         self.risky |= features.are_risky();
         self.go_together |= features.go_together;
     }
@@ -387,10 +392,10 @@ impl Suite {
         let names: Vec<&str> = self.tested.features.iter().map(String::as_str).collect();
         match (self.tested.mostly_behind(), several) {
             (false, _) => String::new(),
+            (true, _) if self.risky => String::new(),
             (true, false) if !self.go_together => {
                 format!(" --features {}", super::shell::quoted(&names.join(",")))
             }
-            (true, true) if self.risky => String::new(),
             (true, _) => " --all-features".to_owned(),
         }
     }
@@ -409,12 +414,18 @@ impl Suite {
         ))
     }
 
-    fn count(&self) -> CountTests {
-        // A test without a harness prints what it likes; others of the same crates tell.
-        match self.no_harness && self.tested.by_default == 0 {
-            true => CountTests::None,
-            false => CountTests::Output,
+    /// Counted where a test runs for sure: of those that may be there, none may run.
+    fn count(&self, several: bool) -> CountTests {
+        let behind = self.tested.behind > 0 && !self.features(several).is_empty();
+        match self.tested.by_default > 0 || behind {
+            true => CountTests::Output,
+            false => CountTests::None,
         }
+    }
+
+    /// Whether any test was seen, wherever it is.
+    fn is_seen(&self) -> bool {
+        self.tested.by_default > 0 || self.tested.behind > 0
     }
 }
 
@@ -524,13 +535,14 @@ fn test_job(
     let features = shape.suite.features(shape.several);
     if !tree.has(&nextest) {
         let why = match features.is_empty() {
-            true => format!("{path}: tests"),
+            true if shape.suite.is_seen() => format!("{path}: tests"),
+            true => format!("{path}: whether there are tests cannot be told"),
             false => format!("{path}: tests, most of them behind features"),
         };
         return Job {
             kind: "test",
             steps: vec![shape.step(format!("cargo test{locked}"), &features)],
-            count: Some(shape.suite.count()),
+            count: Some(shape.suite.count(shape.several)),
             reason: why,
             ..base
         };
@@ -544,8 +556,7 @@ fn test_job(
         None => format!("cargo nextest run{locked}"),
     };
     let mut steps = vec![shape.step(head, &format!("{features} --no-tests=pass"))];
-    let libraries = tree.below(root).iter().any(|it| it.ends_with("src/lib.rs"));
-    if libraries {
+    if shape.suite.tested.doctested {
         // nextest leaves the examples in documentation out.
         steps.push(shape.step(format!("cargo test{locked} --doc"), &features));
     }
@@ -558,7 +569,7 @@ fn test_job(
         steps,
         results: report.into_iter().collect(),
         // Both steps count, and only one of them writes a report.
-        count: Some(shape.suite.count()),
+        count: Some(shape.suite.count(shape.several)),
         reason: format!("{nextest}: tests by nextest"),
         ..base
     }

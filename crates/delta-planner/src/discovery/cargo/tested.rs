@@ -1,12 +1,15 @@
-//! Whether a crate has tests, and which of them its default features compile out. Told by the text
-//! of its sources, within bounds; nothing is expanded, so what a macro of another crate makes is
-//! not seen.
+//! Whether a crate has tests, which of them its default features compile out, and which are in
+//! doubt. Told by the text of its sources, from the roots of its targets through their modules,
+//! within bounds. What cannot be told is never "no tests": it is said to be unsure.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::super::manifest::{Table, strings, sub, text};
-use crate::tree::{Tree, folder_of, join};
+use super::super::manifest::{Table, strings, sub};
+use super::cfg::Wanted;
+use super::source::{Source, is_rust};
+use super::targets::{Root, Targets};
+use crate::tree::{Tree, folder_of, join, resolve};
 
 /// Files of one crate that are read: tests are in the first few of a crate that has any.
 const MAX_FILES: usize = 400;
@@ -17,37 +20,25 @@ const MAX_ALL_FILES: usize = 10_000;
 /// Features that a stable compiler, or a machine without more, does not build.
 const RISKY: [&str; 5] = ["nightly", "unstable", "simd", "experimental", "cuda"];
 
-/// What a manifest says about features and tests.
+/// What a manifest says about features and targets.
 #[derive(Default)]
 pub struct Features {
     /// What each brings with it.
     all: BTreeMap<String, Vec<String>>,
-    /// Files of tests that want features: name or path, and which.
-    required: Vec<(String, Vec<String>)>,
-    /// A test of its own has no harness, and prints what it likes.
-    pub no_harness: bool,
+    targets: Targets,
     /// Its documentation is built with all features: they go together.
     pub go_together: bool,
 }
 
 impl Features {
     pub fn read(table: &Table) -> Features {
-        let mut features = Features::default();
+        let mut features = Features {
+            targets: Targets::read(table),
+            ..Features::default()
+        };
         for name in sub(table, "features").into_iter().flat_map(Table::keys) {
             let brings = sub(table, "features").map_or(Vec::new(), |it| strings(it, name));
             features.all.insert(name.clone(), brings);
-        }
-        let tests = table.get("test").and_then(|it| it.as_array());
-        for test in tests.into_iter().flatten().filter_map(|it| it.as_table()) {
-            let harness = test.get("harness").and_then(toml::Value::as_bool);
-            features.no_harness |= harness == Some(false);
-            let name = text(test, "name").unwrap_or_default();
-            let path = text(test, "path").map(str::to_owned);
-            let path = path.unwrap_or_else(|| format!("tests/{name}.rs"));
-            let wanted = strings(test, "required-features");
-            if !wanted.is_empty() {
-                features.required.push((path, wanted));
-            }
         }
         let package = sub(table, "package").and_then(|it| sub(it, "metadata"));
         let docs = package
@@ -79,15 +70,17 @@ impl Features {
 }
 
 /// What was seen of a crate's tests.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tested {
-    /// Tests that default features compile.
+    /// Tests that run with default features, for sure.
     pub by_default: usize,
     /// Tests that they compile out, and by which features they would be there.
     pub behind: usize,
     pub features: BTreeSet<String>,
-    /// Not everything was read.
+    /// There is something that could be a test, or not everything was read.
     pub unsure: bool,
+    /// It has a library whose documentation is run.
+    pub doctested: bool,
 }
 
 impl Tested {
@@ -100,6 +93,14 @@ impl Tested {
         self.behind > self.by_default
     }
 
+    pub fn add(&mut self, other: &Tested) {
+        self.by_default += other.by_default;
+        self.behind += other.behind;
+        self.features.extend(other.features.iter().cloned());
+        self.unsure |= other.unsure;
+        self.doctested |= other.doctested;
+    }
+
     /// Looks at the crate in `folder`; `inner` are crates below it. `read` counts files of all.
     pub fn look(
         tree: &Tree,
@@ -108,59 +109,186 @@ impl Tested {
         inner: &BTreeSet<&str>,
         read: &Cell<usize>,
     ) -> Tested {
-        let mut tested = Tested::default();
-        let on = features.by_default();
-        let library = tree.has(&join(folder, "src/lib.rs"));
-        let mut gates: Vec<(String, BTreeSet<String>)> = Vec::new();
-        for (path, wanted) in &features.required {
-            let stem = path.strip_suffix(".rs").unwrap_or(path);
-            gates.push((join(folder, stem), wanted.iter().cloned().collect()));
+        let mut walk = Walk {
+            tree,
+            on: features.by_default(),
+            read,
+            own: 0,
+            seen: BTreeSet::new(),
+            open: VecDeque::new(),
+            tested: Tested::default(),
+        };
+        for root in features.targets.roots(tree, folder) {
+            walk.root(&root);
         }
-        let files = sources(tree, folder, inner);
-        tested.unsure = files.len() > MAX_FILES;
-        for path in files.into_iter().take(MAX_FILES) {
-            read.set(read.get() + 1);
-            if read.get() > MAX_ALL_FILES {
-                tested.unsure = true;
-                break;
+        // A file that no module names could still be one, by a macro or an attribute.
+        if walk.tested.by_default == 0 {
+            for path in sources(tree, folder, inner) {
+                walk.stray(path);
             }
-            let Ok(text) = tree.text(path) else {
-                tested.unsure = true;
-                continue;
-            };
-            let stem = path.strip_suffix(".rs").unwrap_or(path);
-            let of_file = |gate: &&(String, BTreeSet<String>)| {
-                stem == gate.0
-                    || stem
-                        .strip_prefix(&gate.0)
-                        .is_some_and(|it| it.starts_with('/'))
-            };
-            let above = gates
-                .iter()
-                .filter(of_file)
-                .flat_map(|it| it.1.iter().cloned());
-            let mut reader = Reader {
-                on: &on,
-                whole: above.collect(),
-                group: BTreeSet::new(),
-                doctests: library && !path.starts_with(&join(folder, "tests/")),
-                in_block: false,
-                modules: Vec::new(),
-                tested: &mut tested,
-            };
-            text.lines().for_each(|line| reader.line(line));
-            let here = match stem.rsplit('/').next() {
-                Some("lib" | "main" | "mod") => folder_of(path).to_owned(),
-                _ => stem.to_owned(),
-            };
-            let modules = reader.modules.into_iter();
-            gates.extend(modules.map(|(name, wanted)| (join(&here, &name), wanted)));
         }
-        tested
+        walk.tested
     }
 }
 
-/// The crate's sources and tests, roots of modules first.
+/// A file that is still to be read.
+struct File {
+    path: String,
+    wanted: Wanted,
+    /// Where its modules are.
+    modules: String,
+    unit: bool,
+    doctests: bool,
+}
+
+/// The way through a crate's files.
+struct Walk<'a> {
+    tree: &'a Tree,
+    on: BTreeSet<&'a str>,
+    /// Files of all crates that were read.
+    read: &'a Cell<usize>,
+    own: usize,
+    seen: BTreeSet<String>,
+    open: VecDeque<File>,
+    tested: Tested,
+}
+
+impl Walk<'_> {
+    /// Reads a target, with its modules.
+    fn root(&mut self, root: &Root) {
+        self.tested.doctested |= root.doctests;
+        let before = (self.tested.by_default, self.tested.behind);
+        match &root.path {
+            // It is said to be there; what is in it is not known.
+            None => self.tested.unsure = true,
+            Some(path) => self.open.push_back(File {
+                path: path.clone(),
+                wanted: Wanted::features(&root.required),
+                modules: folder_of(path).to_owned(),
+                unit: root.unit,
+                doctests: root.doctests,
+            }),
+        }
+        while let Some(file) = self.open.pop_front() {
+            self.file(&file);
+        }
+        let seen = before != (self.tested.by_default, self.tested.behind);
+        self.tested.unsure |= root.is_test && !seen;
+    }
+
+    fn text(&mut self, path: &str) -> Option<String> {
+        if !self.seen.insert(path.to_owned()) {
+            return None;
+        }
+        self.own += 1;
+        self.read.set(self.read.get() + 1);
+        let text = match self.own > MAX_FILES || self.read.get() > MAX_ALL_FILES {
+            true => None,
+            false => self.tree.text(path).ok(),
+        };
+        self.tested.unsure |= text.is_none();
+        text
+    }
+
+    fn file(&mut self, file: &File) {
+        let Some(text) = self.text(&file.path) else {
+            return;
+        };
+        let source = Source::read(&text, file.wanted.clone(), &self.on);
+        for test in &source.tests {
+            match test.documentation {
+                true if file.doctests => self.count(&test.wanted),
+                true => {}
+                // Written, and not run by Cargo: somebody else may.
+                false if !file.unit => self.tested.unsure = true,
+                false => self.count(&test.wanted),
+            }
+        }
+        for (path, wanted) in source.documents.iter().filter(|_| file.doctests) {
+            let path = path
+                .as_ref()
+                .and_then(|it| resolve(folder_of(&file.path), it));
+            let text = path.and_then(|it| self.tree.text(&it).ok());
+            match text.map(|it| examples(&it)) {
+                None => self.tested.unsure = true,
+                Some(0) => {}
+                Some(_) => self.count(wanted),
+            }
+        }
+        for module in source.modules {
+            let (path, modules) = match &module.path {
+                Some(path) => {
+                    let path = resolve(folder_of(&file.path), path);
+                    let folder = path
+                        .as_deref()
+                        .map(folder_of)
+                        .unwrap_or_default()
+                        .to_owned();
+                    (path, folder)
+                }
+                None => {
+                    let folder = join(&file.modules, &module.name);
+                    let own = [format!("{folder}.rs"), format!("{folder}/mod.rs")];
+                    (own.into_iter().find(|it| self.tree.has(it)), folder)
+                }
+            };
+            match path.filter(|it| self.tree.has(it)) {
+                // Generated, or in a block of another module.
+                None => self.tested.unsure |= module.path.is_some(),
+                Some(path) => self.open.push_back(File {
+                    path,
+                    wanted: module.wanted,
+                    modules,
+                    unit: file.unit,
+                    doctests: file.doctests,
+                }),
+            }
+        }
+    }
+
+    fn count(&mut self, wanted: &Wanted) {
+        if wanted.doubt {
+            self.tested.unsure = true;
+            return;
+        }
+        let off = wanted
+            .features
+            .iter()
+            .filter(|it| !self.on.contains(it.as_str()));
+        let off: Vec<String> = off.cloned().collect();
+        match off.is_empty() {
+            true => self.tested.by_default += 1,
+            false => {
+                self.tested.behind += 1;
+                self.tested.features.extend(off);
+            }
+        }
+    }
+
+    /// A file that is of no target, as far as can be seen.
+    fn stray(&mut self, path: &str) {
+        if let Some(text) = self.text(path) {
+            let source = Source::read(&text, Wanted::default(), &self.on);
+            self.tested.unsure |= source.tests.iter().any(|it| !it.documentation);
+        }
+    }
+}
+
+/// Examples in a document that is run as documentation.
+fn examples(text: &str) -> usize {
+    let mut open = false;
+    let fences = text
+        .lines()
+        .map(str::trim)
+        .filter_map(|it| it.strip_prefix("```"));
+    let begins = fences.filter(|info| {
+        open = !open;
+        open && is_rust(info)
+    });
+    begins.count()
+}
+
+/// The crate's sources and tests.
 fn sources<'t>(tree: &'t Tree, folder: &str, inner: &BTreeSet<&str>) -> Vec<&'t str> {
     let below = tree.below(folder).iter().map(String::as_str);
     let own = below.filter(|path| path.ends_with(".rs")).filter(|path| {
@@ -175,123 +303,7 @@ fn sources<'t>(tree: &'t Tree, folder: &str, inner: &BTreeSet<&str>) -> Vec<&'t 
         let of_another = above.len() > folder.len();
         !of_another && (rest.starts_with("src/") || rest.starts_with("tests/"))
     });
-    let mut own: Vec<&str> = own.collect();
-    own.sort_by_key(|path| path.matches('/').count());
-    own
-}
-
-/// Reads one file, line by line.
-struct Reader<'a> {
-    on: &'a BTreeSet<&'a str>,
-    /// Features that the whole file wants.
-    whole: BTreeSet<String>,
-    /// Features that the attributes before the next item want.
-    group: BTreeSet<String>,
-    doctests: bool,
-    /// Inside a block of documentation that is no test, or is one already counted.
-    in_block: bool,
-    /// Modules in files of their own that want features.
-    modules: Vec<(String, BTreeSet<String>)>,
-    tested: &'a mut Tested,
-}
-
-impl Reader<'_> {
-    fn line(&mut self, line: &str) {
-        let line = line.trim();
-        if let Some(text) = line.strip_prefix("///").or(line.strip_prefix("//!")) {
-            return self.documentation(text.trim());
-        }
-        self.in_block = false;
-        if line.is_empty() || line.starts_with("//") {
-            return;
-        }
-        if let Some(attribute) = line.strip_prefix("#![") {
-            if attribute.starts_with("cfg(") {
-                self.whole.extend(wanted(attribute));
-            }
-            // `#![doc = include_str!("../README.md")]`
-            if self.doctests && attribute.starts_with("doc") && attribute.contains("include_str") {
-                self.count();
-            }
-            return;
-        }
-        if let Some(attribute) = line.strip_prefix("#[") {
-            if attribute.starts_with("cfg(") {
-                self.group.extend(wanted(attribute));
-            }
-            if is_test(attribute) {
-                self.count();
-            }
-            return;
-        }
-        if line.contains("proptest! {") || line.contains("quickcheck! {") {
-            self.count();
-        }
-        let module = line.strip_prefix("pub ").unwrap_or(line);
-        let module = module.strip_prefix("pub(crate) ").unwrap_or(module);
-        if let Some(name) = module.strip_prefix("mod ")
-            && !self.group.is_empty()
-        {
-            match name.strip_suffix(';') {
-                Some(name) => self
-                    .modules
-                    .push((name.trim().to_owned(), self.group.clone())),
-                // `#[cfg(all(test, feature = "x"))] mod tests {`: what follows is in it.
-                None => self.whole.extend(self.group.iter().cloned()),
-            }
-        }
-        self.group.clear();
-    }
-
-    fn documentation(&mut self, text: &str) {
-        let Some(info) = text.strip_prefix("```") else {
-            return;
-        };
-        self.in_block = !self.in_block;
-        let words = info
-            .split([',', ' '])
-            .map(str::trim)
-            .filter(|it| !it.is_empty());
-        let rust = ["rust", "no_run", "should_panic", "compile_fail"];
-        let is_rust = |it: &str| rust.contains(&it) || it.starts_with("edition");
-        let mut words = words.map(is_rust);
-        if self.doctests && self.in_block && words.all(|it| it) {
-            self.count();
-        }
-    }
-
-    fn count(&mut self) {
-        let wanted = self.whole.iter().chain(&self.group);
-        let off: Vec<&String> = wanted.filter(|it| !self.on.contains(it.as_str())).collect();
-        match off.is_empty() {
-            true => self.tested.by_default += 1,
-            false => {
-                self.tested.behind += 1;
-                self.tested.features.extend(off.into_iter().cloned());
-            }
-        }
-    }
-}
-
-/// `test]`, `tokio::test(…)]`, `rstest]`, `test_case(…)]`, but not `cfg(test)]`.
-fn is_test(attribute: &str) -> bool {
-    let end = attribute.find(['(', ']', '=', ' ']);
-    let path = &attribute[..end.unwrap_or(attribute.len())];
-    let name = path.rsplit("::").next().unwrap_or(path);
-    !path.starts_with("cfg") && (name.contains("test") || name == "quickcheck")
-}
-
-/// Features that must be on for `cfg(…)` to hold. Of `any` and `not` nothing is known.
-fn wanted(attribute: &str) -> BTreeSet<String> {
-    if attribute.contains("any(") || attribute.contains("not(") {
-        return BTreeSet::new();
-    }
-    let parts = attribute.split("feature").skip(1);
-    let names = parts.filter_map(|it| {
-        let rest = it.trim_start().strip_prefix('=')?;
-        rest.split('"').nth(1)
-    });
-    names.map(str::to_owned).collect()
+    own.collect()
 }
 
 #[cfg(test)]
@@ -313,17 +325,36 @@ mod tests {
         )
     }
 
+    /// A manifest, files, and what there is.
+    type Case<'t> = (&'t str, &'t [(&'t str, &'t str)], &'t str);
+
+    /// In a word: tests for sure, behind features, perhaps, or none.
+    fn said(manifest: &str, files: &[(&str, &str)]) -> &'static str {
+        let it = look(manifest, files);
+        match (it.by_default, it.behind, it.unsure) {
+            (1.., _, _) => "sure",
+            (0, 1.., _) => "behind",
+            (0, 0, true) => "perhaps",
+            (0, 0, false) => "none",
+        }
+    }
+
     #[test]
     fn tests_are_seen_in_whatever_words_they_are_written() {
         for text in [
             "#[test]\nfn a() {}",
             "mod tests {\n    #[tokio::test(flavor = \"x\")]\n    async fn a() {}\n}",
+            "#[sqlx::test]\nasync fn a() {}",
             "#[rstest]\nfn a() {}",
             "#[test_case(1)]\nfn a() {}",
-            "proptest! {",
+            "#[test_case(\n    1,\n    \"]\"\n)]\nfn a() {}",
+            "#[cfg(test)] #[test] fn a() {}",
+            "proptest! {}",
+            "proptest::proptest!{}",
+            "quickcheck! {\n}",
             "/// ```\n/// assert!(true);\n/// ```\npub fn a() {}",
             "//! ```rust,no_run\n//! a();\n//! ```",
-            "#![doc = include_str!(\"../README.md\")]",
+            "#[cfg(not(windows))]\n#[test]\nfn a() {}",
         ] {
             assert_eq!(look("", &[("src/lib.rs", text)]).by_default, 1, "{text}");
         }
@@ -333,12 +364,285 @@ mod tests {
             "/// ```ignore\n/// a\n/// ```",
             "fn main() {}",
             "// #[test]",
+            "/*\n#[test]\nfn a() {}\n*/",
+            "const A: &str = r#\"\n#[test]\nfn a() {}\n\"#;",
             "#[derive(Debug)]\nstruct Testing;",
+            "#[cfg_attr(test, derive(Debug))]\nstruct A;",
+            "println!(\"a\");",
         ] {
-            assert!(!look("", &[("src/lib.rs", text)]).any(), "{text}");
+            assert_eq!(said("", &[("src/lib.rs", text)]), "none", "{text}");
         }
         let elsewhere = [("examples/a.rs", "#[test]"), ("fuzz/src/a.rs", "#[test]")];
         assert!(!look("", &elsewhere).any());
+    }
+
+    /// A test for sure is one that runs on every machine; where something could be one, there is
+    /// never "none".
+    #[test]
+    fn what_cannot_be_told_is_unsure() {
+        for text in [
+            "#[cfg(windows)]\n#[test]\nfn a() {}",
+            "#[test]\n#[cfg(windows)]\nfn a() {}",
+            "#![cfg(target_os = \"macos\")]\n#[test]\nfn a() {}",
+            "#[cfg(windows)]\nmod tests {\n    #[test]\n    fn a() {}\n}",
+            "#[wasm_bindgen_test]\nfn a() {}",
+            "#[cfg_attr(not(wasm), tokio::test)]\nasync fn a() {}",
+            "macro_rules! make {\n    () => {\n        #[test]\n        fn a() {}\n    };\n}",
+            "macro_rules! make { ($a:ident) => { #[test] fn $a() {} } }",
+            "make_tests!(a, b);",
+            "include!(concat!(env!(\"OUT_DIR\"), \"/tests.rs\"));",
+            "#[cfg_attr(x, path = \"y.rs\")]\n#[path = \"z.rs\"]\nmod a;",
+            "/// An example:\n///\n///     assert!(true);\npub fn a() {}",
+            "/**\n * ```\n * a();\n * ```\n */\npub fn a() {}",
+            "#![doc = include_str!(concat!(\"a\", \"b\"))]",
+        ] {
+            assert_eq!(said("", &[("src/lib.rs", text)]), "perhaps", "{text}");
+        }
+    }
+
+    /// What only looks like the beginning of a text hides no test.
+    #[test]
+    fn text_ends_where_it_ends() {
+        const TESTS: &str = "\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn a() {}\n}\n";
+        for text in [
+            "fn a(b: &str) -> &str { b.strip_prefix(\"r#\").unwrap_or(b) }",
+            "fn a() {} // opened by r#\"",
+            "fn a() {} // opened by /* or \"",
+            "const A: char = '\"';",
+            "const A: char = '\\'';\nconst B: u8 = b'\"';",
+            "fn a<'a>(b: &'a str, c: &'a [u8; 2]) {}",
+            "const A: &str = \"a \\\" /* {\";",
+            "const A: &str = r##\"a \"# {\"##;",
+            "/* /* */ { */",
+            "const A: &str = \"{\"; /* { */",
+            "#[doc = \"]\"] // ]\nfn r#mod() {}",
+            "#!/usr/bin/env run {\n",
+        ] {
+            let whole = format!("{text}{TESTS}");
+            assert_eq!(said("", &[("src/lib.rs", &whole)]), "sure", "{text}");
+        }
+        for end in [
+            "\"",
+            "r##\"\"#",
+            "/* /* */",
+            "fn a() {",
+            "}",
+            "#[doc(",
+            "const A: [(];",
+        ] {
+            let whole = format!("{TESTS}{end}");
+            assert_eq!(said("", &[("src/lib.rs", &whole)]), "perhaps", "{end}");
+            assert_eq!(said("", &[("src/lib.rs", end)]), "perhaps", "{end}");
+        }
+    }
+
+    /// What a file wants is kept per test and per bracket: both are bounded.
+    #[test]
+    fn a_file_without_measure_is_in_doubt() {
+        let deep = "mod a { ".repeat(20_000) + "#[test] fn a() {}" + &"}".repeat(20_000);
+        let names: Vec<String> = (0..5_000)
+            .map(|it| format!("feature = \"f{it}\""))
+            .collect();
+        let tests = "#[test]\nfn a() {}\n".repeat(5_000);
+        let wide = format!("#![cfg(all({}))]\n{tests}", names.join(", "));
+        for text in [deep, wide] {
+            assert_eq!(said("", &[("src/lib.rs", &text)]), "perhaps");
+        }
+    }
+
+    /// The condition of a module is that of what is in it, and of nothing behind it.
+    #[test]
+    fn a_condition_ends_with_its_module() {
+        let text = "#[cfg(feature = \"nightly\")]\nmod ser {\n    fn a() { '{'; \"{\"; }\n}\n\
+                    #[cfg(test)]\nmod tests {\n    #[test]\n    fn a() {}\n}\n";
+        let seen = look("[features]\nnightly = []", &[("src/lib.rs", text)]);
+        assert_eq!((seen.by_default, seen.behind), (1, 0));
+        let inner = "mod a {\n    #![cfg(feature = \"x\")]\n    mod b {\n        #[test]\n        \
+                     fn c() {}\n    }\n}\n#[test]\nfn d() {}\n";
+        let seen = look("[features]\nx = []", &[("src/lib.rs", inner)]);
+        assert_eq!((seen.by_default, seen.behind), (1, 1));
+    }
+
+    /// An example is compiled as the item is that it documents, and never with `cfg(test)`.
+    #[test]
+    fn examples_are_under_the_conditions_of_their_items() {
+        const EXAMPLE: &str = "/// ```\n/// a();\n/// ```\n";
+        for (before, item, wanted) in [
+            ("", "#[cfg(feature = \"x\")]\npub fn a() {}", "behind"),
+            ("#[cfg(feature = \"x\")]\n", "pub fn a() {}", "behind"),
+            ("", "#[cfg(windows)]\npub fn a() {}", "perhaps"),
+            ("", "#[cfg(test)]\nfn a() {}", "perhaps"),
+            ("#[cfg(test)]\nmod tests {\n", "fn a() {}\n}", "perhaps"),
+            ("make! {\n", "fn a() {}\n}", "perhaps"),
+            ("impl A {\n", "pub fn a<A, B>() {}\n}", "sure"),
+            ("pub enum A {\n    B,\n", "C { a: u8 },\n}", "sure"),
+            (
+                "pub struct A {\n",
+                "#[cfg(feature = \"x\")]\na: u8,\n}",
+                "behind",
+            ),
+        ] {
+            let text = format!("{before}{EXAMPLE}{item}");
+            let manifest = "[features]\nx = []";
+            assert_eq!(said(manifest, &[("src/lib.rs", &text)]), wanted, "{text}");
+        }
+        let inner = "//! ```\n//! a();\n//! ```\n#![cfg(feature = \"x\")]\npub fn a() {}";
+        let seen = said("[features]\nx = []", &[("src/lib.rs", inner)]);
+        assert_eq!(seen, "behind");
+    }
+
+    /// What a macro is given or makes, and what is not run by default, is no test for sure; what
+    /// is in a text is none at all.
+    #[test]
+    fn what_a_macro_is_given_is_in_doubt() {
+        for (text, wanted) in [
+            (
+                "fn a() {\n    quote! {\n        #[test]\n        fn b() {}\n    }\n}",
+                "perhaps",
+            ),
+            ("quote! { #(#a)* #[test] fn #name() {} }", "perhaps"),
+            ("my_suite! { a, b }", "perhaps"),
+            ("fn a() {}\ninstantiate!(a);", "perhaps"),
+            (
+                "#[cfg(test)]\nmod tests {\n    other::make!(a);\n}",
+                "perhaps",
+            ),
+            ("macro_rules! a { () => { other! {} } }\na!();", "perhaps"),
+            (
+                "cfg_if! { if #[cfg(a)] { #[test] fn a() {} } else {} }",
+                "perhaps",
+            ),
+            ("macro_rules! a { () => { struct A; } }\na!();", "none"),
+            (
+                "thread_local! { static A: u8 = 1; }\nlazy_static! { static ref B: u8 = 1; }",
+                "none",
+            ),
+            ("fn main() { run!(a); let b = !c; if a != b {} }", "none"),
+            ("const A: &str = \"\n#[test]\nfn a() {}\n\";", "none"),
+            (
+                "const A: &str = r##\"\n\"#\n#[test]\nfn a() {}\n\"##;",
+                "none",
+            ),
+            ("fn a() {} /*\n#[test]\nfn b() {}\n*/", "none"),
+            ("/* /* */\n#[test]\nfn b() {}\n*/", "none"),
+            // Whether it is skipped is the runner's word, and then no test ran.
+            ("#[test]\n#[ignore]\nfn a() {}", "sure"),
+            (
+                "proptest! {\n    #[test]\n    fn a(b in 0..1) {}\n}",
+                "sure",
+            ),
+        ] {
+            assert_eq!(said("", &[("src/lib.rs", text)]), wanted, "{text}");
+        }
+    }
+
+    /// Trees of a crate, and what there is in each.
+    #[test]
+    fn tests_are_looked_for_where_cargo_would() {
+        const TEST: &str = "#[test]\nfn a() {}\n";
+        const DOC: &str = "/// ```\n/// a();\n/// ```\npub fn a() {}\n";
+        let cases: &[Case] = &[
+            ("[lib]\npath = \"lib.rs\"", &[("lib.rs", TEST)], "sure"),
+            (
+                "[[bin]]\nname = \"x\"\npath = \"x/go.rs\"",
+                &[("x/go.rs", TEST)],
+                "sure",
+            ),
+            (
+                "[[test]]\nname = \"x\"\npath = \"checks/x.rs\"",
+                &[("checks/x.rs", TEST)],
+                "sure",
+            ),
+            ("[[test]]\nname = \"x\"\npath = \"../x.rs\"", &[], "perhaps"),
+            (
+                "[[example]]\nname = \"x\"\ntest = true",
+                &[("examples/x.rs", TEST)],
+                "sure",
+            ),
+            (
+                "[[example]]\nname = \"x\"",
+                &[("examples/x.rs", TEST)],
+                "none",
+            ),
+            (
+                "[[bench]]\nname = \"x\"\ntest = true",
+                &[("benches/x.rs", TEST)],
+                "sure",
+            ),
+            (
+                "",
+                &[
+                    ("src/lib.rs", "#[path = \"../more/a.rs\"]\nmod a;\n"),
+                    ("more/a.rs", TEST),
+                ],
+                "sure",
+            ),
+            (
+                "",
+                &[("src/lib.rs", "mod a;\n"), ("src/a/mod.rs", TEST)],
+                "sure",
+            ),
+            (
+                "",
+                &[
+                    ("tests/it.rs", "mod more;\n"),
+                    ("tests/more.rs", "mod b;"),
+                    ("tests/more/b.rs", TEST),
+                ],
+                "sure",
+            ),
+            ("", &[("src/lib.rs", ""), ("src/left.rs", TEST)], "perhaps"),
+            ("", &[("tests/it.rs", "all!();\n")], "perhaps"),
+            ("[lib]\ntest = false", &[("src/lib.rs", TEST)], "perhaps"),
+            ("[lib]\ntest = false", &[("src/lib.rs", DOC)], "sure"),
+            ("[lib]\ndoctest = false", &[("src/lib.rs", DOC)], "none"),
+            (
+                "[lib]\ncrate-type = [\"cdylib\"]",
+                &[("src/lib.rs", DOC)],
+                "none",
+            ),
+            ("", &[("src/main.rs", DOC)], "none"),
+            (
+                "[[test]]\nname = \"x\"\nharness = false",
+                &[("tests/x.rs", "fn main() {}")],
+                "perhaps",
+            ),
+            (
+                "",
+                &[
+                    ("src/lib.rs", "#![doc = include_str!(\"../README.md\")]\n"),
+                    ("README.md", "# A\n\n```rust\na();\n```\n"),
+                ],
+                "sure",
+            ),
+            (
+                "",
+                &[
+                    ("src/lib.rs", "#![doc = include_str!(\"../README.md\")]\n"),
+                    ("README.md", "# A\n\n```toml\na = 1\n```\n"),
+                ],
+                "none",
+            ),
+            (
+                "",
+                &[
+                    ("src/lib.rs", ""),
+                    ("tests/a.rs", "#![cfg(windows)]\n#[test]\nfn a() {}\n"),
+                ],
+                "perhaps",
+            ),
+            (
+                "",
+                &[
+                    ("src/lib.rs", "#[cfg(windows)]\nmod a;\n"),
+                    ("src/a.rs", TEST),
+                ],
+                "perhaps",
+            ),
+        ];
+        for (manifest, files, wanted) in cases {
+            assert_eq!(said(manifest, files), *wanted, "{manifest} {files:?}");
+        }
     }
 
     #[test]

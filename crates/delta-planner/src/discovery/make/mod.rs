@@ -2,18 +2,20 @@
 //!
 //! Where another tool of the same folder has a job of the same kind, the target takes its place if
 //! its recipe brings along what it needs (`go test`, `cargo …`, `uv run …`): it is what maintainers
-//! run, and does at least as much. One that takes tools for granted that the other job installs is
-//! left to that. Tools that a recipe calls are requirements of the job.
+//! run, and does at least as much. A target `test` must call the tests of that tool. One that takes
+//! tools for granted that the other job installs is left to that. Tools that a recipe calls are
+//! requirements of the job.
 
 mod recipes;
+mod testing;
 
 use std::collections::BTreeSet;
 
-use delta_wire::job_spec::CountTests;
-
 use self::recipes::Makefile;
+use super::counting::Judge;
 use super::found::{Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Step};
-use super::{ignored, tools, versions};
+use super::shell::calls;
+use super::{go, ignored, tools, versions};
 use crate::tree::{Tree, file_name, folder_of, join};
 
 pub struct Make;
@@ -23,34 +25,27 @@ const NAMES: [&str; 3] = ["GNUmakefile", "makefile", "Makefile"];
 
 const TARGETS: [&str; 4] = ["lint", "build", "test", "check"];
 
-/// Beginnings of commands that bring along what they need.
+/// First words of commands that bring along what they need.
 const WHOLE: [&str; 12] = [
     "go test",
     "go vet",
     "go build",
     "golangci-lint",
     "gotestsum",
-    "cargo ",
+    "cargo",
     "uv run",
-    "uvx ",
+    "uvx",
     "poetry run",
-    "hatch ",
+    "hatch",
     "tox",
     "nox",
 ];
 
-/// Words of a recipe whose tool ends with a line that is counted.
-const COUNTED: [&str; 9] = [
-    "go test",
-    "gotestsum",
-    "cargo test",
-    "cargo nextest",
-    "pytest",
-    "unittest",
-    "ctest",
-    "prove",
-    "mocha",
-];
+/// Whether a command begins with these words.
+fn begins_with(line: &str, words: &str) -> bool {
+    let mut line = line.split_whitespace();
+    words.split(' ').all(|word| line.next() == Some(word))
+}
 
 impl Ecosystem for Make {
     fn name(&self) -> &'static str {
@@ -107,7 +102,12 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
     let makefile = Makefile::read(&text);
     let mut jobs = Vec::new();
     for target in TARGETS.into_iter().filter(|it| makefile.has(it)) {
-        let job = job(folder, path, target, &makefile);
+        let mut job = job(folder, path, target, &makefile);
+        in_their_versions(&mut job, found);
+        if let Some(why) = tests_nothing(target, &makefile, found, folder) {
+            found.remark(format!("make {target}"), why);
+            continue;
+        }
         // `check` is the word for tests where there is no `test`.
         let kinds: &[&str] = match target {
             "lint" => &["lint", "clippy"],
@@ -116,10 +116,7 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
         };
         if let Some(other) = kinds.iter().find_map(|kind| found.has_job(folder, kind)) {
             let name = other.ecosystem;
-            let commands = makefile.commands(target);
-            let begins = |line: &String| WHOLE.iter().any(|it| line.starts_with(it));
-            let whole = commands.iter().any(begins);
-            if whole && target != "check" {
+            if takes_place(target, &makefile, found, folder) {
                 take_place(found, folder, kinds, job);
             } else {
                 let reason = format!("{name} has jobs for it in the same folder");
@@ -165,27 +162,82 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
 fn job(folder: &str, path: &str, target: &'static str, makefile: &Makefile<'_>) -> Job {
     let commands = makefile.commands(target);
     let mut requires = vec!["make".to_owned()];
-    for tool in commands.iter().flat_map(|it| tools::of_script(it)) {
-        if !requires.iter().any(|it| it == tool) {
-            requires.push(tool.to_owned());
-        }
-    }
+    let tools = tools::of_scripts(&commands).into_iter();
+    requires.extend(tools.filter(|it| *it != "make").map(str::to_owned));
     let tests = matches!(target, "test" | "check");
-    let counted = commands
-        .iter()
-        .any(|line| COUNTED.iter().any(|it| line.contains(it)));
     Job {
         kind: target,
         steps: vec![Step::of(format!("make {target}"))],
         workdir: folder.to_owned(),
         requires,
-        count: tests.then_some(match counted {
-            true => CountTests::Output,
-            false => CountTests::None,
-        }),
+        count: tests.then(|| Judge::BARE.count(&commands)),
         reason: format!("{path}: target {target}"),
         ..Job::default()
     }
+}
+
+/// A tool is asked for in the version in which other jobs of the folder ask for it.
+fn in_their_versions(job: &mut Job, found: &Found) {
+    let projects = found.projects.iter();
+    let packages = projects.flat_map(|it| &it.packages);
+    let packages = packages.filter(|it| it.folder == job.workdir);
+    let theirs = packages.flat_map(|it| &it.jobs).flat_map(|it| &it.requires);
+    let theirs = versions::strictest(&theirs.cloned().collect::<Vec<_>>());
+    for own in &mut job.requires {
+        if let Some(same) = theirs.iter().find(|it| versions::tool_of(it) == own) {
+            own.clone_from(same);
+        }
+    }
+}
+
+/// Why a target that only has Go test, vet or build something would find nothing to do it to.
+fn tests_nothing(
+    target: &str,
+    makefile: &Makefile<'_>,
+    found: &Found,
+    folder: &str,
+) -> Option<String> {
+    let why = go::untested(found, folder)?;
+    let commands = makefile.commands(target);
+    let calls: Vec<_> = commands.iter().flat_map(|it| calls(it)).collect();
+    let tests = |words: &[String]| words.get(..2).is_some_and(|it| it == ["go", "test"]);
+    let is_go = |words: &[String]| {
+        let command = words.get(..2).map(|it| [it[0].as_str(), it[1].as_str()]);
+        matches!(command, Some(["go", "test" | "vet" | "build" | "fmt"]))
+    };
+    let mut all = calls.iter().map(|it| it.words.as_slice());
+    let of_tests = matches!(target, "test" | "check");
+    let nothing = match why.contains("without packages") {
+        true => !calls.is_empty() && all.clone().all(is_go),
+        false => of_tests && all.clone().any(tests) && all.all(is_go),
+    };
+    nothing.then(|| format!("runs nothing but Go's own commands, and {why}"))
+}
+
+/// Whether a target does what jobs of other tools do in its folder, and brings along what it needs.
+fn takes_place(target: &str, makefile: &Makefile<'_>, found: &Found, folder: &str) -> bool {
+    let commands = makefile.commands(target);
+    let begins = |line: &&String| WHOLE.iter().any(|it| begins_with(line, it));
+    let whole: Vec<&String> = commands.iter().filter(begins).collect();
+    match target {
+        "check" => false,
+        // A tool whose tests the target does not run keeps its job.
+        "test" => {
+            let tested = |of: &str| whole.iter().any(|it| testing::tests(it, of));
+            ecosystems(found, folder, target).into_iter().all(tested)
+        }
+        _ => !whole.is_empty(),
+    }
+}
+
+/// The ecosystems that have jobs of a kind for this very folder.
+fn ecosystems(found: &Found, folder: &str, kind: &str) -> BTreeSet<&'static str> {
+    let has = |jobs: &[Job]| jobs.iter().any(|it| it.kind == kind);
+    let of = found.projects.iter().filter(|project| {
+        let mut packages = project.packages.iter().filter(|it| it.folder == folder);
+        (project.folder == folder && has(&project.jobs)) || packages.any(|it| has(&it.jobs))
+    });
+    of.map(|it| it.ecosystem).collect()
 }
 
 /// Puts a target where another tool has jobs of these kinds: it keeps what those ask for.
@@ -219,6 +271,8 @@ fn take_place(found: &mut Found, folder: &str, kinds: &[&str], job: Job) {
 
 #[cfg(test)]
 mod tests {
+    use delta_wire::job_spec::CountTests;
+
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Found {
@@ -272,6 +326,137 @@ mod tests {
         assert_eq!(jobs[1].count, Some(CountTests::None));
     }
 
+    /// A runtime is asked for as any other tool is, on whichever line the recipe stands.
+    #[test]
+    fn runtimes_of_a_recipe_are_asked_for() {
+        for (text, wanted) in [
+            ("test:\n\tgo test ./...\n", "make go"),
+            ("lint: ; golangci-lint run\n", "make golangci-lint"),
+            ("deps:\ntest: deps ; cargo test\n", "make rust"),
+            ("GO ?= go\ntest:\n\t@$(GO) test ./...\n", "make go"),
+            (
+                "PYTHON := python3\ntest:\n\t${PYTHON} -m pytest\n",
+                "make python",
+            ),
+            ("test:\n\t$(GO) test ./...\n", "make"),
+            ("test:\n\tnode --test\n\t$(MAKE) x\n", "make node"),
+            ("test:\n\tdocker compose run app pytest\n", "make docker"),
+            (
+                "test:\n\tcommand -v go >/dev/null && go vet ./... ; ./run\n",
+                "make",
+            ),
+        ] {
+            assert_eq!(jobs(text)[0].requires.join(" "), wanted, "{text}");
+        }
+    }
+
+    /// A target that runs something else, or the tests of another tool alone, replaces none.
+    #[test]
+    fn tests_that_a_target_does_not_run_stay() {
+        let cargo = [
+            (
+                "Cargo.toml",
+                "[package]\nname = \"a\"\nversion = \"0.1.0\"\n",
+            ),
+            ("src/lib.rs", "#[test]\nfn a() {}\n"),
+        ];
+        let go = [
+            ("go.mod", "module a\ngo 1.22\n"),
+            ("a.go", "package a\n"),
+            ("a_test.go", "package a\n"),
+        ];
+        for (makefile, both, wanted) in [
+            (
+                "test: build\n\t./e2e.sh\nbuild:\n\tcargo build\n",
+                false,
+                "cargo",
+            ),
+            ("test:\n\tcargo clippy --tests\n", false, "cargo"),
+            ("test:\n\tcargo test --all\n", false, "make"),
+            ("test:\n\tcargo test\n", true, "cargo go"),
+            ("test:\n\tcargo test\n\tgo test ./...\n", true, "make make"),
+        ] {
+            let more: &[_] = if both { &go } else { &[] };
+            let own = [("Makefile", makefile)];
+            let files = cargo.iter().chain(more).chain(&own);
+            let files = files.map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));
+            let tree = Tree::of(files);
+            let mut found = Found::default();
+            super::super::cargo::Cargo.find(&tree, &mut found);
+            super::super::go::Go.find(&tree, &mut found);
+            Make.find(&tree, &mut found);
+            let own = found.projects.iter().flat_map(|it| &it.jobs);
+            let packages = found.projects.iter().flat_map(|it| &it.packages);
+            let jobs = own.chain(packages.flat_map(|it| &it.jobs));
+            let tests = jobs.filter(|it| it.kind == "test");
+            let firsts = tests.map(|it| it.steps[0].head.split(' ').next().unwrap_or_default());
+            assert_eq!(firsts.collect::<Vec<_>>().join(" "), wanted, "{makefile}");
+        }
+    }
+
+    /// In the version that the module asks for, where there is one.
+    #[test]
+    fn a_target_beside_a_module_asks_for_its_go() {
+        let found = found(&[
+            ("go.mod", "module a\ngo 1.22\n"),
+            ("a_test.go", "package a\n"),
+            ("Makefile", "lint:\n\tgo vet ./...\n"),
+        ]);
+        let packages = found.projects.iter().flat_map(|it| &it.packages);
+        let mut jobs = packages.flat_map(|it| &it.jobs);
+        let lint = jobs.find(|it| it.kind == "lint").expect("a job");
+        assert_eq!(lint.requires, ["make", "go>=1.22"]);
+    }
+
+    #[test]
+    fn a_target_that_would_test_nothing_is_named() {
+        let of = |files: &[(&str, &str)]| {
+            let found = found(files);
+            let packages = found.projects.iter().flat_map(|it| &it.packages);
+            let jobs = packages.flat_map(|it| &it.jobs).map(|it| it.kind).collect();
+            let mut remarks = found.remarks.iter().filter(|it| it.what == "make test");
+            let said = remarks.next().map(|it| it.reason.clone());
+            (jobs, said.unwrap_or_default())
+        };
+        let module = ("go.mod", "module a\ngo 1.22\n");
+        let makefile = ("Makefile", "test:\n\tgo vet ./...\n\tgo test ./...\n");
+        let (jobs, said): (Vec<&str>, String) = of(&[module, makefile]);
+        assert!(jobs.is_empty(), "{jobs:?}");
+        assert!(
+            said.ends_with("go.mod is of a module without packages"),
+            "{said}"
+        );
+        let (jobs, said) = of(&[module, makefile, ("a.go", "package a\n")]);
+        assert_eq!(jobs, ["build"]);
+        assert!(said.ends_with("the module has no tests"), "{said}");
+        let more = ("Makefile", "test:\n\tgo test ./...\n\t./run-tests\n");
+        assert_eq!(of(&[module, more]).0, ["test"]);
+    }
+
+    /// A name in a comment, a message or another word is no tool, and a line goes on behind a
+    /// backslash.
+    #[test]
+    fn a_recipe_is_counted_by_its_commands() {
+        for (recipe, wanted) in [
+            ("go test ./...", CountTests::Output),
+            ("@prove -r t", CountTests::Output),
+            ("./unittests", CountTests::None),
+            ("./improve", CountTests::None),
+            ("# pytest does it\n\t./run", CountTests::None),
+            ("@echo pytest\n\t./run", CountTests::None),
+            ("go test ./... \\\n\t  | tee out", CountTests::None),
+            ("go test ./... \\\n    | tee out", CountTests::None),
+            ("go test \\\n\t  -race ./...", CountTests::Output),
+            (
+                "for d in a b; do \\\n\t  go test $$d; \\\n\tdone",
+                CountTests::None,
+            ),
+        ] {
+            let jobs = jobs(&format!("test:\n\t{recipe}\n"));
+            assert_eq!(jobs[0].count, Some(wanted), "{recipe}");
+        }
+    }
+
     /// What maintainers run is at least what a plan of ours would.
     #[test]
     fn a_target_that_does_the_same_takes_the_place_of_ours() {
@@ -297,6 +482,26 @@ mod tests {
             whole,
             [("make test".to_owned(), "go>=1.22 make".to_owned())]
         );
+        for not_tested in [
+            "test:\n\tgo vet ./...\n",
+            "test: build\n\t./e2e.sh\nbuild:\n\tgo build ./...\n",
+            "test:\n\tgo test -c ./...\n",
+            "test:\n\tcargo test\n",
+            "test:\n\tgo vet ./... # go test\n",
+        ] {
+            let ours = of(not_tested);
+            assert!(ours[0].0.starts_with("go test"), "{not_tested}: {ours:?}");
+        }
+        for tested in [
+            "test: unit\nunit:\n\tgo test ./...\n",
+            "test:\n\tgo vet ./... && go test ./...\n",
+            "test:\n\tgotestsum -- ./...\n",
+            "test:\n\tgo test -json ./...\n",
+        ] {
+            assert_eq!(of(tested)[0].0, "make test", "{tested}");
+        }
+        let other = of("test:\n\ttoxic run test\n");
+        assert!(other[0].0.starts_with("go test"), "{other:?}");
         let other = of("test:\n\tdocker compose run test\n");
         assert!(other[0].0.starts_with("go test"), "{other:?}");
     }

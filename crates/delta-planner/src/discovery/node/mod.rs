@@ -6,6 +6,7 @@
 
 mod manager;
 mod scripts;
+mod unrun;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -84,6 +85,7 @@ impl Ecosystem for Node {
                 }
             }
         }
+        unrun::name_them(tree, &all, found);
     }
 }
 
@@ -550,7 +552,7 @@ impl Install<'_> {
             let report = scripts::report(test, folder);
             count = Some(match &report {
                 Some(_) => CountTests::Report,
-                None => scripts::count(&scripts::followed(&package.scripts, "test")),
+                None => scripts::count(&package.scripts, "test"),
             });
             let more = report.as_ref().map_or("", |(more, _)| *more);
             let script = self.manager.script(self.root, folder, "test", more);

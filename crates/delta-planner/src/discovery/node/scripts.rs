@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use delta_wire::job_spec::CountTests;
 
+use super::super::counting::Judge;
 use super::super::found::Report;
 
 /// Scripts that only look at the source, by the names they usually have.
@@ -67,20 +68,15 @@ pub fn is_by_task_runner(text: &str) -> bool {
     words.any(|it| TASK_RUNNERS.contains(&it))
 }
 
-/// Tools whose last line is counted, by their names.
-const COUNTED: [&str; 6] = ["jest", "vitest", "mocha", "ava", "jasmine", "tape"];
-
-/// Where it is told how many tests a script ran that writes no report.
-pub fn count(text: &str) -> CountTests {
-    let told = ["reporter", "-R ", "--silent", "--json"];
-    if is_by_task_runner(text) || told.iter().any(|it| text.contains(it)) {
-        return CountTests::None;
-    }
-    let mut words = text.split(|c: char| c.is_whitespace() || "&|;\"'".contains(c));
-    let known = words.any(|it| COUNTED.contains(&it.rsplit('/').next().unwrap_or(it)));
-    match known || text.contains("node --test") || text.contains("bun test") {
-        true => CountTests::Output,
-        false => CountTests::None,
+/// Where it is told how many tests a script of these ran that writes no report.
+pub fn count(scripts: &HashMap<String, String>, name: &str) -> CountTests {
+    let judge = Judge {
+        scripts: Some(scripts),
+        verbosity: 0,
+    };
+    match is_by_task_runner(&followed(scripts, name)) {
+        true => CountTests::None,
+        false => judge.count(scripts.get(name)),
     }
 }
 
@@ -97,6 +93,21 @@ pub fn is_over_packages(script: &str) -> bool {
     ];
     over.iter().any(|it| script.contains(it)) && !is_by_task_runner(script)
 }
+
+/// Options with which Jest runs nothing, does not end, or writes a report already.
+const JEST_OTHER: [&str; 8] = [
+    "--json",
+    "--outputFile",
+    "--watch",
+    "--listTests",
+    "--showConfig",
+    "--init",
+    "--help",
+    "--version",
+];
+
+/// What Vitest does instead of running tests once.
+const VITEST_OTHER: [&str; 5] = ["dev", "watch", "list", "bench", "init"];
 
 /// What a test script must be told so that it writes a report, and where that is.
 pub fn report(script: &str, folder: &str) -> Option<(&'static str, Report)> {
@@ -115,11 +126,15 @@ pub fn report(script: &str, folder: &str) -> Option<(&'static str, Report)> {
     let rest: Vec<&str> = words.collect();
     let told = |flag: &str| rest.iter().any(|it| it.starts_with(flag));
     match (tool, rest.first()) {
-        ("jest", _) if !told("--json") && !told("--outputFile") && !told("--watch") => Some((
+        ("jest", _) if !JEST_OTHER.iter().any(|it| told(it)) => Some((
             "--json --outputFile=test-results.json",
             Report::in_folder(folder, "jest", "test-results.json")?,
         )),
-        ("vitest", first) if !told("--reporter") && !told("--watch") && first != Some(&"dev") => {
+        ("vitest", first)
+            if !told("--reporter")
+                && !told("--watch")
+                && !first.is_some_and(|it| VITEST_OTHER.contains(it)) =>
+        {
             Some((
                 "--run --reporter=default --reporter=json --outputFile=test-results.json",
                 Report::in_folder(folder, "jest", "test-results.json")?,
@@ -185,15 +200,24 @@ mod tests {
     #[test]
     fn counted_is_what_ends_with_a_line_that_is_known() {
         for (text, wanted) in [
-            ("npm run build && jest\ntsc", CountTests::Output),
+            ("npm run build && jest", CountTests::Output),
             ("node_modules/.bin/mocha", CountTests::Output),
             ("node --test test/*.js", CountTests::Output),
-            ("mocha -R dot", CountTests::None),
+            ("npm run unit", CountTests::Output),
+            ("npm run unit | tap-spec", CountTests::None),
+            ("mocha -R json", CountTests::None),
             ("turbo run test", CountTests::None),
+            ("npm run packages", CountTests::None),
             ("tap", CountTests::None),
             ("node test.js", CountTests::None),
         ] {
-            assert_eq!(count(text), wanted, "{text}");
+            let all = scripts(&[
+                ("test", text),
+                ("unit", "tape test"),
+                ("build", "tsc"),
+                ("packages", "nx run-many && jest"),
+            ]);
+            assert_eq!(count(&all, "test"), wanted, "{text}");
         }
     }
 
@@ -206,6 +230,8 @@ mod tests {
         for script in [
             "npm run build && jest",
             "jest --json",
+            "jest --listTests",
+            "vitest list",
             "vitest --reporter=junit",
             "node --test test/*.js",
             "node --test --test-reporter=dot",

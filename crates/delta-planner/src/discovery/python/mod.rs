@@ -6,6 +6,7 @@
 //! What is installed follows the lock file: uv, poetry, or pip into a folder of the job's own. A
 //! project that declares nothing to install is tested with the Python that is there.
 
+mod commands;
 mod declared;
 mod install;
 mod runners;
@@ -250,12 +251,18 @@ impl Seen<'_> {
                     jobs.push(self.run_by(tool, kind, &chosen, base));
                 }
             }
-            for it in named.iter().filter(|it| it.is_for == For::Other) {
+            for it in named {
+                let why = match it.is_for {
+                    For::Tests | For::Lint => continue,
+                    For::Other => "is not run: what it is for is not known",
+                    For::Unlisted => "is not run: the list of environments does not name it",
+                    For::Idle => "is not run: it has no commands",
+                };
                 let what = match tool {
                     "tox" => format!("tox -e {}", it.name),
                     _ => format!("nox -s {}", it.name),
                 };
-                found.remark(what, "is not run: what it is for is not known");
+                found.remark(what, why);
             }
             if !jobs.is_empty() {
                 return jobs;

@@ -3,7 +3,11 @@
 
 use std::collections::BTreeSet;
 
+use delta_wire::job_spec::CountTests;
+
+use super::super::counting::{self, Judge};
 use super::super::manifest::{Table, deep, strings};
+use super::commands;
 use crate::tree::{Tree, join};
 
 /// Environments or sessions of one project: beyond it nobody runs them all in one job.
@@ -45,6 +49,10 @@ pub enum For {
     Lint,
     /// Nobody knows.
     Other,
+    /// The project declares it, and not among those that are run by themselves.
+    Unlisted,
+    /// It has no commands: to run it is to do nothing, and to call that a success.
+    Idle,
 }
 
 /// One of them.
@@ -53,7 +61,7 @@ pub struct Named {
     /// As its tool is told.
     pub name: String,
     pub is_for: For,
-    /// It runs pytest or unittest, which say how many tests ran.
+    /// What it runs says how many tests ran.
     pub counted: bool,
     /// It names versions of Python, which a machine may not have.
     pub versions: bool,
@@ -77,30 +85,35 @@ impl Runners {
                 .contains("[tox:tox]")
                 .then(|| setup.replace("[tox:tox]", "[tox]"))
         });
+        let judge = Judge {
+            scripts: None,
+            verbosity: counting::verbosity(&commands::options(tree, folder, table)),
+        };
         let own = deep(table, &["tool", "tox"]);
         let tox = match (ini, own) {
-            (Some(text), _) => Some(tox_ini(&text)),
+            (Some(text), _) => Some(tox_ini(&text, judge)),
             (None, Some(table)) => match table.get("legacy_tox_ini").and_then(|it| it.as_str()) {
-                Some(text) => Some(tox_ini(text)),
-                None => Some(tox_table(table)),
+                Some(text) => Some(tox_ini(text, judge)),
+                None => Some(tox_table(table, judge)),
             },
             (None, None) => None,
         };
         Runners {
             tox,
-            nox: text("noxfile.py").map(|text| noxfile(&text)),
+            nox: text("noxfile.py").map(|text| noxfile(&text, judge)),
         }
     }
 }
 
 /// The environments of a `tox.ini`. One without a list has the one that every Python has.
-fn tox_ini(text: &str) -> Vec<Named> {
+fn tox_ini(text: &str, judge: Judge<'_>) -> Vec<Named> {
     let mut section = String::new();
     let mut listed: Vec<String> = Vec::new();
     let mut in_list = false;
     let mut bodies: Vec<(String, String)> = Vec::new();
     for line in text.lines().take(MAX_LINES) {
-        let plain = line.split(" #").next().unwrap_or(line).trim();
+        let line = line.split(" #").next().unwrap_or(line).trim_end();
+        let plain = line.trim();
         if plain.starts_with('#') || plain.is_empty() {
             continue;
         }
@@ -111,7 +124,7 @@ fn tox_ini(text: &str) -> Vec<Named> {
             continue;
         }
         if let Some((_, body)) = bodies.last_mut() {
-            body.push_str(plain);
+            body.push_str(line);
             body.push('\n');
         }
         if section != "tox" {
@@ -127,16 +140,40 @@ fn tox_ini(text: &str) -> Vec<Named> {
             listed.extend(words(value));
         }
     }
-    let named = listed.iter().flat_map(|it| braces(it)).collect();
-    let base = body_of(&bodies, "testenv");
-    environments(
-        named,
-        |name| {
-            let own = body_of(&bodies, &format!("testenv:{name}"));
-            (!own.is_empty()).then_some(own)
-        },
-        &base,
-    )
+    let sections = bodies
+        .iter()
+        .filter_map(|(it, _)| it.strip_prefix("testenv:"));
+    let sections: Vec<&str> = sections.collect();
+    let base = commands::of_section(&body_of(&bodies, "testenv"), "");
+    let base = base.unwrap_or_else(|| match sections.iter().any(|it| is_pattern(it)) {
+        true => commands::UNREAD.to_owned(),
+        false => String::new(),
+    });
+    let mut named: Vec<String> = listed.iter().flat_map(|it| braces(it)).collect();
+    if named.is_empty() && base.trim().is_empty() {
+        named = declared(sections.iter().flat_map(|it| braces(it)));
+    }
+    let own = |name: &str| {
+        let section = body_of(&bodies, &format!("testenv:{name}"));
+        (!section.is_empty()).then(|| commands::of_section(&section, &base))
+    };
+    let mut all = environments(named, own, &base, judge);
+    unlisted(sections.iter().flat_map(|it| braces(it)), &listed, &mut all);
+    all
+}
+
+/// Whether a section could be that of several environments: by braces, or by a range in them.
+fn is_pattern(section: &str) -> bool {
+    section.contains(['{', '}'])
+}
+
+/// What stands for a list where there is none, and nothing that any environment would run: those
+/// with sections of their own. tox itself would then run the Python that is here with no command,
+/// and call that a success.
+fn declared(sections: impl Iterator<Item = String>) -> Vec<String> {
+    sections
+        .filter(|it| !it.starts_with('.') && !it.is_empty())
+        .collect()
 }
 
 fn body_of(bodies: &[(String, String)], section: &str) -> String {
@@ -145,21 +182,47 @@ fn body_of(bodies: &[(String, String)], section: &str) -> String {
 }
 
 /// The environments of `[tool.tox]`.
-fn tox_table(table: &Table) -> Vec<Named> {
+fn tox_table(table: &Table, judge: Judge<'_>) -> Vec<Named> {
     let mut named = strings(table, "env_list");
     named.extend(strings(table, "envlist"));
-    // Only words are looked for in it.
-    let said = |table: &Table| format!("{table:?}");
-    let base = deep(table, &["env_run_base"]).map_or(String::new(), said);
-    environments(named, |name| deep(table, &["env", name]).map(said), &base)
+    let base = deep(table, &["env_run_base"]).and_then(commands::of_table);
+    let own = |name: &str| deep(table, &["env", name]).map(commands::of_table);
+    if named.is_empty() && base.is_none() {
+        let keys = deep(table, &["env"]).into_iter().flat_map(Table::keys);
+        named = declared(keys.cloned());
+    }
+    let listed = named.clone();
+    let mut all = environments(named, own, &base.unwrap_or_default(), judge);
+    let declared = deep(table, &["env"]).into_iter().flat_map(Table::keys);
+    unlisted(declared.cloned(), &listed, &mut all);
+    all
 }
 
-/// Environments for a version of Python become the one for the Python that is here: another
-/// version may not be, and tox takes that for a success.
+/// Adds environments that have a section of their own, and that no list names.
+fn unlisted(sections: impl Iterator<Item = String>, listed: &[String], all: &mut Vec<Named>) {
+    let listed: BTreeSet<String> = listed.iter().flat_map(|it| braces(it)).collect();
+    for name in sections.take(MAX_NAMED) {
+        let known = listed.contains(&name) || all.iter().any(|it| it.name == name);
+        if !known && !name.starts_with('.') && !name.is_empty() {
+            all.push(Named {
+                name,
+                is_for: For::Unlisted,
+                counted: false,
+                versions: false,
+                hooks: false,
+            });
+        }
+    }
+}
+
+/// The environments of a list; `own` has the commands of one that has a section of its own, and
+/// none where that has none. Environments for a version of Python become the one for the Python
+/// that is here: another version may not be, and tox takes that for a success.
 fn environments(
     listed: Vec<String>,
-    own: impl Fn(&str) -> Option<String>,
+    own: impl Fn(&str) -> Option<Option<String>>,
     base: &str,
+    judge: Judge<'_>,
 ) -> Vec<Named> {
     let listed = match listed.is_empty() {
         true => vec!["py".to_owned()],
@@ -167,7 +230,7 @@ fn environments(
     };
     let mut all: Vec<Named> = Vec::new();
     for name in listed.iter().take(MAX_NAMED) {
-        let body = own(name);
+        let section = own(name);
         let factors = name.split('-').map(|it| match is_python(it) {
             true => "py",
             false => it,
@@ -175,19 +238,17 @@ fn environments(
         let here: Vec<&str> = factors.collect();
         let versions = here.contains(&"py");
         // What it says of its own stands under the name that it has there.
-        let name = match body.is_some() {
+        let name = match section.is_some() {
             true => name.clone(),
             false => here.join("-"),
         };
-        let text = body.as_deref().unwrap_or(base);
-        let commands = if text.contains("commands") {
-            text
-        } else {
-            base
-        };
+        let commands = section.flatten().unwrap_or_else(|| base.to_owned());
         let one = Named {
-            is_for: is_for(&name, versions),
-            counted: is_counted(commands),
+            is_for: match commands.trim().is_empty() {
+                true => For::Idle,
+                false => is_for(&name, versions),
+            },
+            counted: is_counted(&commands, judge),
             versions,
             hooks: commands.contains("pre-commit"),
             name,
@@ -218,8 +279,8 @@ fn is_python(factor: &str) -> bool {
 }
 
 /// The sessions of a noxfile: functions behind `@nox.session` or `@session`.
-fn noxfile(text: &str) -> Vec<Named> {
-    let mut all: Vec<Named> = Vec::new();
+fn noxfile(text: &str, judge: Judge<'_>) -> Vec<Named> {
+    let mut all: Vec<(Named, String)> = Vec::new();
     let mut decorator = String::new();
     let (mut open, mut depth) = (false, 0_i32);
     for line in text.lines().take(MAX_LINES) {
@@ -240,29 +301,36 @@ fn noxfile(text: &str) -> Vec<Named> {
         if let Some(name) = function.filter(|_| !decorator.is_empty()) {
             let name = name.split('(').next().unwrap_or_default().trim();
             let given = argument(&decorator, "name").and_then(|it| quoted(it).into_iter().next());
-            all.push(Named {
+            let named = Named {
                 name: given.unwrap_or_else(|| name.to_owned()),
                 is_for: For::Other,
                 counted: false,
                 hooks: false,
                 versions: argument(&decorator, "python")
                     .is_some_and(|it| !it.starts_with("False") && !it.starts_with("None")),
-            });
+            };
+            all.push((named, String::new()));
             decorator.clear();
-        } else if let Some(last) = all.last_mut() {
+        } else if let Some((_, body)) = all.last_mut() {
             // Its body, up to the next function.
             if !line.starts_with([' ', '\t', ')', '#']) && !line.is_empty() {
                 continue;
             }
-            last.counted |= is_counted(line);
-            last.hooks |= line.contains("pre-commit");
+            body.push_str(line);
+            body.push('\n');
         }
     }
-    for it in &mut all {
-        it.is_for = is_for(&it.name, false);
-    }
     all.truncate(MAX_NAMED);
-    all
+    let judged = all.into_iter().map(|(it, body)| {
+        let commands = commands::of_session(&body);
+        Named {
+            is_for: is_for(&it.name, false),
+            counted: is_counted(&commands, judge),
+            hooks: commands.contains("pre-commit"),
+            ..it
+        }
+    });
+    judged.collect()
 }
 
 fn count(line: &str, mark: char) -> i32 {
@@ -290,10 +358,8 @@ fn quoted(text: &str) -> Vec<String> {
     inner.map(str::to_owned).into_iter().collect()
 }
 
-fn is_counted(commands: &str) -> bool {
-    let known = ["pytest", "py.test", "unittest", "trial "];
-    // More than one `q` takes the line away that is counted.
-    known.iter().any(|it| commands.contains(it)) && !commands.contains("-qq")
+fn is_counted(commands: &str, judge: Judge<'_>) -> bool {
+    judge.count(commands.lines()) == CountTests::Output
 }
 
 fn is_for(name: &str, versions: bool) -> For {
@@ -359,6 +425,14 @@ fn braces(word: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
+    fn tox_ini(text: &str) -> Vec<Named> {
+        super::tox_ini(text, Judge::BARE)
+    }
+
+    fn noxfile(text: &str) -> Vec<Named> {
+        super::noxfile(text, Judge::BARE)
+    }
+
     fn shown(all: &[Named]) -> Vec<String> {
         let one = |it: &Named| {
             let counted = if it.counted { "" } else { "?" };
@@ -387,8 +461,59 @@ mod tests {
             shown(&tox_ini("[testenv]\ncommands=stestr run\n")),
             ["py Tests?"]
         );
+        let mixed = "[tox]\nenvlist = py312, test-build, test-fast, test-quiet\n[testenv]\n\
+                     deps = pytest\ncommands =\n  coverage erase\n  coverage run -m pytest\n\
+                     [testenv:test-build]\ndeps = pytest\ncommands = python -m build\n\
+                     [testenv:test-fast]\ncommands = {[testenv]commands}\n\
+                     [testenv:test-quiet]\ncommands = pytest -qq\n";
+        assert_eq!(
+            shown(&tox_ini(mixed)),
+            [
+                "py Tests",
+                "test-build Tests?",
+                "test-fast Tests",
+                "test-quiet Tests?"
+            ]
+        );
         let own = "[tox]\nenv_list = unit\n[testenv:unit]\ncommands = python -m unittest\n";
         assert_eq!(shown(&tox_ini(own)), ["unit Tests"]);
+    }
+
+    /// tox runs an environment without commands, and calls that a success.
+    #[test]
+    fn without_a_list_and_commands_for_all_the_sections_are_what_there_is() {
+        let sections = "[testenv:unit]\ncommands = pytest\n[testenv:lint]\ncommands = ruff check\n";
+        for text in [
+            sections.to_owned(),
+            format!("[tox]\nisolated_build = true\n[testenv]\ndeps = pytest\n{sections}"),
+        ] {
+            assert_eq!(
+                shown(&tox_ini(&text)),
+                ["unit Tests", "lint Lint?"],
+                "{text}"
+            );
+        }
+        let idle = "[tox]\nenvlist = py312, unit\n[testenv:unit]\ncommands = pytest\n";
+        assert_eq!(shown(&tox_ini(idle)), ["py Idle?", "unit Tests"]);
+        assert_eq!(shown(&tox_ini("[tox]\n")), ["py Idle?"]);
+        let unread = "[tox]\nenvlist = py311\n[testenv:py3{10-12}]\ncommands = pytest\n";
+        assert_eq!(shown(&tox_ini(unread))[0], "py Tests?");
+        let table = |text: &str| text.parse::<Table>().expect("a table");
+        let named = table("[env.unit]\ncommands = [[\"pytest\"]]\n");
+        assert_eq!(shown(&tox_table(&named, Judge::BARE)), ["unit Tests"]);
+        let elsewhere =
+            table("env_list = [\"unit\"]\n[env_run_base]\ncommands = [{replace = \"x\"}]\n");
+        assert_eq!(shown(&tox_table(&elsewhere, Judge::BARE)), ["unit Tests?"]);
+    }
+
+    #[test]
+    fn environments_that_no_list_names_are_known_as_such() {
+        let ini = "[tox]\nenvlist = py312\n[testenv]\ncommands = pytest\n\
+                   [testenv:py312]\nx = y\n[testenv:{a,b}]\ncommands = x\n[testenv:.pkg]\nx = y\n";
+        assert_eq!(
+            shown(&tox_ini(ini)),
+            ["py312 Tests", "a Unlisted?", "b Unlisted?"]
+        );
     }
 
     #[test]
@@ -399,7 +524,7 @@ mod tests {
                     [env.typing]\ncommands = [[\"mypy\"]]\n[env.docs]\ncommands = [[\"x\"]]\n";
         let table: Table = text.parse().expect("a table");
         assert_eq!(
-            shown(&tox_table(&table)),
+            shown(&tox_table(&table, Judge::BARE)),
             ["py Tests", "style Lint?", "typing Lint?", "docs Other?"]
         );
     }

@@ -4,6 +4,8 @@
 use delta_testkit::wait::eventually_async;
 
 use super::*;
+use crate::app::DELIVERIES_OF_AN_ADDRESS;
+use crate::duties::every::every;
 
 /// What the planner was asked last.
 pub fn asked(desk: &Desk) -> (Option<String>, Option<String>) {
@@ -58,7 +60,7 @@ async fn what_is_older_does_not_write_over_the_status_of_a_newer_run() {
     desk.forge.set_down(true);
     let cause = Cause::PlanError;
     desk.command(Command::FailPlan { run: old, cause }).await;
-    assert_eq!(reporter.run_once(start).await, told(0, 1));
+    assert_eq!(pass(&reporter, start).await, told(0, 1));
     let before = "a".repeat(40);
     let new = desk
         .push_of("app", "d2", "refs/heads/main", &before, HEAD)
@@ -72,7 +74,7 @@ async fn what_is_older_does_not_write_over_the_status_of_a_newer_run() {
     desk.forge.set_down(false);
     // The newer one is told while the older one waits.
     for moment in [desk.run(new).created_at, start + Span::hours(1)] {
-        reporter.run_once(moment).await.unwrap();
+        pass(&reporter, moment).await.unwrap();
     }
     assert_eq!(desk.forge.states(HEAD, CONTEXT), ["success"]);
     for run in [old, new] {
@@ -97,7 +99,7 @@ async fn a_git_server_that_hangs_keeps_only_its_own_runs_waiting() {
         let request = PutRepository::parse(request.as_bytes()).unwrap();
         let app = &desk.server.app;
         crate::forges::put(
-            &*app.reader,
+            &app.sides,
             &app.secret_keys,
             &request,
             &"ann".into(),
@@ -132,7 +134,7 @@ async fn a_forge_that_does_not_answer_keeps_no_other_waiting() {
     let mut reporter = Arc::into_inner(desk.reporter()).unwrap();
     reporter.client = Client::new(Duration::from_secs(60), is_never_a_server).unwrap();
     let stop = CancellationToken::new();
-    let telling = tokio::spawn(reporter.run(stop.clone()));
+    let telling = tokio::spawn(every(Arc::new(reporter), Arc::default(), stop.clone()));
     // It is being told, and says nothing.
     let _open = silent.accept().await.unwrap();
     desk.push("d1").await;
@@ -188,8 +190,8 @@ async fn strangers_keep_no_deliveries_out() {
     }
     // They have what one address may have, and no more.
     let look = async || match desk.server.app.webhooks.taken() {
-        (taken, most) if taken == most => Ok(()),
-        (taken, _) => Err(taken),
+        DELIVERIES_OF_AN_ADDRESS => Ok(()),
+        taken => Err(taken),
     };
     eventually_async(Duration::from_secs(4), "their places are taken", look).await;
     let began = std::time::Instant::now();
@@ -229,10 +231,7 @@ async fn a_request_that_waits_is_overtaken_by_its_newer_head_and_told_when_it_go
     assert_eq!(over.cause, Some(Cause::Superseded));
     assert!(desk.run(new).cancel.is_none());
     let reporter = desk.reporter();
-    reporter
-        .run_once(desk.server.app.writer.now())
-        .await
-        .unwrap();
+    pass(&reporter, desk.server.app.writer.now()).await.unwrap();
     let role = delta_store::read::Role::Admin;
     let token = desk.server.create_token(role, "ann").await.unwrap();
     let approve = async |run: RunId| {
@@ -246,7 +245,7 @@ async fn a_request_that_waits_is_overtaken_by_its_newer_head_and_told_when_it_go
     assert_eq!(approve(old).await, 409, "it is over");
     assert_eq!(approve(new).await, 200);
     let now = desk.server.app.writer.now() + Span::secs(1);
-    reporter.run_once(now).await.unwrap();
+    pass(&reporter, now).await.unwrap();
     let said = desk
         .forge
         .posted()
@@ -290,7 +289,7 @@ async fn nothing_of_ours_goes_where_clouds_keep_credentials() {
         );
         let request = PutRepository::parse(request.as_bytes()).unwrap();
         let now = app.writer.now();
-        let put = crate::forges::put(&*app.reader, &app.secret_keys, &request, &"ann".into(), now);
+        let put = crate::forges::put(&app.sides, &app.secret_keys, &request, &"ann".into(), now);
         let Err(crate::forges::NotPut::Wrong { field: found, .. }) = put else {
             panic!("{url} {more}");
         };
@@ -310,7 +309,7 @@ async fn a_repository_that_is_registered_again_keeps_what_is_not_named() {
         );
         let request = PutRepository::parse(request.as_bytes()).unwrap();
         let now = app.writer.now();
-        crate::forges::put(&*app.reader, &app.secret_keys, &request, &"bob".into(), now).unwrap()
+        crate::forges::put(&app.sides, &app.secret_keys, &request, &"bob".into(), now).unwrap()
     };
     let first = put(r#","forks":"ignore","supersede":false,"credential":"CLONE""#);
     assert_eq!(first.token.as_deref(), Some("TOKEN"));
@@ -318,7 +317,7 @@ async fn a_repository_that_is_registered_again_keeps_what_is_not_named() {
     let again = put("");
     assert_eq!(again.forks, delta_wire::api::ForkPolicy::Ignore);
     assert!(!again.supersede && again.notify == first.notify && again.notify.is_some());
-    let unset = again.unset(&*app.reader, &app.secret_keys).unwrap();
+    let unset = again.unset(&*app.sides.reader, &app.secret_keys).unwrap();
     assert_eq!(
         unset,
         ["the secret CLONE is not set: nothing is cloned until it is"]

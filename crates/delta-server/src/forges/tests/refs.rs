@@ -45,7 +45,7 @@ impl Desk {
     async fn tell_all(&self, reporter: &Arc<Reporter>) {
         for second in 1..=4 {
             let now = self.server.app.writer.now() + Span::secs(second * 60);
-            reporter.run_once(now).await.unwrap();
+            pass(reporter, now).await.unwrap();
         }
     }
 
@@ -215,7 +215,7 @@ async fn what_happens_while_a_status_is_on_its_way_is_told_after_it() {
     desk.comes_to_nothing(release).await;
     desk.forge.set_held(true);
     let now = desk.server.app.writer.now() + Span::secs(1);
-    let telling = tokio::spawn(async move { reporter.run_once(now).await });
+    let telling = tokio::spawn(async move { pass(&reporter, now).await });
     desk.until_the_forge_is_asked().await;
     // Somebody else told of this one meanwhile, and this success arrives behind it.
     let main = desk.push_of("app", "d2", MAIN, NONE, HEAD).await;
@@ -239,17 +239,17 @@ async fn what_happens_with_the_last_request_that_is_taken_waits_until_there_are_
     desk.forge.next([Fault::DoneAndLimited(reset)]);
     desk.forge.set_held(true);
     let first = reporter.clone();
-    let telling = tokio::spawn(async move { first.run_once(now).await });
+    let telling = tokio::spawn(async move { pass(&first, now).await });
     desk.until_the_forge_is_asked().await;
     let main = desk.push_of("app", "d2", MAIN, NONE, HEAD).await;
     desk.fails(main).await;
     desk.forge.set_held(false);
     assert_eq!(telling.await.unwrap(), told(0, 1));
-    let done = reporter.run_once(now + Span::minutes(29)).await.unwrap();
+    let done = pass(&reporter, now + Span::minutes(29)).await.unwrap();
     assert_eq!(done.told, 0);
     assert_eq!(desk.forge.requests().len(), 1, "nothing more was sent");
     let later = now + Span::minutes(32);
-    reporter.run_once(later).await.unwrap();
+    pass(&reporter, later).await.unwrap();
     assert_eq!(desk.last(CONTEXT).0, "error");
     desk.server.shutdown().await;
 }
@@ -275,17 +275,17 @@ async fn a_forge_that_wants_to_be_left_alone_is_left_alone_by_all_runs() {
     ] {
         desk.forge.next([fault]);
         push(n).await;
-        reporter.run_once(at(from)).await.unwrap();
+        pass(&reporter, at(from)).await.unwrap();
         let asked = desk.forge.seen();
         for more in [n + 1, n + 2] {
             push(more).await;
         }
         for minute in [1, 30, 59] {
-            let done = reporter.run_once(at(from + minute)).await.unwrap();
+            let done = pass(&reporter, at(from + minute)).await.unwrap();
             assert_eq!(done.told, 0, "{n}");
         }
         assert_eq!(desk.forge.seen(), asked, "nothing was sent");
-        reporter.run_once(at(from + 61)).await.unwrap();
+        pass(&reporter, at(from + 61)).await.unwrap();
         for n in n..=n + 2 {
             let states = desk.forge.states(&commit(n), CONTEXT);
             assert_eq!(states, ["pending"], "{n}");

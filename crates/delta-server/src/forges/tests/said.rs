@@ -19,7 +19,7 @@ impl Desk {
         );
         let request = PutRepository::parse(request.as_bytes()).unwrap();
         let (app, now) = (&self.server.app, self.server.app.writer.now());
-        crate::forges::put(&*app.reader, &app.secret_keys, &request, &"ann".into(), now).unwrap();
+        crate::forges::put(&app.sides, &app.secret_keys, &request, &"ann".into(), now).unwrap();
     }
 
     /// Plans what waits with this program, until this run is over or has jobs.
@@ -32,7 +32,7 @@ impl Desk {
     /// Tells everything that is due, as if a second had passed.
     async fn tell(&self, seconds: i64) {
         let now = self.server.app.writer.now() + Span::secs(seconds);
-        self.reporter().run_once(now).await.unwrap();
+        pass(&self.reporter(), now).await.unwrap();
     }
 
     fn descriptions(&self, commit: &str) -> Vec<String> {
@@ -207,7 +207,11 @@ async fn a_git_server_that_hangs_keeps_nobody_elses_refs_from_being_looked_at() 
     );
     let planning = desk.planning(&desk.planner(NOTHING));
     let app = &desk.server.app;
-    let find = |name| crate::forges::find(&*app.reader, name).unwrap().unwrap();
+    let find = |name| {
+        crate::forges::find(&*app.sides.reader, name)
+            .unwrap()
+            .unwrap()
+    };
     let (slow, ours) = (find("slow"), find("app"));
     let look = |registered| planning.fetching.look(registered, None, "refs/heads/main");
     let mut hanging: Vec<_> = (0..8).map(|_| Box::pin(look(&slow))).collect();
@@ -240,7 +244,7 @@ async fn whoever_wants_to_know_does_not_wait_for_the_forge() {
         (vec![no], 1),
     ] {
         desk.forge.next(faults);
-        assert_eq!(reporter.run_once(now).await, told(0, 1));
+        assert_eq!(pass(&reporter, now).await, told(0, 1));
         assert_eq!(desk.forge.hooks().len(), hooks);
         assert_eq!(
             desk.run(run).state,
@@ -249,11 +253,11 @@ async fn whoever_wants_to_know_does_not_wait_for_the_forge() {
         );
         now = now + Span::minutes(16);
     }
-    assert_eq!(reporter.run_once(now).await, told(1, 0));
+    assert_eq!(pass(&reporter, now).await, told(1, 0));
     assert_eq!(desk.run(run).state, RunState::Reported);
     assert_eq!(desk.forge.states(HEAD, CONTEXT), ["error"]);
     assert_eq!(desk.forge.hooks().len(), 1);
-    assert_eq!(desk.server.app.reader.report(run).unwrap(), None);
+    assert_eq!(desk.server.app.sides.reader.report(run).unwrap(), None);
     desk.server.shutdown().await;
 }
 
@@ -267,7 +271,7 @@ async fn a_plan_that_is_too_long_to_keep_keeps_its_first_reasons_and_is_no_fault
     std::fs::write(&file, plan.to_string()).unwrap();
     let run = desk.push("d1").await;
     desk.plan(run, &format!("cat {}", file.display())).await;
-    let kept = desk.server.app.reader.plan(run).unwrap().unwrap();
+    let kept = desk.server.app.sides.reader.plan(run).unwrap().unwrap();
     let kept: Value = serde_json::from_str(&kept).unwrap();
     assert_eq!(kept["error"], Value::Null);
     let listed = kept["omitted"].as_array().unwrap().len() as u64;

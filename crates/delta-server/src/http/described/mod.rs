@@ -8,6 +8,8 @@
 mod answers;
 mod parameters;
 
+use std::sync::OnceLock;
+
 use delta_wire::described::Schemas;
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
@@ -15,8 +17,16 @@ use utoipa::openapi::OpenApi;
 /// The name of the bearer token among the ways to authenticate.
 const BEARER: &str = "bearer";
 
-/// The document as it is served.
-pub fn complete(openapi: &OpenApi) -> Value {
+/// The document as it is served. It is the same for every server of this build.
+pub fn document() -> &'static str {
+    static DOCUMENT: OnceLock<String> = OnceLock::new();
+    DOCUMENT.get_or_init(|| {
+        let (_, openapi) = super::routes().split_for_parts();
+        complete(&openapi).to_string()
+    })
+}
+
+fn complete(openapi: &OpenApi) -> Value {
     let mut document = serde_json::to_value(openapi).unwrap_or_default();
     document["components"]["securitySchemes"][BEARER] = json!({
         "type": "http",

@@ -10,9 +10,9 @@ use delta_core::LeaseKey;
 
 use super::one::{Left, Log};
 
-/// Unsynced bytes of one log that are synced at once (A27).
+/// Unsynced bytes of one log that are synced at once.
 const AT_ONCE_BYTES: u64 = 1024 * 1024;
-/// Everything is synced after this time (A27), less than which nobody waits for.
+/// Everything is synced after this time, less than which nobody waits for.
 const WITHIN: Duration = Duration::from_secs(1);
 /// Those due within this time are synced along with one that is due now.
 const ALONG: Duration = Duration::from_millis(250);

@@ -130,7 +130,7 @@ impl Writing {
         self.since.elapsed()
     }
 
-    /// Adds bytes that begin at `offset`. What is there already must be equal (A27).
+    /// Adds bytes that begin at `offset`. What is there already must be equal.
     pub fn append(
         &mut self,
         folder: &Path,

@@ -14,6 +14,7 @@ use delta_store::drive::{self, Answer, LeaseAsk};
 use delta_store::events::sha256;
 use delta_store::memory::Fault;
 use delta_store::read::{JobRows, Reader, RunRows};
+use delta_store::side_tables::SideTables;
 
 use super::Fixture;
 use super::faulty::Faulty;
@@ -25,6 +26,7 @@ pub struct Bench {
     pub fixture: Fixture,
     pub store: Faulty,
     pub reader: Arc<dyn Reader>,
+    pub tables: Arc<dyn SideTables>,
     pub now: Millis,
     pub settings: Settings,
     pub entropy: u64,
@@ -114,11 +116,12 @@ pub fn digest(n: u64) -> Digest {
 impl Bench {
     pub fn new(make: &dyn Fn() -> Fixture) -> Bench {
         let fixture = make();
-        let (store, reader) = (fixture.open)();
+        let (store, reader, tables) = (fixture.open)();
         Bench {
             fixture,
             store: Faulty::new(store),
             reader,
+            tables,
             now: START,
             settings: Settings::recommended(),
             entropy: 7,
@@ -128,13 +131,13 @@ impl Bench {
 
     /// The process dies here and another one opens the state.
     pub fn reopen(self) -> Bench {
-        let Bench { store, reader, .. } = self;
-        drop((store, reader));
-        let (store, reader) = (self.fixture.open)();
+        drop((self.store, self.reader, self.tables));
+        let (store, reader, tables) = (self.fixture.open)();
         Bench {
             fixture: self.fixture,
             store: Faulty::new(store),
             reader,
+            tables,
             now: self.now,
             settings: self.settings,
             entropy: self.entropy,

@@ -4,7 +4,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 
 use delta_core::{Millis, Text};
-use delta_store::read::{Credential, Labels, Reader, Role, Scope};
+use delta_store::read::{Credential, Labels, Role, Scope};
+use delta_store::side_tables::SideTables;
 
 use super::Fixture;
 use super::bench::{Bench, digest};
@@ -56,16 +57,16 @@ pub fn credentials_are_kept_and_revoked(make: &dyn Fn() -> Fixture) {
     all[0].expires_at = Some(Millis(99));
     all[1].scope = Scope::any_label();
     for credential in &all {
-        bench.reader.put_credential(credential).unwrap();
+        bench.tables.put_credential(credential).unwrap();
     }
     let bench = bench.reopen();
     assert_eq!(bench.reader.credentials().unwrap(), all);
     let found = bench.reader.credential(&digest(2)).unwrap();
     assert_eq!(found.as_ref(), Some(&all[1]));
     assert_eq!(bench.reader.credential(&digest(9)).unwrap(), None);
-    assert!(bench.reader.revoke_credential("tok_2", Millis(7)).unwrap());
-    assert!(bench.reader.revoke_credential("tok_2", Millis(8)).unwrap());
-    assert!(!bench.reader.revoke_credential("tok_9", Millis(7)).unwrap());
+    assert!(bench.tables.revoke_credential("tok_2", Millis(7)).unwrap());
+    assert!(bench.tables.revoke_credential("tok_2", Millis(8)).unwrap());
+    assert!(!bench.tables.revoke_credential("tok_9", Millis(7)).unwrap());
     let bench = bench.reopen();
     let revoked = bench.reader.credential(&digest(2)).unwrap().unwrap();
     assert_eq!(revoked.revoked_at, Some(Millis(7)), "the first one counts");
@@ -75,15 +76,16 @@ pub fn what_was_revoked_or_used_stays_so(make: &dyn Fn() -> Fixture) {
     // EP-30, T4
     let bench = Bench::new(make);
     let reader = &bench.reader;
+    let tables = &bench.tables;
     let first = credential(1, Role::Runner);
-    reader.put_credential(&first).unwrap();
-    reader.revoke_credential("tok_1", Millis(7)).unwrap();
+    tables.put_credential(&first).unwrap();
+    tables.revoke_credential("tok_1", Millis(7)).unwrap();
     let again = Credential {
         scope: gpu(),
         name: "again".into(),
         ..first
     };
-    reader.put_credential(&again).unwrap();
+    tables.put_credential(&again).unwrap();
     let found = reader.credential(&digest(1)).unwrap().unwrap();
     assert_eq!((found.scope, &*found.name), (gpu(), "again"));
     assert_eq!(found.revoked_at, Some(Millis(7)));
@@ -96,10 +98,10 @@ pub fn an_enrolment_is_exchanged_once(make: &dyn Fn() -> Fixture) {
         expires_at: Some(Millis(100)),
         ..credential(1, Role::Enrolment)
     };
-    bench.reader.put_credential(&enrolment).unwrap();
+    bench.tables.put_credential(&enrolment).unwrap();
     let exchange = |at, n| {
-        let reader = &bench.reader;
-        reader
+        let tables = &bench.tables;
+        tables
             .exchange_enrolment("tok_1", Millis(at), &fresh(n))
             .unwrap()
     };
@@ -121,6 +123,7 @@ pub fn an_enrolment_that_is_over_is_not_exchanged(make: &dyn Fn() -> Fixture) {
     // T4
     let bench = Bench::new(make);
     let reader = &bench.reader;
+    let tables = &bench.tables;
     let expired = Credential {
         expires_at: Some(Millis(10)),
         ..credential(1, Role::Enrolment)
@@ -130,11 +133,11 @@ pub fn an_enrolment_that_is_over_is_not_exchanged(make: &dyn Fn() -> Fixture) {
         &credential(2, Role::Enrolment),
         &credential(3, Role::Runner),
     ] {
-        reader.put_credential(row).unwrap();
+        tables.put_credential(row).unwrap();
     }
-    reader.revoke_credential("tok_2", Millis(5)).unwrap();
+    tables.revoke_credential("tok_2", Millis(5)).unwrap();
     for id in ["tok_1", "tok_2", "tok_3", "tok_none"] {
-        let done = reader.exchange_enrolment(id, Millis(10), &fresh(9));
+        let done = tables.exchange_enrolment(id, Millis(10), &fresh(9));
         assert!(!done.unwrap(), "{id}");
     }
     assert_eq!(reader.credential(&digest(9)).unwrap(), None);
@@ -152,21 +155,21 @@ pub fn of_many_exchanges_at_once_one_succeeds(make: &dyn Fn() -> Fixture) {
     const CALLERS: u64 = 8;
     let bench = Bench::new(make);
     let enrolment = credential(1, Role::Enrolment);
-    bench.reader.put_credential(&enrolment).unwrap();
-    let own = |_| -> Arc<dyn Reader> {
+    bench.tables.put_credential(&enrolment).unwrap();
+    let own = |_| -> Arc<dyn SideTables> {
         match bench.fixture.shared {
-            true => (bench.fixture.open)().1,
-            false => bench.reader.clone(),
+            true => (bench.fixture.open)().2,
+            false => bench.tables.clone(),
         }
     };
-    let readers: Vec<Arc<dyn Reader>> = (0..CALLERS).map(own).collect();
-    let together = Barrier::new(readers.len());
+    let servers: Vec<Arc<dyn SideTables>> = (0..CALLERS).map(own).collect();
+    let together = Barrier::new(servers.len());
     let done: Vec<bool> = thread::scope(|scope| {
-        let callers = readers.iter().zip(10..).map(|(reader, n)| {
+        let callers = servers.iter().zip(10..).map(|(tables, n)| {
             let together = &together;
             scope.spawn(move || {
                 together.wait();
-                reader
+                tables
                     .exchange_enrolment("tok_1", Millis(10), &fresh(n))
                     .unwrap()
             })

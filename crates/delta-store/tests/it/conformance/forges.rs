@@ -25,24 +25,25 @@ fn row(name: &str, version: u64) -> RepositoryRow {
 pub fn repositories_are_kept_replaced_and_removed(make: &dyn Fn() -> Fixture) {
     let bench = Bench::new(make);
     for name in ["b", "a"] {
-        assert!(bench.reader.put_repository(&row(name, 7), None).unwrap());
+        assert!(bench.tables.put_repository(&row(name, 7), None).unwrap());
     }
     let bench = bench.reopen();
     let reader = &bench.reader;
+    let tables = &bench.tables;
     assert_eq!(reader.repository("a").unwrap(), Some(row("a", 7)));
     assert_eq!(reader.repository("c").unwrap(), None);
     assert_eq!(reader.repositories().unwrap(), [row("a", 7), row("b", 7)]);
     let mut next = row("a", 8);
     next.about = "{\"v\":1,\"more\":true}".into();
     next.created_at = Millis(99);
-    assert!(!reader.put_repository(&next, None).unwrap(), "there is one");
-    assert!(!reader.put_repository(&next, Some(6)).unwrap(), "another");
-    assert!(reader.put_repository(&next, Some(7)).unwrap());
+    assert!(!tables.put_repository(&next, None).unwrap(), "there is one");
+    assert!(!tables.put_repository(&next, Some(6)).unwrap(), "another");
+    assert!(tables.put_repository(&next, Some(7)).unwrap());
     next.created_at = Millis(5);
     assert_eq!(reader.repository("a").unwrap(), Some(next));
-    assert!(reader.remove_repository("a").unwrap());
-    assert!(!reader.remove_repository("a").unwrap());
-    assert!(!reader.put_repository(&row("a", 9), Some(8)).unwrap());
+    assert!(tables.remove_repository("a").unwrap());
+    assert!(!tables.remove_repository("a").unwrap());
+    assert!(!tables.put_repository(&row("a", 9), Some(8)).unwrap());
 }
 
 fn reported() -> RunHeader {
@@ -63,7 +64,7 @@ fn told(bench: &Bench, stage: u32) {
     row.stage = stage;
     row.tries = 0;
     row.why = "a forge\0said no".into();
-    bench.reader.put_report(&row).unwrap();
+    bench.tables.put_report(&row).unwrap();
     assert_eq!(bench.reader.report(run_id(1)).unwrap(), Some(row));
 }
 
@@ -92,7 +93,7 @@ pub fn what_is_owed_is_written_with_its_run_and_follows_it(make: &dyn Fn() -> Fi
     told(&bench, 3);
     bench.one(Command::Report { run: run_id(1) }).unwrap();
     assert_eq!(due(&bench)[0].stage, 3, "others may want to know, too");
-    bench.reader.remove_report(run_id(1)).unwrap();
+    bench.tables.remove_report(run_id(1)).unwrap();
     assert_eq!(due(&bench), []);
     told_nothing(&bench);
 }
@@ -106,7 +107,7 @@ fn told_nothing(bench: &Bench) {
         next_at: Millis(0),
         why: "".into(),
     };
-    bench.reader.put_report(&row).unwrap();
+    bench.tables.put_report(&row).unwrap();
     assert_eq!(bench.reader.report(run_id(1)).unwrap(), None);
 }
 
@@ -117,9 +118,9 @@ pub fn a_report_is_taken_by_one_of_many(make: &dyn Fn() -> Fixture) {
     let until = bench.now + Span::secs(20);
     let taken: Vec<bool> = std::thread::scope(|scope| {
         let take = |n: i64| {
-            let (reader, seen) = (&bench.reader, &seen);
+            let (tables, seen) = (&bench.tables, &seen);
             // Each until a moment of its own: two servers' clocks never agree to the millisecond.
-            scope.spawn(move || reader.take_report(seen, until + Span(n)).unwrap())
+            scope.spawn(move || tables.take_report(seen, until + Span(n)).unwrap())
         };
         let all: Vec<_> = (0..8).map(take).collect();
         all.into_iter().map(|it| it.join().unwrap()).collect()
@@ -130,8 +131,8 @@ pub fn a_report_is_taken_by_one_of_many(make: &dyn Fn() -> Fixture) {
     let again = due(&bench).remove(0);
     assert_eq!(again.tries, 1, "whoever had it is gone, and has tried");
     let late = until + Span::secs(9);
-    assert!(!bench.reader.take_report(&seen, late).unwrap());
-    assert!(bench.reader.take_report(&again, bench.now).unwrap());
+    assert!(!bench.tables.take_report(&seen, late).unwrap());
+    assert!(bench.tables.take_report(&again, bench.now).unwrap());
 }
 
 pub fn a_delivery_makes_one_run_however_often_it_comes(make: &dyn Fn() -> Fixture) {
@@ -203,10 +204,10 @@ pub fn an_approval_is_kept_and_goes_with_its_run(make: &dyn Fn() -> Fixture) {
         at: Millis(7),
     };
     for by in ["ann", "bob"] {
-        bench.reader.approve(run_id(1), &approval(by)).unwrap();
+        bench.tables.approve(run_id(1), &approval(by)).unwrap();
     }
     for text in ["{}", "{\"jobs\":[]}\0"] {
-        bench.reader.put_plan(run_id(1), text).unwrap();
+        bench.tables.put_plan(run_id(1), text).unwrap();
     }
     let mut bench = bench.reopen();
     let plan = bench.reader.plan(run_id(1)).unwrap();

@@ -253,10 +253,10 @@ pub fn what_is_set_about_queues_is_kept(make: &dyn Fn() -> Fixture) {
     let (mail, other) = ("mail".into(), "a.b".into());
     let first = (bench.now, "ann: maintenance".into());
     let second = (bench.now + Span::secs(1), "bob".into());
-    let reader = &bench.reader;
-    reader.pause_queue(&mail, Some(&first)).unwrap();
-    reader.pause_queue(&mail, Some(&second)).unwrap();
-    reader.route_queue(&other, Some(&"python".into())).unwrap();
+    let tables = &bench.tables;
+    tables.pause_queue(&mail, Some(&first)).unwrap();
+    tables.pause_queue(&mail, Some(&second)).unwrap();
+    tables.route_queue(&other, Some(&"python".into())).unwrap();
     let bench = bench.reopen();
     let row = |name: &Text, paused, runner: Option<&str>| QueueRow {
         name: name.clone(),
@@ -267,26 +267,27 @@ pub fn what_is_set_about_queues_is_kept(make: &dyn Fn() -> Fixture) {
     // Who came first has paused it.
     let paused = row(&mail, Some(first.clone()), None);
     let reader = &bench.reader;
+    let tables = &bench.tables;
     assert_eq!(reader.queues().unwrap(), [routed.clone(), paused]);
     // One leaves the other as it is.
-    reader.route_queue(&mail, Some(&"rust".into())).unwrap();
-    reader.pause_queue(&other, Some(&second)).unwrap();
+    tables.route_queue(&mail, Some(&"rust".into())).unwrap();
+    tables.pause_queue(&other, Some(&second)).unwrap();
     let both = [
         row(&other, Some(second), Some("python")),
         row(&mail, Some(first), Some("rust")),
     ];
     assert_eq!(reader.queues().unwrap(), both);
-    reader.pause_queue(&other, None).unwrap();
-    reader.pause_queue(&mail, None).unwrap();
+    tables.pause_queue(&other, None).unwrap();
+    tables.pause_queue(&mail, None).unwrap();
     let both = [routed.clone(), row(&mail, None, Some("rust"))];
     assert_eq!(reader.queues().unwrap(), both);
-    reader.route_queue(&mail, None).unwrap();
+    tables.route_queue(&mail, None).unwrap();
     assert_eq!(
         reader.queues().unwrap(),
         [routed],
         "a plain one is forgotten"
     );
-    reader.pause_queue(&mail, None).unwrap();
+    tables.pause_queue(&mail, None).unwrap();
     assert_eq!(reader.queues().unwrap().len(), 1);
 }
 
@@ -296,20 +297,21 @@ pub fn a_pause_and_a_route_at_once_are_both_kept(make: &dyn Fn() -> Fixture) {
         let name: Text = format!("q{n}").into();
         let paused = (bench.now, "ann".into());
         let reader = &bench.reader;
+        let tables = &bench.tables;
         if n % 2 == 1 {
             // Also where there is something that goes at the same time.
-            reader.pause_queue(&name, Some(&paused)).unwrap();
+            tables.pause_queue(&name, Some(&paused)).unwrap();
         }
         let start = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 start.wait();
                 let said = (n % 2 == 0).then_some(&paused);
-                reader.pause_queue(&name, said).unwrap();
+                tables.pause_queue(&name, said).unwrap();
             });
             scope.spawn(|| {
                 start.wait();
-                reader.route_queue(&name, Some(&"rust".into())).unwrap();
+                tables.route_queue(&name, Some(&"rust".into())).unwrap();
             });
         });
         let rows = reader.queues().unwrap();

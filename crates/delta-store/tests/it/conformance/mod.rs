@@ -22,9 +22,10 @@ use std::sync::Arc;
 
 use delta_store::Store;
 use delta_store::read::Reader;
+use delta_store::side_tables::SideTables;
 
 /// Opens a store; again for a reopen.
-pub type Open = Box<dyn Fn() -> (Box<dyn Store>, Arc<dyn Reader>)>;
+pub type Open = Box<dyn Fn() -> (Box<dyn Store>, Arc<dyn Reader>, Arc<dyn SideTables>)>;
 
 /// A place for one store's state.
 pub struct Fixture {

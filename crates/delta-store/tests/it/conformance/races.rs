@@ -94,7 +94,7 @@ fn drain_by(mut bench: Bench, threads: usize) -> (Bench, Vec<AttemptId>) {
 }
 
 pub fn many_runners_each_get_their_own(make: &dyn Fn() -> Fixture) {
-    // SM-2, I1
+    // SM-2, I3
     let mut bench = Bench::new(make);
     for n in 1..=20 {
         bench.create(n, &["linux", "linux"]);
@@ -132,7 +132,7 @@ pub fn two_claims_never_grant_one_attempt_twice(make: &dyn Fn() -> Fixture) {
     let second = bench.lease("r2", &["linux"]);
     assert!(second.is_none());
     if bench.fixture.shared {
-        let (mut other, _) = (bench.fixture.open)();
+        let (mut other, _, _) = (bench.fixture.open)();
         let settings = bench.settings.clone();
         let given = drive::lease(&mut *other, &ask(3), &context(START, &settings, 1));
         assert!(given.unwrap().is_none());

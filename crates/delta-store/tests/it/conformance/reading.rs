@@ -188,13 +188,13 @@ pub fn agents_are_kept_seen_drained_and_revoked(make: &dyn Fn() -> Fixture) {
         process: (n == 2).then(|| "first".into()),
     };
     let (one, two) = (agent(1), agent(2));
-    assert!(bench.reader.new_agent(&two).unwrap());
-    assert!(bench.reader.new_agent(&one).unwrap());
+    assert!(bench.tables.new_agent(&two).unwrap());
+    assert!(bench.tables.new_agent(&one).unwrap());
     let taken = AgentRow {
         principal: "tok_2".into(),
         ..one.clone()
     };
-    assert!(!bench.reader.new_agent(&taken).unwrap());
+    assert!(!bench.tables.new_agent(&taken).unwrap());
     let bench = bench.reopen();
     assert_eq!(bench.reader.agent("agt_1").unwrap(), Some(one.clone()));
     assert_eq!(bench.reader.agent("agt_9").unwrap(), None);
@@ -214,20 +214,20 @@ pub fn agents_are_kept_seen_drained_and_revoked(make: &dyn Fn() -> Fixture) {
         seen("agt_2", 8, 3),
         seen("agt_9", 1, 1),
     ];
-    bench.reader.agents_seen(&news).unwrap();
-    assert!(bench.reader.drain_agent("agt_2", Some("d1")).unwrap());
-    assert!(!bench.reader.drain_agent("agt_9", Some("d1")).unwrap());
-    assert!(bench.reader.revoke_agent("agt_1", Millis(20)).unwrap());
-    assert!(bench.reader.revoke_agent("agt_1", Millis(30)).unwrap());
-    assert!(!bench.reader.revoke_agent("agt_9", Millis(20)).unwrap());
+    bench.tables.agents_seen(&news).unwrap();
+    assert!(bench.tables.drain_agent("agt_2", Some("d1")).unwrap());
+    assert!(!bench.tables.drain_agent("agt_9", Some("d1")).unwrap());
+    assert!(bench.tables.revoke_agent("agt_1", Millis(20)).unwrap());
+    assert!(bench.tables.revoke_agent("agt_1", Millis(30)).unwrap());
+    assert!(!bench.tables.revoke_agent("agt_9", Millis(20)).unwrap());
     let bench = bench.reopen();
     let found = bench.reader.agents("", 10).unwrap();
     let as_of = |row: &AgentRow| (row.slots, row.seen_at.0, row.drain.clone(), row.revoked_at);
     assert_eq!(as_of(&found[0]), (4, 9, None, Some(Millis(20))));
     assert_eq!(as_of(&found[1]), (8, 5, Some("d1".into()), None));
-    assert!(bench.reader.drain_agent("agt_2", None).unwrap());
+    assert!(bench.tables.drain_agent("agt_2", None).unwrap());
     let bound = two.principal.to_string();
-    let rebind = |id: &str, from: &str| bench.reader.rebind_agent(id, from, "tok_new").unwrap();
+    let rebind = |id: &str, from: &str| bench.tables.rebind_agent(id, from, "tok_new").unwrap();
     assert!(!rebind("agt_2", "tok_other") && !rebind("agt_9", &bound));
     assert!(rebind("agt_2", &bound));
     assert!(!rebind("agt_2", &bound), "it is bound to the new one");
@@ -235,11 +235,11 @@ pub fn agents_are_kept_seen_drained_and_revoked(make: &dyn Fn() -> Fixture) {
     assert_eq!(&*now.principal, "tok_new");
     assert_eq!(bench.reader.agent("agt_2").unwrap().unwrap().drain, None);
     // D15: who has not been seen for long is forgotten, but not what was ordered for it.
-    assert_eq!(bench.reader.forget_agents(Millis(5)).unwrap(), 0);
-    assert!(bench.reader.drain_agent("agt_2", Some("d2")).unwrap());
-    assert_eq!(bench.reader.forget_agents(Millis(1_000)).unwrap(), 0);
-    assert!(bench.reader.drain_agent("agt_2", None).unwrap());
-    assert_eq!(bench.reader.forget_agents(Millis(1_000)).unwrap(), 1);
+    assert_eq!(bench.tables.forget_agents(Millis(5)).unwrap(), 0);
+    assert!(bench.tables.drain_agent("agt_2", Some("d2")).unwrap());
+    assert_eq!(bench.tables.forget_agents(Millis(1_000)).unwrap(), 0);
+    assert!(bench.tables.drain_agent("agt_2", None).unwrap());
+    assert_eq!(bench.tables.forget_agents(Millis(1_000)).unwrap(), 1);
     assert_eq!(bench.reader.agent("agt_2").unwrap(), None);
     assert!(
         bench.reader.agent("agt_1").unwrap().is_some(),
@@ -267,16 +267,16 @@ pub fn a_batch_sees_how_an_agent_stands_now(make: &dyn Fn() -> Fixture) {
     let held = bench.lease("agt_1/1", &["linux"]).expect("work");
     let barred = |why| Err(Refusal::Barred(why));
     assert!(bench.ack(&held).is_ok(), "nobody has registered");
-    assert!(bench.reader.new_agent(&row).unwrap());
+    assert!(bench.tables.new_agent(&row).unwrap());
     assert!(
         bench.heartbeat(&held, 1).is_ok(),
         "it shows nothing in requests"
     );
-    let begin = |bench: &Bench, session, process| {
-        let begun = bench.reader.begin_session("agt_1", session, Some(process));
+    let begin = |bench: &Bench, floor, process| {
+        let begun = bench.tables.begin_session("agt_1", floor, Some(process));
         begun.unwrap()
     };
-    assert!(begin(&bench, 4, "first\0"));
+    assert_eq!(begin(&bench, 4, "first\0"), Some(4));
     assert_eq!(bench.heartbeat(&held, 2), barred(Barred::Unproven));
     let shows = |process: &str| {
         let mut held = held.clone();
@@ -290,10 +290,11 @@ pub fn a_batch_sees_how_an_agent_stands_now(make: &dyn Fn() -> Fixture) {
         held
     };
     assert!(bench.heartbeat(&shows("first\0"), 3).is_ok());
-    assert!(begin(&bench, 9, "second"));
-    assert!(!begin(&bench, 9, "third"), "only the newest has it");
-    let none = bench.reader.begin_session("agt_9", 1, None);
-    assert!(!none.unwrap());
+    assert_eq!(begin(&bench, 9, "first\0"), Some(9));
+    let later = begin(&bench, 2, "second");
+    assert_eq!(later, Some(10), "whatever a clock says, it is the newest");
+    let none = bench.tables.begin_session("agt_9", 1, None);
+    assert_eq!(none.unwrap(), None);
     let superseded = barred(Barred::Superseded);
     assert_eq!(bench.heartbeat(&shows("first\0"), 4), superseded);
     let mut bench = bench.reopen();
@@ -302,19 +303,19 @@ pub fn a_batch_sees_how_an_agent_stands_now(make: &dyn Fn() -> Fixture) {
     let mut old_session = held.clone();
     old_session.proof.speaker = Speaker::Session {
         agent: "agt_1".into(),
-        epoch: 9,
+        epoch: 10,
     };
     assert!(bench.heartbeat(&old_session, 7).is_ok());
     let seen = AgentSeen {
         id: "agt_1".into(),
         slots: 1,
         about: "{}".into(),
-        session: 10,
+        session: 11,
         seen_at: Millis(9),
     };
-    bench.reader.agents_seen(&[seen]).unwrap();
+    bench.tables.agents_seen(&[seen]).unwrap();
     assert_eq!(bench.heartbeat(&old_session, 8), superseded);
-    assert!(bench.reader.revoke_agent("agt_1", Millis(20)).unwrap());
+    assert!(bench.tables.revoke_agent("agt_1", Millis(20)).unwrap());
     let revoked = barred(Barred::Revoked);
     assert_eq!(bench.heartbeat(&shows("second"), 9), revoked);
     assert_eq!(bench.complete(&shows("second")), revoked);

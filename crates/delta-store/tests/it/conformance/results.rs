@@ -57,9 +57,9 @@ pub fn a_repeated_result_is_one_result(make: &dyn Fn() -> Fixture) {
         row("b", 0, ResultStatus::Skip),
         row("b", 0, ResultStatus::Fail),
     ];
-    bench.reader.put_results(lease, &rows).unwrap();
-    bench.reader.put_results(lease, &rows[..2]).unwrap();
-    bench.reader.put_results(lease, &[]).unwrap();
+    bench.tables.put_results(lease, &rows).unwrap();
+    bench.tables.put_results(lease, &rows[..2]).unwrap();
+    bench.tables.put_results(lease, &[]).unwrap();
     let claim = ResultClaim {
         counts: Some(ResultCounts {
             passed: 9,
@@ -68,10 +68,10 @@ pub fn a_repeated_result_is_one_result(make: &dyn Fn() -> Fixture) {
         dropped: 4,
     };
     bench
-        .reader
+        .tables
         .put_result_claim(lease, &Default::default())
         .unwrap();
-    bench.reader.put_result_claim(lease, &claim).unwrap();
+    bench.tables.put_result_claim(lease, &claim).unwrap();
     let bench = bench.reopen();
     let found = bench.reader.lease_results(lease).unwrap();
     let counts = ResultCounts {
@@ -98,7 +98,7 @@ pub fn a_result_that_is_taken_back_is_gone(make: &dyn Fn() -> Fixture) {
     let other = other.proof.key;
     let rows = ["a", "b", "c"].map(|name| row(name, 0, ResultStatus::Pass));
     for lease in [lease, other] {
-        bench.reader.put_results(lease, &rows).unwrap();
+        bench.tables.put_results(lease, &rows).unwrap();
     }
     let gone = [result_key("a", 0), result_key("b", 1), result_key("c", 0)];
     let mut sizes = bench.reader.sizes_of_results(lease, &gone).unwrap();
@@ -106,11 +106,11 @@ pub fn a_result_that_is_taken_back_is_gone(make: &dyn Fn() -> Fixture) {
     let mut wanted = [(gone[0], rows[0].size()), (gone[2], rows[2].size())];
     wanted.sort();
     assert_eq!(sizes, wanted);
-    bench.reader.withdraw_results(lease, Some(&gone)).unwrap();
-    bench.reader.withdraw_results(lease, Some(&[])).unwrap();
+    bench.tables.withdraw_results(lease, Some(&gone)).unwrap();
+    bench.tables.withdraw_results(lease, Some(&[])).unwrap();
     let bench = bench.reopen();
     assert_eq!(names(&bench, &all_of(run_id(1)), 9), ["b"]);
-    bench.reader.withdraw_results(lease, None).unwrap();
+    bench.tables.withdraw_results(lease, None).unwrap();
     assert_eq!(bench.reader.lease_results(lease).unwrap().counts.total(), 0);
     assert_eq!(names(&bench, &all_of(run_id(2)), 9), ["a", "b", "c"]);
 }
@@ -127,9 +127,9 @@ pub fn only_the_latest_lease_is_shown(make: &dyn Fn() -> Fixture) {
     assert_ne!(old, new);
     let put = |lease, status| {
         let rows = [row("a", 0, status), row("b", 0, status)];
-        bench.reader.put_results(lease, &rows).unwrap();
+        bench.tables.put_results(lease, &rows).unwrap();
         let claim = ResultClaim::default();
-        bench.reader.put_result_claim(lease, &claim).unwrap();
+        bench.tables.put_result_claim(lease, &claim).unwrap();
     };
     put(new, ResultStatus::Pass);
     put(old, ResultStatus::Fail);
@@ -165,7 +165,7 @@ pub fn pages_come_by_job_and_status_and_have_no_gap(make: &dyn Fn() -> Fixture) 
             row(&format!("{job}-skip"), 0, ResultStatus::Skip),
             row(&format!("{job}-error"), 0, ResultStatus::Error),
         ];
-        bench.reader.put_results(lease, &rows).unwrap();
+        bench.tables.put_results(lease, &rows).unwrap();
         bench.complete(&held).unwrap();
     }
     let order = ["fail", "error", "skip", "pass"];
@@ -222,7 +222,7 @@ pub fn a_test_is_followed_over_time(make: &dyn Fn() -> Fixture) {
             3 => Some(r#"{"earlier_failures":"1"}"#.into()),
             _ => Some("{}".into()),
         };
-        bench.reader.put_results(held.proof.key, &rows).unwrap();
+        bench.tables.put_results(held.proof.key, &rows).unwrap();
         bench.complete(&held).unwrap();
     }
     let query = |repository: Option<&str>, suite: Option<&str>| TestQuery {
@@ -266,9 +266,9 @@ pub fn results_go_with_their_run(make: &dyn Fn() -> Fixture) {
     bench.ack(&held).unwrap();
     let lease = held.proof.key;
     let rows = [row("a", 0, ResultStatus::Pass)];
-    bench.reader.put_results(lease, &rows).unwrap();
+    bench.tables.put_results(lease, &rows).unwrap();
     let claim = ResultClaim::default();
-    bench.reader.put_result_claim(lease, &claim).unwrap();
+    bench.tables.put_result_claim(lease, &claim).unwrap();
     bench.complete(&held).unwrap();
     let later = bench.now + Span::secs(1);
     assert_eq!(bench.store.prune(later, 9).unwrap(), [run_id(1)]);

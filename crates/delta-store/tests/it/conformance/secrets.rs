@@ -34,26 +34,27 @@ fn row(id: SecretId, version: u64) -> SecretRow {
 pub fn secrets_are_kept_replaced_and_removed(make: &dyn Fn() -> Fixture) {
     let bench = Bench::new(make);
     let first = row(id("TOKEN", "", ""), 7);
-    assert!(bench.reader.put_secret(&first, None).unwrap());
+    assert!(bench.tables.put_secret(&first, None).unwrap());
     let bench = bench.reopen();
     let reader = &bench.reader;
+    let tables = &bench.tables;
     assert_eq!(reader.secret(&first.about.id).unwrap().unwrap(), first);
     let mut second = row(id("TOKEN", "", ""), 8);
     second.about.kind = "token".into();
     second.about.key = "k2".into();
     second.about.created_at = Millis(99);
     second.about.updated_by = "bob\0".into();
-    assert!(!reader.put_secret(&second, None).unwrap(), "there is one");
-    assert!(!reader.put_secret(&second, Some(6)).unwrap(), "another one");
+    assert!(!tables.put_secret(&second, None).unwrap(), "there is one");
+    assert!(!tables.put_secret(&second, Some(6)).unwrap(), "another one");
     assert_eq!(reader.secret(&first.about.id).unwrap().unwrap(), first);
-    assert!(reader.put_secret(&second, Some(7)).unwrap());
+    assert!(tables.put_secret(&second, Some(7)).unwrap());
     second.about.created_at = Millis(5);
     assert_eq!(reader.secret(&first.about.id).unwrap().unwrap(), second);
     assert_eq!(reader.secrets().unwrap(), [second.about.clone()]);
-    assert!(reader.remove_secret(&first.about.id).unwrap());
-    assert!(!reader.remove_secret(&first.about.id).unwrap());
+    assert!(tables.remove_secret(&first.about.id).unwrap());
+    assert!(!tables.remove_secret(&first.about.id).unwrap());
     let third = row(id("TOKEN", "", ""), 9);
-    let late = reader.put_secret(&third, Some(8)).unwrap();
+    let late = tables.put_secret(&third, Some(8)).unwrap();
     assert!(!late, "what was removed does not come back");
     assert!(reader.secrets().unwrap().is_empty());
 }
@@ -71,7 +72,7 @@ pub fn secrets_are_found_by_what_they_are_good_for(make: &dyn Fn() -> Fixture) {
         id("C", "", ""),
     ];
     for id in &all {
-        assert!(bench.reader.put_secret(&row(id.clone(), 1), None).unwrap());
+        assert!(bench.tables.put_secret(&row(id.clone(), 1), None).unwrap());
     }
     let listed = bench.reader.secrets().unwrap();
     let listed: Vec<SecretId> = listed.into_iter().map(|about| about.id).collect();

@@ -22,9 +22,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub fn fixture() -> Fixture {
     let database = fresh_database().expect("a database");
     let open = move || {
-        let (store, reader) = open(&database.url);
+        let (store, reader, tables) = postgres::open(&database.url).expect("the store opens");
         let store: Box<dyn Store> = Box::new(store);
-        (store, Arc::new(reader) as _)
+        (store, Arc::new(reader) as _, Arc::new(tables) as _)
     };
     Fixture {
         open: Box::new(open),
@@ -33,7 +33,8 @@ pub fn fixture() -> Fixture {
 }
 
 pub fn open(url: &str) -> (PgStore, PgReader) {
-    postgres::open(url).expect("the store opens")
+    let (store, reader, _tables) = postgres::open(url).expect("the store opens");
+    (store, reader)
 }
 
 /// Decides one command in the open batch, loading what it wants.

@@ -51,7 +51,7 @@ fn a_server_that_asks_for_tls_gets_it_and_is_verified() {
     );
     assert!(unknown.contains("certificate"), "{unknown}");
     let verified = format!("{url}?sslmode=verify-full&sslrootcert={}", ca.display());
-    let (_store, reader) = postgres::open(&verified).unwrap();
+    let (_store, reader, _) = postgres::open(&verified).unwrap();
     reader.ping().unwrap();
     refused(
         &format!("{url}?sslmode=require&sslrootcert=/nowhere.pem"),
