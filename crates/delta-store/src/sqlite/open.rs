@@ -148,8 +148,8 @@ fn open_with(dir: &Path, migrations: &[Migration]) -> Result<Sides, StoreError> 
         gauges: gauges.clone(),
     };
     store.reload()?;
-    let reader = SqliteReader::open(&path, gauges, index)?;
     let tables = SqliteSideTables::open(&path, standings)?;
+    let reader = SqliteReader::open(&path, gauges, index, &tables)?;
     Ok((store, reader, tables))
 }
 

@@ -12,6 +12,7 @@ use rusqlite::{Connection, ToSql, params};
 
 use super::connection::{open_reader, store_error};
 use super::rows::columns;
+use super::side_tables::{SharedConnection, SqliteSideTables};
 use super::{Gauges, rows};
 use crate::StoreError;
 use crate::codec::{column, corrupt};
@@ -35,6 +36,9 @@ pub struct SqliteReader {
     gauges: Arc<Gauges>,
     /// The writer's: the queue is in memory only.
     index: Arc<Mutex<Index>>,
+    /// Closed after those above, in the order of the fields: whoever closes the file last empties
+    /// its log into it, and a connection that only reads cannot.
+    _closed_last: SharedConnection,
 }
 
 impl SqliteReader {
@@ -42,6 +46,7 @@ impl SqliteReader {
         path: &Path,
         gauges: Arc<Gauges>,
         index: Arc<Mutex<Index>>,
+        tables: &SqliteSideTables,
     ) -> Result<SqliteReader, StoreError> {
         let reader = |_| open_reader(path).map(Mutex::new);
         Ok(SqliteReader {
@@ -51,6 +56,7 @@ impl SqliteReader {
             path: path.to_path_buf(),
             gauges,
             index,
+            _closed_last: tables.connection(),
         })
     }
 

@@ -10,9 +10,12 @@ use super::connection::open_writer;
 use super::standings::Standings;
 use crate::StoreError;
 
+/// A connection that may write, open until the last of its owners is gone.
+pub(super) type SharedConnection = Arc<Mutex<Connection>>;
+
 #[derive(Debug)]
 pub struct SqliteSideTables {
-    connection: Mutex<Connection>,
+    connection: SharedConnection,
     /// The writer's, too: whoever changes an agent says so.
     pub(super) standings: Arc<Standings>,
 }
@@ -23,9 +26,14 @@ impl SqliteSideTables {
         standings: Arc<Standings>,
     ) -> Result<SqliteSideTables, StoreError> {
         Ok(SqliteSideTables {
-            connection: Mutex::new(open_writer(path)?),
+            connection: Arc::new(Mutex::new(open_writer(path)?)),
             standings,
         })
+    }
+
+    /// For whoever must not outlive it.
+    pub(super) fn connection(&self) -> SharedConnection {
+        self.connection.clone()
     }
 
     pub(super) fn writer(&self) -> MutexGuard<'_, Connection> {

@@ -120,6 +120,22 @@ fn every_commit_is_flushed() {
 }
 
 #[test]
+fn a_store_that_is_closed_is_one_file_whoever_lets_go_of_it_last() {
+    for last in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, reader, tables) = sqlite::open(dir.path()).unwrap();
+        let mut sides: Vec<Box<dyn std::any::Any>> =
+            vec![Box::new(store), Box::new(reader), Box::new(tables)];
+        let kept = sides.swap_remove(last);
+        drop(sides);
+        drop(kept);
+        let names = std::fs::read_dir(dir.path()).unwrap();
+        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["delta-ci.db"], "side {last} was the last");
+    }
+}
+
+#[test]
 fn a_second_writer_is_noticed_and_nothing_is_lost() {
     // Two stores on one file are a mistake the folder's lock prevents. Should it happen, a version
     // is never written twice: the second to commit has a conflict and reads again.
