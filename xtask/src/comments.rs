@@ -20,8 +20,8 @@ const FAMILIES: &str = "ADFGILT";
 /// No family has a thousand lines; `T12345` is somebody's number.
 const MAX_DIGITS: usize = 3;
 
-/// An opening that only makes sense below the item before it. Split so that it is not found here.
-const NO_SUBJECT: &str = concat!("The ", "same ");
+/// Openings that only make sense below the item before.
+const NO_SUBJECT: [&str; 2] = ["The same", "And"];
 
 /// The ids that the index defines: the first cell of each row.
 pub fn defined(index: &str) -> Result<BTreeSet<String>> {
@@ -43,11 +43,20 @@ pub fn check(file: &File, defined: &BTreeSet<String>, findings: &mut Vec<String>
             findings.push(format!("{place}: `{id}` has no line in {INDEX}"));
         }
         let doc = text.strip_prefix("///").or(text.strip_prefix("//!"));
-        if doc.is_some_and(|doc| doc.trim_start().starts_with(NO_SUBJECT)) && opens(file, line) {
+        if let Some(opening) = doc.and_then(without_subject)
+            && opens(file, line)
+        {
             let wanted = "name the subject: a reader may see this item alone";
-            findings.push(format!("{place}: `{NO_SUBJECT}…`: {wanted}"));
+            findings.push(format!("{place}: `{opening} …`: {wanted}"));
         }
     }
+}
+
+/// The words that a doc comment opens with in place of a subject.
+fn without_subject(doc: &str) -> Option<&'static str> {
+    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric());
+    let opening = |words: &&str| doc.trim_start().strip_prefix(words).is_some_and(ends);
+    NO_SUBJECT.into_iter().find(opening)
 }
 
 /// The lines, counted from 1, that may hold an id for people.
@@ -145,17 +154,22 @@ mod tests {
 
     #[test]
     fn a_doc_comment_that_leans_on_the_item_above_is_found() {
-        let (outer, inner) = (
-            format!("/// {NO_SUBJECT}again.\n"),
-            format!("//! {NO_SUBJECT}x.\n"),
-        );
-        assert_eq!(findings("a.rs", &outer).len(), 1);
-        assert_eq!(findings("a.rs", &inner).len(), 1);
-        // In the middle of a paragraph the sentence before it is the subject.
-        let within = format!("/// A word.\n/// {NO_SUBJECT}word again.\n");
-        assert_eq!(findings("a.rs", &within), [""; 0]);
-        let paragraph = format!("/// A word.\n///\n/// {NO_SUBJECT}word again.\n");
-        assert_eq!(findings("a.rs", &paragraph).len(), 1);
+        for opening in [
+            "The same again",
+            "The same, later",
+            "The same: x",
+            "And again",
+        ] {
+            let found = |text: String| findings("a.rs", &text).len();
+            assert_eq!(found(format!("/// {opening}.\n")), 1, "{opening}");
+            assert_eq!(found(format!("//! {opening}.\n")), 1, "{opening}");
+            // In the middle of a paragraph the sentence before it is the subject.
+            let within = format!("/// A word.\n/// {opening}.\n");
+            assert_eq!(found(within), 0, "{opening}");
+            let paragraph = format!("/// A word.\n///\n/// {opening}.\n");
+            assert_eq!(found(paragraph), 1, "{opening}");
+        }
+        assert_eq!(findings("a.rs", "/// Androids dream.\n"), [""; 0]);
     }
 
     #[test]

@@ -168,37 +168,55 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// The tests of the workspace by crate.
+/// The tests of the workspace: crate and name, and the modules whose files have one of that name.
 struct Tests {
-    by_crate: BTreeMap<String, BTreeSet<String>>,
+    modules: BTreeMap<(String, String), Vec<Vec<String>>>,
 }
 
 impl Tests {
     fn of(files: &[File]) -> Self {
-        let mut by_crate: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut modules: BTreeMap<(String, String), Vec<Vec<String>>> = BTreeMap::new();
         for file in files {
             let Some(name) = crate_of(&file.path) else {
                 continue;
             };
-            by_crate
-                .entry(name)
-                .or_default()
-                .extend(tests_in(&scan::code_only(&file.text)));
+            for test in tests_in(&scan::code_only(&file.text)) {
+                let known = modules.entry((name.clone(), test)).or_default();
+                known.push(module_of(&file.path));
+            }
         }
-        Tests { by_crate }
+        Tests { modules }
     }
 
-    /// `delta-core::lease::tests::late_complete_is_stale`: the crate and the last word count, so
-    /// that moving a test to another module does not break the table.
+    /// `delta-core::lease::tests::late_complete_is_stale`: the crate, the modules of the file and
+    /// the last word. Modules below the file's own are not looked at.
     fn has(&self, path: &str) -> bool {
-        let Some((name, rest)) = path.split_once("::") else {
+        let mut words: Vec<&str> = path.split("::").collect();
+        let (Some(test), true) = (words.pop(), !words.is_empty()) else {
             return false;
         };
-        let test = rest.rsplit("::").next().unwrap_or(rest);
-        self.by_crate
-            .get(&name.replace('_', "-"))
-            .is_some_and(|tests| tests.contains(test))
+        let package = words.remove(0).replace('_', "-");
+        words.retain(|word| *word != UNIT_TESTS);
+        let known = self.modules.get(&(package, test.to_owned()));
+        known.is_some_and(|known| known.iter().any(|file| is_below(&words, file)))
     }
+}
+
+/// The module of unit tests, which paths may name or not.
+const UNIT_TESTS: &str = "tests";
+
+fn is_below(words: &[&str], file: &[String]) -> bool {
+    words.len() >= file.len() && words.iter().zip(file).all(|(word, part)| word == part)
+}
+
+/// The modules that a file stands for: `crates/delta-core/src/decide/mod.rs` is `decide`.
+fn module_of(path: &str) -> Vec<String> {
+    let inside = ["/src/", "/tests/it/", "tests/it/", "/tests/"];
+    let below = inside.iter().find_map(|folder| path.split_once(folder));
+    let below = below.map_or(path, |(_, below)| below);
+    let parts = below.trim_end_matches(".rs").split('/');
+    let named = parts.filter(|part| !["mod", "lib", "main", UNIT_TESTS].contains(part));
+    named.map(str::to_owned).collect()
 }
 
 fn crate_of(path: &str) -> Option<String> {
@@ -282,13 +300,32 @@ mod tests {
     }
 
     #[test]
-    fn a_test_is_looked_up_in_its_crate_only() {
-        let text = "#[test]\nfn a_b() {}\n".to_owned();
-        let tests = Tests::of(&[File {
-            path: "crates/delta-core/src/x.rs".into(),
-            text,
-        }]);
-        assert!(tests.has("delta_core::x::a_b"));
-        assert!(!tests.has("delta-store::x::a_b"));
+    fn a_test_is_looked_up_where_its_path_says() {
+        let file = |path: &str, name: &str| File {
+            path: path.into(),
+            text: format!("#[test]\nfn {name}() {{}}\n"),
+        };
+        let tests = Tests::of(&[
+            file("crates/delta-core/src/x/mod.rs", "a_b"),
+            file("crates/delta-agent/tests/it/y.rs", "c_d"),
+            file("tests/it/z/main.rs", "e_f"),
+        ]);
+        for there in [
+            "delta_core::x::a_b",
+            "delta-core::x::tests::a_b",
+            "delta-core::x::deeper::a_b",
+            "delta-agent::y::c_d",
+            "delta-e2e::z::e_f",
+        ] {
+            assert!(tests.has(there), "{there}");
+        }
+        for elsewhere in [
+            "delta-store::x::a_b",
+            "delta-core::a_b",
+            "delta-core::w::a_b",
+            "a_b",
+        ] {
+            assert!(!tests.has(elsewhere), "{elsewhere}");
+        }
     }
 }

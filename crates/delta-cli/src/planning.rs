@@ -53,7 +53,7 @@ pub fn input(text: &str) -> Result<(String, String), String> {
 }
 
 impl Asked {
-    /// The same, where `named` jobs are asked for: whoever names a job wants it, whatever changed.
+    /// What is asked for where jobs are `named`: whoever names a job wants it, whatever changed.
     pub fn naming(&self, named: bool) -> Asked {
         Asked {
             all: self.all || (named && self.base.is_none()),

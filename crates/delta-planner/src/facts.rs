@@ -105,7 +105,7 @@ impl Facts {
 /// The files that changed, where that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changed {
-    /// And why not, as the end of a sentence: whatever depends on it runs.
+    /// It is not known, and why, as the end of a sentence: whatever depends on it runs.
     Unknown(String),
     /// Everything is to be taken as changed: somebody asked for all.
     All,

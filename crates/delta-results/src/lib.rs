@@ -146,7 +146,7 @@ pub fn read(
     read_redacted(format, input, root, limits, &|_, _| (), sink)
 }
 
-/// The same, without what nobody may see.
+/// Reads a report as [`read`] does, without what nobody may see.
 pub fn read_redacted(
     format: Format,
     input: impl BufRead,

@@ -34,7 +34,7 @@ use crate::writer::Writer;
 
 /// Deliveries of forges that are read at once: each may hold its largest body in memory.
 const DELIVERIES: usize = 32;
-/// And from one address.
+/// Deliveries of one address that are read at once: one sender leaves room for others.
 pub const DELIVERIES_OF_AN_ADDRESS: usize = 8;
 
 /// What handlers, sessions and duties share. Cheap to clone.

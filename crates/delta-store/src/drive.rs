@@ -54,7 +54,7 @@ pub fn apply(
     apply_with_specs(store, commands, &[], context).map(|applied| applied.answers)
 }
 
-/// The same, with the specs of the jobs it may create.
+/// One batch, with the specs of the jobs it may create.
 pub fn apply_with_specs(
     store: &mut dyn Store,
     commands: &[Command],

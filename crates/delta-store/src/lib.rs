@@ -133,8 +133,7 @@ pub struct Writes {
     pub records: Vec<Record>,
     /// Job specs of the jobs this batch created.
     pub specs: Vec<(JobId, Arc<str>)>,
-    /// Attempts that entered the queue and are still in it at the end of the batch, and those that
-    /// left it: derived from the records by [`Writes::queue_changes`].
+    /// Whether other servers on the same database are to look at it at once.
     pub notify: bool,
 }
 

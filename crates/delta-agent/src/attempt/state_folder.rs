@@ -70,7 +70,7 @@ impl StateFolder {
         }
     }
 
-    /// The same, when anything of this agent's was ever marked with it.
+    /// The mark of this agent's processes, when anything was ever marked with it.
     pub fn known_owner(&self) -> Option<String> {
         let owner = fs::read_to_string(self.path().join(OWNER_FILE)).ok()?;
         let whole = owner.len() == 32 && owner.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -148,7 +148,7 @@ pub(super) fn ask(folder: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
     output.status.success().then_some(output.stdout)
 }
 
-/// The same, where it must.
+/// What git prints; that it does not end well is an error.
 pub(super) fn must(folder: &Path, arguments: &[&str]) -> io::Result<Vec<u8>> {
     let output = command(folder).args(arguments).output()?;
     succeeded(arguments, &output)?;

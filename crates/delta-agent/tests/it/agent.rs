@@ -105,7 +105,7 @@ impl Agent {
         self.ended_in().await.0
     }
 
-    /// The same, and its folder is kept.
+    /// How it ended, and its folder, which is kept.
     pub async fn ended_in(self) -> (Result<(), AgentError>, tempfile::TempDir) {
         let ended = tokio::time::timeout(PATIENCE, self.running).await;
         let ended = ended.expect("the agent ends");

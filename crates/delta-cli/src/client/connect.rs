@@ -110,7 +110,7 @@ pub async fn reading(target: &Target, act: impl AsyncFnOnce(&Client) -> Done) ->
     reach_for(target, NoStore::Refuse, Purpose::Look, act).await
 }
 
-/// The same, where `missing` says what becomes of a folder without a store.
+/// Does something with a client; `missing` says what becomes of a folder without a store.
 pub async fn reach(
     target: &Target,
     missing: NoStore,

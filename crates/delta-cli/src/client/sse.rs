@@ -45,14 +45,22 @@ impl Events {
 #[derive(Default)]
 struct Parser {
     bytes: Vec<u8>,
+    /// The last byte was a carriage return: a line feed behind it belongs to the same end of line.
+    returned: bool,
 }
 
 impl Parser {
     /// False when there is too much without an end.
     fn push(&mut self, chunk: &[u8]) -> bool {
-        // The three line endings of the format become one.
-        self.bytes
-            .extend(chunk.iter().filter(|byte| **byte != b'\r'));
+        // A line ends with a line feed, a carriage return, or both: here all are line feeds.
+        for byte in chunk {
+            let after_return = std::mem::replace(&mut self.returned, *byte == b'\r');
+            match byte {
+                b'\n' if after_return => {}
+                b'\r' => self.bytes.push(b'\n'),
+                _ => self.bytes.push(*byte),
+            }
+        }
         self.bytes.len() <= MAX_EVENT_BYTES
     }
 
@@ -107,6 +115,19 @@ mod tests {
         );
         assert_eq!(parser.take().unwrap().name.as_deref(), Some("end"));
         assert_eq!(parser.take(), None);
+    }
+
+    #[test]
+    fn a_line_may_end_in_three_ways() {
+        for end in ["\n", "\r", "\r\n"] {
+            let text = ["id: 7", "data: a", "data: b", "", ""].join(end);
+            let mut parser = Parser::default();
+            // A piece may end between the two bytes of one end of line.
+            assert!(text.bytes().all(|byte| parser.push(&[byte])));
+            let event = parser.take().unwrap();
+            assert_eq!(event.data, "a\nb", "{end:?}");
+            assert_eq!(parser.take(), None, "{end:?}");
+        }
     }
 
     #[test]

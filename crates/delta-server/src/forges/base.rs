@@ -20,7 +20,7 @@ const LOOKED_INTO: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Base {
     Commit(String),
-    /// And why: half a sentence.
+    /// There is none to compare with; why, as half a sentence.
     Unknown(&'static str),
 }
 

@@ -27,7 +27,7 @@ pub const APPROVAL: Span = Span::hours(7 * 24);
 /// What a delivery means.
 pub enum Meaning {
     Run(Box<NewRun>),
-    /// And why.
+    /// No run comes of it; why.
     Nothing(String),
 }
 

@@ -156,7 +156,7 @@ impl Bench {
         self.post(&self.user, &format!("/api/v1{path}"), body).await
     }
 
-    /// The same, with a path of its own.
+    /// As a person, with a path that was made for it.
     pub async fn ask_owned(&self, path: String, body: Value) -> Answer {
         self.ask(&path, body).await
     }

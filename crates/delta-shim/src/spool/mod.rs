@@ -142,7 +142,7 @@ impl Spool {
         self.output_seen(bytes, &mut |_| {});
     }
 
-    /// The same, and tells what came of them.
+    /// Bytes the job printed; `seen` hears what came of them once secrets are masked.
     pub fn output_seen(&mut self, bytes: &[u8], seen: &mut dyn FnMut(&[u8])) {
         let mut masker = std::mem::replace(&mut self.masker, Masker::new(None));
         for shown in masker.push(bytes) {

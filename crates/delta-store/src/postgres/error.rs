@@ -16,9 +16,9 @@ pub(super) enum Trouble {
     Silent,
     /// Refused at this moment; the transaction is over and nothing of it stays.
     Refused(String),
-    /// The same, since its disk has no room.
+    /// Refused since its disk has no room; the transaction is over.
     Full(String),
-    /// The same, since its disk fails.
+    /// Refused since its disk fails; the transaction is over.
     Failing(String),
     /// A statement or a row that does not fit: ours or somebody's mistake.
     Wrong(String),

@@ -54,7 +54,7 @@ impl Sshd {
         Sshd::start_with(allowed, None)
     }
 
-    /// And has the programs of this folder, too.
+    /// Lets in whoever has the key, and has the programs of this folder, too.
     pub fn start_with(allowed: &Key, programs: Option<&Path>) -> Result<Sshd> {
         let program = find_on_path("sshd")
             .or_else(|| Some(PathBuf::from("/usr/sbin/sshd")).filter(|it| it.is_file()))

@@ -478,7 +478,7 @@ fn close(f: Fields<'_>, strangers: Strangers, problems: &mut Problems) {
     }
 }
 
-/// The same, up to the first problem.
+/// Closes an object, up to the first problem: [`close`] collects all of them.
 pub(super) fn done(f: Fields<'_>, strangers: Strangers) -> Result<(), Invalid> {
     let mut problems = Problems::new();
     close(f, strangers, &mut problems);

@@ -152,7 +152,8 @@ impl Meaning {
         }
     }
 
-    /// Nothing where it is not said, for the same reason.
+    /// Whether the end was confirmed counts for the digest only where a runner says it: older ones
+    /// do not.
     pub(super) fn confirmed(&mut self, confirmed: Option<bool>) {
         if let Some(confirmed) = confirmed {
             self.text(if confirmed {
@@ -176,7 +177,7 @@ impl Meaning {
         }
     }
 
-    /// And again.
+    /// A function's answer counts for the digest only where there is one.
     pub(super) fn answer(&mut self, answer: Option<&FunctionAnswer>) {
         if let Some(answer) = answer {
             self.optional(answer.result.as_ref().map(|it| it.as_str()));

@@ -16,7 +16,7 @@ use super::archive::{HOME, MAX_ENTRIES, WORKSPACE};
 /// Why a cache is not in its place.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MoveError {
-    /// And nothing is left of the try.
+    /// It failed, and nothing is left of the try.
     #[error(transparent)]
     TakenBack(io::Error),
     /// What was restored so far is there, and cannot be told from what was there before.

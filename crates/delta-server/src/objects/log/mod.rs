@@ -152,7 +152,7 @@ impl Objects {
             .unwrap_or_else(|error| Err(AppendError::Io(io::Error::other(error))))
     }
 
-    /// The same, on this thread, which may have to wait for the disk or for another server.
+    /// Appends on the thread that calls, which may have to wait for the disk or for another server.
     pub fn append_log_here(
         &self,
         lease: LeaseKey,
