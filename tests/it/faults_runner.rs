@@ -306,11 +306,9 @@ fn a_parked_request_whose_connection_closed_is_not_granted() {
     let parked = gone
         .http
         .open("POST", "/api/v1/runner/lease", &[], body.as_bytes());
-    // It is surely parked once the server says that an agent waits there.
-    let probe = person.create(&json!({"jobs": [{"name": "nobody", "requires": ["gpu"],
-        "job_spec": {"steps": ["true"]}}]}));
+    person.until_parked(1);
     drop(parked);
-    person.cancel(&probe).unwrap().expect(200);
+    person.until_parked(0);
     let run = person.create(&jobs(1));
     let grant = there.take();
     assert_eq!(grant.run, run);

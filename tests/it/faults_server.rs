@@ -147,6 +147,7 @@ fn a_stop_answers_those_who_wait_and_keeps_leases() {
         .http
         .open("POST", "/api/v1/runner/lease", &[], body.as_bytes())
         .unwrap();
+    person.until_parked(1);
     server.process().terminate().unwrap();
     assert_eq!(parked.answer().unwrap().status, 204);
     let status = server.process().wait(SOON).unwrap();

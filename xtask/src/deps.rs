@@ -14,11 +14,12 @@ use crate::steps::{cargo, no_findings};
 
 /// Crate, and the crates of this workspace it may import. A new crate adds its row here and in
 /// ARCHITECTURE.md.
-const MAY_IMPORT: [(&str, &[&str]); 19] = [
+const MAY_IMPORT: [(&str, &[&str]); 20] = [
     ("delta-core", &[]),
     ("delta-wire", &["delta-core"]),
     ("delta-grpc", &["delta-wire"]),
     ("delta-yaml", &["delta-wire"]),
+    ("delta-git", &["delta-wire"]),
     ("delta-store", &["delta-core"]),
     (
         "delta-server",
@@ -27,7 +28,9 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
             "delta-wire",
             "delta-store",
             "delta-forge",
+            "delta-git",
             "delta-grpc",
+            "delta-planner",
             "delta-trace",
         ],
     ),
@@ -37,6 +40,7 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
         &[
             "delta-core",
             "delta-wire",
+            "delta-git",
             "delta-grpc",
             "delta-shim",
             "delta-results",
@@ -49,7 +53,10 @@ const MAY_IMPORT: [(&str, &[&str]); 19] = [
     ("delta-results", &[]),
     ("delta-runner-protocol", &[]),
     ("delta-runner", &["delta-runner-protocol"]),
-    ("delta-planner", &["delta-core", "delta-wire", "delta-yaml"]),
+    (
+        "delta-planner",
+        &["delta-core", "delta-wire", "delta-git", "delta-yaml"],
+    ),
     ("delta-sim", &["delta-core", "delta-store"]),
     (
         "delta-cli",

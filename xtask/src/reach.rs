@@ -10,7 +10,7 @@ use crate::steps::cargo;
 use crate::third_party::TARGETS;
 
 /// Crates of this workspace that must not reach a network, and why.
-const WITHOUT_NETWORK: [(&str, &str); 6] = [
+const WITHOUT_NETWORK: [(&str, &str); 7] = [
     ("delta-core", "it decides, and reaches nothing at all"),
     ("delta-wire", "messages are needed by those who send none"),
     (
@@ -19,6 +19,10 @@ const WITHOUT_NETWORK: [(&str, &str); 6] = [
     ),
     ("delta-results", "it reads what a stranger's job wrote"),
     ("delta-yaml", "it reads a stranger's files"),
+    (
+        "delta-git",
+        "git itself goes there, by ways that were checked",
+    ),
     ("delta-planner", "it reads a stranger's files"),
 ];
 

@@ -15,7 +15,6 @@ mod failed;
 mod failure;
 mod human_time;
 mod live;
-mod plan_worker;
 mod planning;
 mod sanitize;
 mod secret_input;
@@ -57,7 +56,7 @@ fn main() -> ExitCode {
     }
     if let Some(done) = words
         .peek()
-        .and_then(|word| plan_worker::main(word.to_str()?))
+        .and_then(|word| delta_server::plan_worker::main(word.to_str()?))
     {
         return done;
     }

@@ -58,6 +58,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use caches::CacheLimits;
 pub use delta_store::read::Role;
+pub use forges::plan_worker;
 pub use identity::LOCAL_ADMIN;
 pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;

@@ -118,6 +118,17 @@ impl Person {
         self.until_over_within(SOON, run)
     }
 
+    /// Waits until so many lease requests wait at the server.
+    #[track_caller]
+    pub fn until_parked(&self, wanted: usize) {
+        let line = format!("delta_parked_slots {wanted}");
+        until(
+            "parked requests",
+            || self.http.get("/metrics").unwrap().text,
+            |text| text.lines().any(|found| found == line),
+        );
+    }
+
     /// Waits for so long until the run is over; returns it.
     #[track_caller]
     pub fn until_over_within(&self, patience: Duration, run: &str) -> Value {

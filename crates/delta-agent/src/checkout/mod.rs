@@ -2,22 +2,16 @@
 //!
 //! Runs in the agent before the work, with git itself. Everything that names the source is a
 //! stranger's, so it is checked as text before a process sees it; what is in the repository is
-//! never executed here. The credential never lies in a file. Reading order: `address` (what may be
-//! cloned), `credential` (how git gets it), `git` (how it is called), `fetch`, `repositories` (what
-//! is kept for the next attempt), `submodules`, `lfs`, `trouble` (why it failed).
+//! never executed here. The credential never lies in a file. What may be cloned, how git is called
+//! and how a commit is fetched is `delta-git`; here are `repositories` (what is kept for the next
+//! attempt), `submodules`, `lfs` and `error` (why it failed).
 
-mod address;
-mod credential;
-mod fetch;
-mod git;
+mod error;
 mod lfs;
-mod mirror;
 mod repositories;
 mod submodules;
-mod talk;
 #[cfg(test)]
 mod tests;
-mod trouble;
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -26,19 +20,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use delta_core::Cause;
+use delta_git::{
+    Address, Call, Credential, FetchError, FetchTarget, Git, HadCredential, Loan, Protocol,
+    Protocols, fetch,
+};
 use delta_wire::job_spec::{CheckoutOptions, CheckoutSpec};
 
-pub use self::address::Protocols;
-use self::address::{Address, Protocol};
-use self::credential::Loan;
-pub(crate) use self::credential::{Credential, NoUse};
-use self::fetch::Wanted;
-use self::git::{Call, Git};
-pub use self::mirror::{Mirrored, NotMirrored, mirror, sweep};
+use self::error::CheckoutError;
 pub use self::repositories::CacheBounds;
 pub(crate) use self::repositories::Repositories;
 use self::repositories::{Borrowed, Key};
-use self::trouble::Trouble;
 use crate::job_io::secrets::checkout_credential;
 use crate::job_io::{Around, Failed, Log, Origin};
 use crate::private_folder::PRIVATE;
@@ -135,7 +126,7 @@ impl Checkout<'_> {
             Ok(address) => tokio::time::timeout(limit, self.of(address)).await,
             Err(refused) => Ok(Err(refused.into())),
         };
-        let done = done.unwrap_or(Err(Trouble::Time(limit)));
+        let done = done.unwrap_or(Err(CheckoutError::Time(limit)));
         match done {
             Ok(CheckedOut { commit, how }) => {
                 let took = began.elapsed().as_secs_f64();
@@ -143,23 +134,33 @@ impl Checkout<'_> {
                     .mark(&format!("checked out {commit} {how}, in {took:.1} s"));
                 Ok(())
             }
-            Err(trouble) => {
-                Err(trouble.into_failed(&host, self.credential.is_some(), self.workspace))
+            Err(error) => {
+                let credential = match self.credential {
+                    Some(_) => HadCredential::Yes,
+                    None => HadCredential::No,
+                };
+                Err(error.into_failed(&host, credential, self.workspace))
             }
         }
     }
 
-    async fn of(&self, address: Address) -> Result<CheckedOut, Trouble> {
-        let wanted = Wanted::new(address, self.origin, self.options.depth)?;
+    async fn of(&self, address: Address) -> Result<CheckedOut, CheckoutError> {
+        let wanted = FetchTarget::new(
+            address,
+            self.origin.commit.as_deref(),
+            self.origin.git_ref.as_deref(),
+            self.options.depth,
+        )?;
         if wanted.address.protocol == Protocol::Ssh && self.credential.is_none() {
-            return Err(Trouble::NoKey);
+            return Err(FetchError::NoKey.into());
         }
-        let home = Scratch::make(self.tmp).map_err(Trouble::io("no folder to fetch with"))?;
+        let home = Scratch::make(self.tmp).map_err(CheckoutError::io("no folder to fetch with"))?;
         let loan = self.loan(&wanted.address, &home.0)?;
+        let shows = |line: &str| self.log.output(format!("{line}\n").as_bytes());
         let git = Git {
             program: &self.settings.git,
             home: &home.0,
-            log: Some(self.log),
+            shows: Some(&shows),
         };
         let (url, revision) = (&wanted.address.url, wanted.revision());
         self.log.mark(&format!("checkout of {url} at {revision}"));
@@ -180,10 +181,8 @@ impl Checkout<'_> {
         let head = ["rev-parse", "--verify", "HEAD"];
         let found = git.ask(Call::in_folder(self.workspace, &head)).await?;
         if found != commit {
-            return Err(Trouble::AnotherCommit {
-                wanted: commit,
-                found,
-            });
+            let wanted = commit;
+            return Err(FetchError::AnotherCommit { wanted, found }.into());
         }
         if self.options.submodules {
             submodules::update(self, &git, loan.as_ref()).await?;
@@ -194,20 +193,21 @@ impl Checkout<'_> {
         Ok(CheckedOut { commit, how })
     }
 
-    fn loan(&self, address: &Address, home: &Path) -> Result<Option<Loan>, Trouble> {
+    fn loan(&self, address: &Address, home: &Path) -> Result<Option<Loan>, CheckoutError> {
         let lent = self.credential.map(|it| it.lend(address, home));
-        lent.transpose().map_err(|problem| Trouble::Credential {
+        let lent = lent.transpose().map_err(|problem| FetchError::Credential {
             name: self.options.credential.clone().unwrap_or_default(),
             problem,
-        })
+        });
+        Ok(lent?)
     }
 
     async fn fetch_directly(
         &self,
         git: &Git<'_>,
-        wanted: &Wanted,
+        wanted: &FetchTarget,
         loan: Option<&Loan>,
-    ) -> Result<String, Trouble> {
+    ) -> Result<String, CheckoutError> {
         let repository = self.workspace.join(".git");
         let commit = fetch::fetch(git, &repository, wanted, loan).await?;
         // From here on only the work tree keeps it, as in any clone.
@@ -221,9 +221,9 @@ impl Checkout<'_> {
     async fn fetch_by_cache(
         &self,
         git: &Git<'_>,
-        wanted: &Wanted,
+        wanted: &FetchTarget,
         loan: Option<&Loan>,
-    ) -> Result<(String, &'static str), Trouble> {
+    ) -> Result<(String, &'static str), CheckoutError> {
         let key = Key {
             trusted: self.trusted,
             url: &wanted.address.url,
@@ -235,17 +235,17 @@ impl Checkout<'_> {
         let done = loop {
             let waits = || self.log.mark("another job fetches this repository: wait");
             let kept = self.repositories.borrow(&key, waits).await;
-            let kept = kept.map_err(Trouble::io("no repository to fetch into"))?;
+            let kept = kept.map_err(CheckoutError::io("no repository to fetch into"))?;
             let known = kept.git_folder().join("HEAD").exists();
             let done = self.by_way_of(&kept, known, git, wanted, loan).await;
             match &done {
                 // The next round finds nothing, and so does not come here.
-                Err(trouble) if known && trouble.may_be_damage() => {
+                Err(error) if known && error.may_be_damage() => {
                     let text = "what this agent has kept of the repository is of no use";
                     self.log.mark(text);
                 }
                 // There was no room for it: that is given back.
-                Err(trouble) if trouble.is_disk_full() => break done,
+                Err(error) if error.is_disk_full() => break done,
                 // git has ended by itself, so whatever it said, it is as it should be.
                 _ => {
                     kept.give_back();
@@ -265,9 +265,9 @@ impl Checkout<'_> {
         kept: &Borrowed,
         known: bool,
         git: &Git<'_>,
-        wanted: &Wanted,
+        wanted: &FetchTarget,
         loan: Option<&Loan>,
-    ) -> Result<(String, &'static str), Trouble> {
+    ) -> Result<(String, &'static str), CheckoutError> {
         let repository = kept.git_folder();
         if !known {
             fetch::make(git, &repository, &["--bare"], wanted).await?;

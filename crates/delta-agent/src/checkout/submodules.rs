@@ -8,10 +8,11 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
-use super::address::{Address, Protocol, Refused};
-use super::credential::{Credential, Loan};
-use super::git::{Call, Git, MAX_OUTPUT, found};
-use super::{Checkout, Trouble};
+use delta_git::{
+    Address, Call, Credential, Git, Loan, MAX_OUTPUT, Protocol, RefusedAddress, found,
+};
+
+use super::{Checkout, CheckoutError};
 
 /// Levels that are followed; real trees have two or three.
 const MAX_LEVELS: usize = 8;
@@ -26,7 +27,7 @@ pub(super) async fn update(
     checkout: &Checkout<'_>,
     git: &Git<'_>,
     loan: Option<&Loan>,
-) -> Result<(), Trouble> {
+) -> Result<(), CheckoutError> {
     let mut open = vec![(checkout.workspace.to_owned(), 0)];
     let mut count = 0;
     while let Some((folder, level)) = open.pop() {
@@ -37,7 +38,7 @@ pub(super) async fn update(
             continue;
         }
         if level == MAX_LEVELS {
-            return Err(Trouble::TooDeep(MAX_LEVELS));
+            return Err(CheckoutError::TooDeep(MAX_LEVELS));
         }
         let below = one_level(checkout, git, loan, &folder, &mut count).await?;
         open.extend(below.into_iter().map(|folder| (folder, level + 1)));
@@ -52,7 +53,7 @@ async fn one_level(
     loan: Option<&Loan>,
     folder: &Path,
     count: &mut usize,
-) -> Result<Vec<PathBuf>, Trouble> {
+) -> Result<Vec<PathBuf>, CheckoutError> {
     // Notes the addresses, and makes whole those that are relative to this one.
     git.call(Call::in_folder(folder, &["submodule", "--quiet", "init"]))
         .await?;
@@ -60,13 +61,13 @@ async fn one_level(
     let noted = listed(git, folder, &noted).await?;
     *count += noted.len();
     if *count > MAX_SUBMODULES {
-        return Err(Trouble::TooMany(MAX_SUBMODULES));
+        return Err(CheckoutError::TooMany(MAX_SUBMODULES));
     }
     let mut protocols = BTreeSet::new();
     for (name, url) in noted {
         // What is no text is not passed over: git would go where nobody looked.
         let allowed = allowed(checkout, &url.to_string_lossy());
-        let protocol = allowed.map_err(|problem| Trouble::Submodule { name, problem })?;
+        let protocol = allowed.map_err(|problem| CheckoutError::Submodule { name, problem })?;
         protocols.insert(protocol.name());
     }
     if protocols.is_empty() {
@@ -85,17 +86,17 @@ async fn one_level(
 }
 
 /// The ways a run itself may go; ssh with a key of its own only.
-fn allowed(checkout: &Checkout<'_>, url: &str) -> Result<Protocol, Refused> {
+fn allowed(checkout: &Checkout<'_>, url: &str) -> Result<Protocol, RefusedAddress> {
     let address = Address::parse(url, checkout.settings.protocols)?;
     let has_key = matches!(checkout.credential, Some(Credential::SshKey { .. }));
     match address.protocol == Protocol::Ssh && !has_key {
-        true => Err(Refused::Protocol("ssh without a key".to_owned())),
+        true => Err(RefusedAddress::Protocol("ssh without a key".to_owned())),
         false => Ok(address.protocol),
     }
 }
 
 /// Those that the index has as submodules, whatever `.gitmodules` says of paths.
-async fn present(git: &Git<'_>, folder: &Path) -> Result<Vec<PathBuf>, Trouble> {
+async fn present(git: &Git<'_>, folder: &Path) -> Result<Vec<PathBuf>, CheckoutError> {
     let blob = [
         "config",
         "-z",
@@ -120,7 +121,7 @@ async fn present(git: &Git<'_>, folder: &Path) -> Result<Vec<PathBuf>, Trouble> 
         }
         let one = folder.join(&path);
         let there = one.join(".git").try_exists();
-        if there.map_err(Trouble::io("a submodule cannot be read"))? {
+        if there.map_err(CheckoutError::io("a submodule cannot be read"))? {
             below.push(one);
         }
     }
@@ -133,12 +134,12 @@ async fn listed(
     git: &Git<'_>,
     folder: &Path,
     search: &[&str],
-) -> Result<Vec<(String, OsString)>, Trouble> {
+) -> Result<Vec<(String, OsString)>, CheckoutError> {
     let printed = found(git.call(Call::in_folder(folder, search)).await)?;
     let printed = printed.unwrap_or_default();
     let pairs = pairs(&printed);
     match printed.len() >= MAX_OUTPUT || pairs.len() > MAX_SUBMODULES {
-        true => Err(Trouble::TooMany(MAX_SUBMODULES)),
+        true => Err(CheckoutError::TooMany(MAX_SUBMODULES)),
         false => Ok(pairs),
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use delta_core::Cause;
+use delta_git::{Credential, UnusableCredential};
 use delta_shim::mask::Patterns;
 use delta_wire::api::{FetchSecrets, SecretKind, SecretValue, SecretValues};
 use delta_wire::job_spec::CheckoutSpec;
@@ -17,7 +18,6 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::{Around, Failed, Prepared};
 use crate::backoff::Backoff;
-use crate::checkout::{Credential, NoUse};
 
 const PATH: &str = "/api/v1/runner/secrets";
 
@@ -109,7 +109,9 @@ pub(super) async fn after(around: &Around<'_>) -> Result<(), Failed> {
 }
 
 /// What the checkout is to prove itself with, of what was fetched.
-pub(crate) fn checkout_credential(around: &Around<'_>) -> Result<Option<Credential>, NoUse> {
+pub(crate) fn checkout_credential(
+    around: &Around<'_>,
+) -> Result<Option<Credential>, UnusableCredential> {
     let Some(CheckoutSpec::On(options)) = &around.spec.checkout else {
         return Ok(None);
     };

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use delta_wire::own_folder;
 use rustix::fs::{FileType, Mode, OFlags};
 
-use super::git;
 use super::{Files, MAX_DEPTH, MAX_PATHS, Tree, TreeError, Unread};
 
 /// Folders that are never looked into: history, and what tools put there. Nor is our own data.
@@ -25,7 +24,7 @@ pub struct Folder {
 impl Folder {
     /// Lists a folder.
     pub fn tree(root: &Path) -> Result<Tree, TreeError> {
-        let paths = match git::listed(root)? {
+        let paths = match delta_git::tracked(root)? {
             Some(paths) => paths,
             None => walked(root)?,
         };

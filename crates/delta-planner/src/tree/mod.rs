@@ -11,8 +11,9 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 
+pub use delta_git::{branch_of, default_base, is_commit};
 pub use folder::Folder;
-pub use git::{Commit, branch_of, changed_since, default_base, is_commit};
+pub use git::{Commit, changed_since};
 
 /// Paths of one tree: twice the files of the largest repositories that are known to be one project.
 pub const MAX_PATHS: usize = 1_000_000;

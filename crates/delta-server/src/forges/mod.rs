@@ -11,6 +11,7 @@ mod gated;
 mod kept;
 pub mod mirrors;
 mod older;
+pub mod plan_worker;
 pub mod planning;
 mod report_limits;
 pub mod reporter;

@@ -1,5 +1,6 @@
 //! Real git repositories, and real servers that hand them out.
 
+pub mod hostile;
 mod http;
 mod lfs;
 mod ssh;

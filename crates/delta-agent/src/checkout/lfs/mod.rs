@@ -11,10 +11,9 @@ mod transfer;
 
 use std::collections::BTreeMap;
 
-use super::address::{Address, Protocol};
-use super::credential::Loan;
-use super::git::{Call, Git, GitError, MAX_OUTPUT, found};
-use super::{Checkout, Trouble};
+use delta_git::{Address, Call, Git, GitError, Loan, MAX_OUTPUT, Protocol, found};
+
+use super::{Checkout, CheckoutError};
 
 /// What a file of attributes says of them.
 const MARK: &str = "filter=lfs";
@@ -38,7 +37,7 @@ pub(super) async fn pull(
     git: &Git<'_>,
     address: &Address,
     loan: Option<&Loan>,
-) -> Result<(), Trouble> {
+) -> Result<(), CheckoutError> {
     let workspace = checkout.workspace;
     let search = [
         "--glob-pathspecs",
@@ -104,14 +103,14 @@ fn is_installed(asked: Result<Vec<u8>, GitError>) -> Result<bool, GitError> {
 }
 
 /// What the index has of them, each once.
-async fn pointers(git: &Git<'_>, checkout: &Checkout<'_>) -> Result<Vec<Pointer>, Trouble> {
+async fn pointers(git: &Git<'_>, checkout: &Checkout<'_>) -> Result<Vec<Pointer>, CheckoutError> {
     let grep = [
         "grep", "--cached", "-h", "-I", "-E", "-e", LINES, "--", MEANT,
     ];
     let printed = found(git.call(Call::in_folder(checkout.workspace, &grep)).await)?;
     let printed = printed.unwrap_or_default();
     if printed.len() >= MAX_OUTPUT {
-        return Err(Trouble::Lfs("there are too many of them".to_owned()));
+        return Err(CheckoutError::Lfs("there are too many of them".to_owned()));
     }
     Ok(read(&String::from_utf8_lossy(&printed)))
 }

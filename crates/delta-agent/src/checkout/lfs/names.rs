@@ -10,7 +10,7 @@ use delta_wire::places::is_never_a_server;
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use super::super::address::Refused;
+use delta_git::RefusedAddress;
 
 /// Where the environment names proxies, as the client reads it.
 const PROXIES: [&str; 6] = [
@@ -61,14 +61,14 @@ impl Resolve for Names {
 fn judged(
     found: impl Iterator<Item = SocketAddr>,
     from_here: bool,
-) -> Result<Vec<SocketAddr>, Refused> {
+) -> Result<Vec<SocketAddr>, RefusedAddress> {
     let (mut kept, mut refused) = (Vec::new(), None);
     for address in found {
         let ip = address.ip().to_canonical();
         if is_never_a_server(ip) {
-            refused = Some(Refused::LinkLocal);
+            refused = Some(RefusedAddress::LinkLocal);
         } else if ip.is_loopback() && !from_here {
-            refused = Some(Refused::Here);
+            refused = Some(RefusedAddress::Here);
         } else {
             kept.push(address);
         }
@@ -101,12 +101,16 @@ mod tests {
             "100.100.100.200",
             "0.0.0.0",
         ] {
-            assert_eq!(judge(&[never], true), Err(Refused::LinkLocal), "{never}");
+            assert_eq!(
+                judge(&[never], true),
+                Err(RefusedAddress::LinkLocal),
+                "{never}"
+            );
             let other = judge(&[never, "192.0.2.1"], true);
             assert_eq!(other, Ok(vec!["192.0.2.1".to_owned()]), "{never}");
         }
         for here in ["127.0.0.1", "127.0.1.1", "::1", "::ffff:127.0.0.1"] {
-            assert_eq!(judge(&[here], false), Err(Refused::Here), "{here}");
+            assert_eq!(judge(&[here], false), Err(RefusedAddress::Here), "{here}");
             assert_eq!(judge(&[here], true), Ok(vec![here.to_owned()]));
         }
         let inside = judge(&["10.0.0.1", "fd00::1"], false);

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::super::address::{Address, Refused, name_and_port};
-use super::super::credential::Loan;
-use super::super::git::{Call, Git, GitError};
-use super::super::{Checkout, Trouble};
+use delta_git::{Address, Call, Git, GitError, Loan, RefusedAddress, name_and_port};
+
+use super::super::{Checkout, CheckoutError};
 
 /// Where the server is asked for files, and what it wants to see.
 #[derive(Debug, Deserialize)]
@@ -24,7 +23,7 @@ pub(super) async fn ask(
     git: &Git<'_>,
     address: &Address,
     loan: &Loan,
-) -> Result<Granted, Trouble> {
+) -> Result<Granted, CheckoutError> {
     let (mut arguments, path) = target(address)?;
     // Nothing in a path that was checked ends the quotes.
     arguments.push(format!("git-lfs-authenticate '{path}' download"));
@@ -32,23 +31,26 @@ pub(super) async fn ask(
     let said = asked.await.map_err(|error| match error {
         GitError::Ended { last, .. } => {
             let last = last.last().map_or("nothing", String::as_str);
-            Trouble::Lfs(format!("their server says over ssh: {last}"))
+            CheckoutError::Lfs(format!("their server says over ssh: {last}"))
         }
         other => other.into(),
     })?;
     let read = serde_json::from_slice(&said);
-    read.map_err(|_| Trouble::Lfs("their server's answer over ssh cannot be read".to_owned()))
+    read.map_err(|_| CheckoutError::Lfs("their server's answer over ssh cannot be read".to_owned()))
 }
 
 /// What ssh is told to go to, and the repository there.
-fn target(address: &Address) -> Result<(Vec<String>, String), Refused> {
+fn target(address: &Address) -> Result<(Vec<String>, String), RefusedAddress> {
     let (place, path) = match address.url.strip_prefix("ssh://") {
         Some(rest) => {
-            let (place, path) = rest.split_once('/').ok_or(Refused::Incomplete)?;
+            let (place, path) = rest.split_once('/').ok_or(RefusedAddress::Incomplete)?;
             (place, format!("/{path}"))
         }
         None => {
-            let (place, path) = address.url.split_once(':').ok_or(Refused::Incomplete)?;
+            let (place, path) = address
+                .url
+                .split_once(':')
+                .ok_or(RefusedAddress::Incomplete)?;
             (place, path.to_owned())
         }
     };
@@ -64,7 +66,8 @@ fn target(address: &Address) -> Result<(Vec<String>, String), Refused> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Protocols;
+    use delta_git::Protocols;
+
     use super::*;
 
     #[test]

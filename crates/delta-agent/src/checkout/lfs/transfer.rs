@@ -13,9 +13,9 @@ use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 
-use super::super::address::{Address, Away, Refused, check_away};
-use super::super::credential::Credential;
-use super::super::{Checkout, Trouble};
+use delta_git::{Address, Credential, Redirection, RefusedAddress, check_redirection};
+
+use super::super::{Checkout, CheckoutError};
 use super::Pointer;
 use super::names::Names;
 use super::ssh::Granted;
@@ -108,8 +108,8 @@ struct Task {
 
 /// Whether it may be better in a while.
 enum Miss {
-    Again(Trouble),
-    Never(Trouble),
+    Again(CheckoutError),
+    Never(CheckoutError),
 }
 
 impl From<reqwest::Error> for Miss {
@@ -120,10 +120,10 @@ impl From<reqwest::Error> for Miss {
         let (mut words, mut source) = (error.to_string(), std::error::Error::source(&error));
         while let Some(inner) = source {
             // Also where a name leads does not change in a second.
-            refused |= inner.is::<Refused>();
+            refused |= inner.is::<RefusedAddress>();
             (words, source) = (inner.to_string(), inner.source());
         }
-        let trouble = Trouble::Lfs(quoted(&words));
+        let trouble = CheckoutError::Lfs(quoted(&words));
         match refused {
             true => Miss::Never(trouble),
             false => Miss::Again(trouble),
@@ -137,8 +137,8 @@ pub(super) async fn fetch(
     address: &Address,
     granted: Option<Granted>,
     pointers: &[Pointer],
-) -> Result<(), Trouble> {
-    let away = Away {
+) -> Result<(), CheckoutError> {
+    let away = Redirection {
         protocols: checkout.settings.protocols,
         from_here: address.is_here(),
     };
@@ -177,9 +177,9 @@ pub(super) async fn fetch(
 }
 
 /// A place that a server names, if one may go there.
-fn place(href: &str, away: Away) -> Result<Url, Trouble> {
+fn place(href: &str, away: Redirection) -> Result<Url, CheckoutError> {
     let url = Url::parse(href).map_err(|_| wrong(NO_ADDRESS))?;
-    check_away(&url, away).map_err(|problem| Trouble::LfsAway {
+    check_redirection(&url, away).map_err(|problem| CheckoutError::LfsAway {
         host: quoted(url.host_str().unwrap_or_default()),
         problem,
     })?;
@@ -212,7 +212,7 @@ fn with(mut request: RequestBuilder, header: &BTreeMap<String, String>) -> Reque
 }
 
 /// What a server wants to see, but for what is ours to say, if it may.
-fn taken(header: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, Trouble> {
+fn taken(header: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, CheckoutError> {
     let mut taken = BTreeMap::new();
     for (name, value) in header {
         let lower = name.to_ascii_lowercase();
@@ -223,7 +223,7 @@ fn taken(header: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, T
         if !of_store && !HEADERS.contains(&lower.as_str()) {
             let text =
                 format!("their server wants the header `{name}`, which no such server needs");
-            return Err(Trouble::Lfs(quoted(&text)));
+            return Err(CheckoutError::Lfs(quoted(&text)));
         }
         taken.insert(lower, value);
     }
@@ -233,13 +233,13 @@ fn taken(header: BTreeMap<String, String>) -> Result<BTreeMap<String, String>, T
 struct Transfer<'a> {
     /// Where the server is asked.
     batch: Url,
-    away: Away,
+    away: Redirection,
     right: Right<'a>,
     store: PathBuf,
 }
 
 impl Transfer<'_> {
-    async fn fetch(&self, pointers: &[Pointer]) -> Result<(), Trouble> {
+    async fn fetch(&self, pointers: &[Pointer]) -> Result<(), CheckoutError> {
         let asking = client(Policy::none(), self.away)?;
         let mut tries = Tries::new();
         let answer = loop {
@@ -254,7 +254,7 @@ impl Transfer<'_> {
             if attempt.previous().len() > MAX_HOPS {
                 return attempt.error("it is sent on and on");
             }
-            match check_away(attempt.url(), away) {
+            match check_redirection(attempt.url(), away) {
                 Ok(()) => attempt.follow(),
                 Err(problem) => attempt.error(problem),
             }
@@ -266,7 +266,7 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    async fn lane(&self, client: &Client, open: &Mutex<Vec<Task>>) -> Result<(), Trouble> {
+    async fn lane(&self, client: &Client, open: &Mutex<Vec<Task>>) -> Result<(), CheckoutError> {
         loop {
             let next = open.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let Some(task) = next else {
@@ -306,7 +306,7 @@ impl Transfer<'_> {
     }
 
     /// Where each file is; every address is checked before the first is used.
-    fn tasks(&self, answer: Answer, pointers: &[Pointer]) -> Result<Vec<Task>, Trouble> {
+    fn tasks(&self, answer: Answer, pointers: &[Pointer]) -> Result<Vec<Task>, CheckoutError> {
         let mut objects: BTreeMap<String, Object> = BTreeMap::new();
         for object in answer.objects {
             objects.insert(object.oid.clone(), object);
@@ -318,7 +318,7 @@ impl Transfer<'_> {
             let Some(download) = actions.and_then(|it| it.download) else {
                 let words = error.map_or_else(String::new, |it| it.message);
                 let text = format!("their server has no {}: {words}", pointer.oid);
-                return Err(Trouble::Lfs(quoted(&text)));
+                return Err(CheckoutError::Lfs(quoted(&text)));
             };
             let url = place(&download.href, self.away)?;
             tasks.push(Task {
@@ -354,7 +354,7 @@ async fn receive(
     folder: &Path,
     part: &Path,
 ) -> Result<(), Miss> {
-    let io = |source| Miss::Never(Trouble::io("a large file cannot be written")(source));
+    let io = |source| Miss::Never(CheckoutError::io("a large file cannot be written")(source));
     tokio::fs::create_dir_all(folder).await.map_err(io)?;
     let mut file = tokio::fs::File::create(part).await.map_err(io)?;
     let (mut hash, mut came) = (Context::new(&SHA256), 0);
@@ -371,7 +371,7 @@ async fn receive(
     let hash: String = hash.as_ref().iter().map(|it| format!("{it:02x}")).collect();
     if came != pointer.size || hash != pointer.oid {
         let text = format!("what came is not {}", pointer.oid);
-        return Err(Miss::Again(Trouble::Lfs(text)));
+        return Err(Miss::Again(CheckoutError::Lfs(text)));
     }
     let whole = folder.join(&pointer.oid);
     tokio::fs::rename(part, whole).await.map_err(io)
@@ -382,9 +382,9 @@ fn judged(answer: Response) -> Result<Response, Miss> {
     let text = format!("their server answered {status}");
     match status {
         status if status.is_success() => Ok(answer),
-        StatusCode::TOO_MANY_REQUESTS => Err(Miss::Again(Trouble::Lfs(text))),
-        status if status.is_server_error() => Err(Miss::Again(Trouble::Lfs(text))),
-        _ => Err(Miss::Never(Trouble::Lfs(text))),
+        StatusCode::TOO_MANY_REQUESTS => Err(Miss::Again(CheckoutError::Lfs(text))),
+        status if status.is_server_error() => Err(Miss::Again(CheckoutError::Lfs(text))),
+        _ => Err(Miss::Never(CheckoutError::Lfs(text))),
     }
 }
 
@@ -403,7 +403,7 @@ impl Tries {
     }
 
     /// Waits before the next try, or gives back why there is none.
-    async fn after(&mut self, miss: Miss) -> Result<(), Trouble> {
+    async fn after(&mut self, miss: Miss) -> Result<(), CheckoutError> {
         self.left -= 1;
         match miss {
             Miss::Again(_) if self.left > 0 => {
@@ -415,7 +415,7 @@ impl Tries {
     }
 }
 
-fn client(redirect: Policy, away: Away) -> Result<Client, Trouble> {
+fn client(redirect: Policy, away: Redirection) -> Result<Client, CheckoutError> {
     let tls = TlsFiles::default().config(&[b"http/1.1"]);
     let tls = tls.map_err(|error| wrong(&error.to_string()))?;
     let client = Client::builder()
@@ -428,8 +428,8 @@ fn client(redirect: Policy, away: Away) -> Result<Client, Trouble> {
     client.map_err(|error| wrong(&error.without_url().to_string()))
 }
 
-fn wrong(why: &str) -> Trouble {
-    Trouble::Lfs(why.to_owned())
+fn wrong(why: &str) -> CheckoutError {
+    CheckoutError::Lfs(why.to_owned())
 }
 
 /// A stranger's words, within bounds.
@@ -443,7 +443,8 @@ fn quoted(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::address::Protocols;
+    use delta_git::Protocols;
+
     use super::*;
 
     // T17
@@ -477,7 +478,7 @@ mod tests {
             "",
         ] {
             let refused = taken(&["Authorization", strange]);
-            assert!(matches!(refused, Err(Trouble::Lfs(_))), "{strange}");
+            assert!(matches!(refused, Err(CheckoutError::Lfs(_))), "{strange}");
         }
     }
 
@@ -487,7 +488,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let get = async |from_here| {
-            let away = Away {
+            let away = Redirection {
                 protocols: Protocols::default(),
                 from_here,
             };

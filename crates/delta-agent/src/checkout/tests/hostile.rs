@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use delta_core::Cause;
 use delta_testkit::proxy::HttpProxy;
 
-use super::corpus::{HOSTILE_REFS, HOSTILE_URLS};
+use delta_testkit::git::hostile::{HOSTILE_REFS, HOSTILE_URLS};
+
 use super::*;
 
 /// Nothing below the folder contains the text, in a file or in a name.

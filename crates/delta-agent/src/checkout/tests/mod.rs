@@ -1,6 +1,5 @@
 //! Checkouts from real servers, with real git.
 
-pub(super) mod corpus;
 mod faults;
 mod hostile;
 mod kept;
@@ -13,12 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use delta_git::Credential;
 use delta_testkit::git::{GitHttp, Repository};
 use delta_wire::Secret;
 use delta_wire::job_spec::CheckoutOptions;
 use tokio::sync::watch;
 
-use super::{Checkout, CheckoutSettings, Credential, Repositories};
+use super::{Checkout, CheckoutSettings, Repositories};
 use crate::job_io::{Failed, Log, Origin};
 use crate::log::progress::Silent;
 use crate::work::Identity;

@@ -1,7 +1,7 @@
-//! Hostile words, for whoever reads words of strangers.
+//! Hostile addresses and refs, for whoever reads words of strangers and calls git with them.
 
 /// What must not reach git.
-pub(crate) const HOSTILE_URLS: [&str; 44] = [
+pub const HOSTILE_URLS: [&str; 44] = [
     "",
     "-oProxyCommand=id",
     "--upload-pack=touch /tmp/x",
@@ -49,7 +49,7 @@ pub(crate) const HOSTILE_URLS: [&str; 44] = [
 ];
 
 /// What is no name of a ref.
-pub(crate) const HOSTILE_REFS: [&str; 20] = [
+pub const HOSTILE_REFS: [&str; 20] = [
     "",
     "-",
     "--upload-pack=id",

@@ -14,7 +14,7 @@ const BETWEEN_COUNTS: Duration = Duration::from_secs(5);
 const LAST_LINES: usize = 8;
 
 /// What was said so far.
-pub(crate) struct Talk {
+pub struct CallOutput {
     open: Vec<u8>,
     /// The last byte was a carriage return; with a line feed after it, it ends a line.
     returned: bool,
@@ -23,9 +23,9 @@ pub(crate) struct Talk {
     last: VecDeque<String>,
 }
 
-impl Talk {
-    pub fn new() -> Talk {
-        Talk {
+impl CallOutput {
+    pub fn new() -> CallOutput {
+        CallOutput {
             open: Vec::new(),
             returned: false,
             lines: 0,
@@ -105,33 +105,33 @@ mod tests {
 
     #[test]
     fn lines_pass_and_counters_are_thinned() {
-        let (mut talk, mut shown) = (Talk::new(), Vec::new());
+        let (mut output, mut shown) = (CallOutput::new(), Vec::new());
         let start = Instant::now();
         for second in 0..12 {
             let now = start + Duration::from_secs(second);
-            talk.hear(format!("at {second}%\r").as_bytes(), now, |line| {
+            output.hear(format!("at {second}%\r").as_bytes(), now, |line| {
                 shown.push(line.to_owned());
             });
         }
-        talk.hear(b"done\r\nfatal: no", start, |line| {
+        output.hear(b"done\r\nfatal: no", start, |line| {
             shown.push(line.to_owned())
         });
-        let last = talk.end(|line| shown.push(line.to_owned()));
+        let last = output.end(|line| shown.push(line.to_owned()));
         assert_eq!(shown, ["at 5%", "at 10%", "done", "fatal: no"]);
         assert_eq!(last, ["done", "fatal: no"]);
     }
 
     #[test]
     fn a_server_that_talks_without_end_is_cut() {
-        let (mut talk, mut shown) = (Talk::new(), 0);
+        let (mut output, mut shown) = (CallOutput::new(), 0);
         let line = [&[b'x'; 10_000][..], b"\n"].concat();
         for _ in 0..1_000 {
-            talk.hear(&line, Instant::now(), |line| {
+            output.hear(&line, Instant::now(), |line| {
                 assert!(line.len() <= MAX_LINE);
                 shown += 1;
             });
         }
         assert_eq!(shown, MAX_LINES);
-        assert_eq!(talk.end(|_| {}).len(), LAST_LINES);
+        assert_eq!(output.end(|_| {}).len(), LAST_LINES);
     }
 }

@@ -3,11 +3,10 @@
 
 use std::path::Path;
 
-use super::Trouble;
-use super::address::{Address, check_commit, check_ref};
-use super::credential::Loan;
-use super::git::{Call, Git};
-use crate::job_io::Origin;
+use crate::address::{Address, RefusedAddress, check_commit, check_ref};
+use crate::call::{Call, Git};
+use crate::credential::Loan;
+use crate::error::FetchError;
 
 /// What was asked for last; a name that no server can send.
 const WANTED: &str = "refs/delta/wanted";
@@ -22,7 +21,7 @@ const EVERYTHING: [&str; 2] = [
 const ALL_HISTORY: &str = "--depth=2147483647";
 
 /// What to fetch.
-pub(super) struct Wanted {
+pub struct FetchTarget {
     pub address: Address,
     pub commit: Option<String>,
     pub git_ref: Option<String>,
@@ -30,16 +29,22 @@ pub(super) struct Wanted {
     pub depth: u32,
 }
 
-impl Wanted {
-    pub fn new(address: Address, origin: &Origin, depth: u32) -> Result<Wanted, Trouble> {
-        let commit = origin.commit.as_deref().map(check_commit).transpose()?;
-        if let Some(name) = &origin.git_ref {
+impl FetchTarget {
+    /// A commit, a ref, or both: then the commit, by way of the ref where a server wants that.
+    pub fn new(
+        address: Address,
+        commit: Option<&str>,
+        git_ref: Option<&str>,
+        depth: u32,
+    ) -> Result<FetchTarget, RefusedAddress> {
+        let commit = commit.map(check_commit).transpose()?;
+        if let Some(name) = git_ref {
             check_ref(name)?;
         }
-        Ok(Wanted {
+        Ok(FetchTarget {
             address,
             commit,
-            git_ref: origin.git_ref.clone(),
+            git_ref: git_ref.map(str::to_owned),
             depth,
         })
     }
@@ -75,12 +80,12 @@ impl Wanted {
 }
 
 /// Makes an empty repository.
-pub(super) async fn make(
+pub async fn make(
     git: &Git<'_>,
     folder: &Path,
     bare: &[&str],
-    wanted: &Wanted,
-) -> Result<(), Trouble> {
+    wanted: &FetchTarget,
+) -> Result<(), FetchError> {
     let options = ["init", "--quiet", "--template=", wanted.format()];
     let call = Call::in_folder(git.home, &options);
     let call = bare.iter().fold(call, |call, word| call.arg(*word));
@@ -91,7 +96,7 @@ pub(super) async fn make(
 /// Whether the commit is here in as much depth as is wanted, without asking anybody. More history
 /// than the commit itself may have been cut by a later fetch, and branches move: only the server
 /// knows.
-pub(super) async fn has_whole(git: &Git<'_>, repository: &Path, wanted: &Wanted) -> bool {
+pub async fn has_whole(git: &Git<'_>, repository: &Path, wanted: &FetchTarget) -> bool {
     let (Some(commit), 1) = (&wanted.commit, wanted.depth) else {
         return false;
     };
@@ -101,12 +106,12 @@ pub(super) async fn has_whole(git: &Git<'_>, repository: &Path, wanted: &Wanted)
 }
 
 /// Fetches what is wanted, and says which commit that is.
-pub(super) async fn fetch(
+pub async fn fetch(
     git: &Git<'_>,
     repository: &Path,
-    wanted: &Wanted,
+    wanted: &FetchTarget,
     loan: Option<&Loan>,
-) -> Result<String, Trouble> {
+) -> Result<String, FetchError> {
     let named = wanted.commit.as_deref().or(wanted.git_ref.as_deref());
     let spec = format!("+{}:{WANTED}", named.unwrap_or("HEAD"));
     let depth = wanted.depth();
@@ -119,17 +124,17 @@ pub(super) async fn fetch(
     let fetched = over_the_line(git, repository, &options, &specs, wanted, loan).await;
     match (fetched, &wanted.commit) {
         (Ok(()), _) => {}
-        (Err(trouble), Some(commit)) if wants_a_name(&trouble) => {
+        (Err(error), Some(commit)) if wants_a_name(&error) => {
             by_name(git, repository, commit, wanted, loan).await?;
         }
-        (Err(trouble), _) => return Err(trouble),
+        (Err(error), _) => return Err(error),
     }
     let name = format!("{WANTED}^{{commit}}");
     let call = Call::bare(repository, &["rev-parse", "--verify", &name]);
     let found = git.ask(call).await?;
     let exact = |commit: &String| wanted.commit.as_ref().is_none_or(|it| it == commit);
     let commit = check_commit(&found).ok().filter(exact);
-    let commit = commit.ok_or_else(|| Trouble::AnotherCommit {
+    let commit = commit.ok_or_else(|| FetchError::AnotherCommit {
         wanted: wanted.revision(),
         found,
     })?;
@@ -140,8 +145,8 @@ pub(super) async fn fetch(
 }
 
 /// Some servers give away by hash only what a ref points at just now.
-fn wants_a_name(trouble: &Trouble) -> bool {
-    trouble.says("unadvertised object") || trouble.says("not our ref")
+fn wants_a_name(error: &FetchError) -> bool {
+    error.says("unadvertised object") || error.says("not our ref")
 }
 
 /// The commit by way of the ref that has it, or of all branches: first as deep as it is wanted, as
@@ -150,9 +155,9 @@ async fn by_name(
     git: &Git<'_>,
     repository: &Path,
     commit: &str,
-    wanted: &Wanted,
+    wanted: &FetchTarget,
     loan: Option<&Loan>,
-) -> Result<(), Trouble> {
+) -> Result<(), FetchError> {
     let depth = format!("--depth={}", wanted.depth);
     let shallow = (wanted.depth > 0).then_some(depth.as_str());
     let specs = match &wanted.git_ref {
@@ -169,7 +174,7 @@ async fn by_name(
             return Ok(());
         }
     }
-    Err(Trouble::NotThere(match &wanted.git_ref {
+    Err(FetchError::NotThere(match &wanted.git_ref {
         Some(name) => format!("the commit {commit} is not part of {name}"),
         None => format!("the repository has no commit {commit}"),
     }))
@@ -180,9 +185,9 @@ async fn over_the_line(
     repository: &Path,
     options: &[&str],
     specs: &[&str],
-    wanted: &Wanted,
+    wanted: &FetchTarget,
     loan: Option<&Loan>,
-) -> Result<(), Trouble> {
+) -> Result<(), FetchError> {
     let address = &wanted.address;
     let call = fetching(repository, options, &address.url, specs);
     let call = call.over(address.protocol.name(), loan).shown();
@@ -192,13 +197,13 @@ async fn over_the_line(
 
 /// Copies a commit, with as much of its history as is wanted, from a repository of this machine.
 /// Objects are written anew: nothing is shared.
-pub(super) async fn copy(
+pub async fn copy(
     git: &Git<'_>,
     from: &Path,
     to: &Path,
     commit: &str,
-    wanted: &Wanted,
-) -> Result<(), Trouble> {
+    wanted: &FetchTarget,
+) -> Result<(), FetchError> {
     let name = format!("{COMMITS}/{commit}");
     let all = "+refs/remotes/origin/*:refs/remotes/origin/*";
     let depth = format!("--depth={}", wanted.depth);
@@ -208,26 +213,26 @@ pub(super) async fn copy(
     };
     let Some(from) = from.to_str() else {
         let odd = std::io::Error::other("the path is no text");
-        return Err(Trouble::io("the state folder cannot be named")(odd));
+        return Err(FetchError::io("the state folder cannot be named")(odd));
     };
     let call = fetching(to, &options, &format!("file://{from}"), &specs);
     git.call(call.over("file", None))
         .await
-        .map_err(Trouble::Copy)?;
+        .map_err(FetchError::Copy)?;
     // Names there are only names; the hash is of what came.
     let whole = format!("{commit}^{{tree}}");
     git.call(Call::bare(to, &["rev-parse", "--verify", &whole]))
         .await
-        .map_err(Trouble::Copy)?;
+        .map_err(FetchError::Copy)?;
     Ok(())
 }
 
 /// Names that only we use.
-pub(super) async fn forget_our_names(
+pub async fn forget_our_names(
     git: &Git<'_>,
     repository: &Path,
     commit: &str,
-) -> Result<(), Trouble> {
+) -> Result<(), FetchError> {
     for name in [WANTED, &format!("{COMMITS}/{commit}")] {
         git.call(Call::bare(repository, &["update-ref", "-d", name]))
             .await?;
@@ -235,7 +240,7 @@ pub(super) async fn forget_our_names(
     Ok(())
 }
 
-pub(super) fn fetching<'a>(
+pub fn fetching<'a>(
     repository: &'a Path,
     options: &[&str],
     from: &str,

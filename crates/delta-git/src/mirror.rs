@@ -13,12 +13,11 @@ use std::{fs, io};
 use delta_wire::Secret;
 use delta_wire::planning::FetchOrder;
 
-use super::Trouble;
-use super::address::{Address, Protocol, Protocols, check_commit, check_ref};
-use super::credential::{Credential, Loan};
-use super::fetch::{Wanted, fetching, make};
-use super::git::{Call, Git, GitError};
-use crate::job_io::Origin;
+use crate::address::{Address, Protocol, Protocols, check_commit, check_ref};
+use crate::call::{Call, Git, GitError};
+use crate::credential::{Credential, Loan};
+use crate::error::FetchError;
+use crate::fetch::{FetchTarget, fetching, make};
 
 /// Where the ref of the run stands, and the branch it wants to go to.
 const HEAD: &str = "refs/delta/head";
@@ -44,16 +43,16 @@ pub struct NotMirrored(String);
 /// `home` is private and empty.
 pub async fn mirror(order: &FetchOrder, home: &Path) -> Result<Mirrored, NotMirrored> {
     let done = brought(order, home).await;
-    done.map_err(|trouble| {
-        let said = trouble.said().last().cloned();
+    done.map_err(|error| {
+        let said = error.said().last().cloned();
         NotMirrored(match said {
-            Some(said) => format!("{trouble}: {said}"),
-            None => trouble.to_string(),
+            Some(said) => format!("{error}: {said}"),
+            None => error.to_string(),
         })
     })
 }
 
-async fn brought(order: &FetchOrder, home: &Path) -> Result<Mirrored, Trouble> {
+async fn brought(order: &FetchOrder, home: &Path) -> Result<Mirrored, FetchError> {
     let address = Address::parse(&order.url, Protocols::default())?;
     let commit = order.commit.as_deref().map(check_commit).transpose()?;
     let branch = order.base.as_ref().map(|it| format!("refs/heads/{it}"));
@@ -61,22 +60,17 @@ async fn brought(order: &FetchOrder, home: &Path) -> Result<Mirrored, Trouble> {
         check_ref(name)?;
     }
     if address.protocol == Protocol::Ssh && order.credential.is_none() {
-        return Err(Trouble::NoKey);
+        return Err(FetchError::NoKey);
     }
     let loan = loan(order, &address, home)?;
-    let origin = Origin {
-        repository: Some(order.url.clone()),
-        git_ref: order.git_ref.clone(),
-        commit: commit.clone(),
-    };
     let work = Work {
         git: Git {
             program: Path::new("git"),
             home,
-            log: None,
+            shows: None,
         },
         folder: Path::new(&order.mirror),
-        wanted: Wanted::new(address, &origin, 0)?,
+        target: FetchTarget::new(address, commit.as_deref(), order.git_ref.as_deref(), 0)?,
         loan: loan.as_ref(),
     };
     let Some(commit) = commit else {
@@ -88,8 +82,8 @@ async fn brought(order: &FetchOrder, home: &Path) -> Result<Mirrored, Trouble> {
         commit: &commit,
     };
     match work.bring(&wants).await {
-        Err(trouble) if trouble.may_be_damage() && work.folder.exists() => {
-            fs::remove_dir_all(work.folder).map_err(Trouble::io("a broken copy stays"))?;
+        Err(error) if error.may_be_damage() && work.folder.exists() => {
+            fs::remove_dir_all(work.folder).map_err(FetchError::io("a broken copy stays"))?;
             work.bring(&wants).await
         }
         done => done,
@@ -125,13 +119,13 @@ pub fn sweep(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn loan(order: &FetchOrder, address: &Address, home: &Path) -> Result<Option<Loan>, Trouble> {
+fn loan(order: &FetchOrder, address: &Address, home: &Path) -> Result<Option<Loan>, FetchError> {
     let Some(text) = &order.credential else {
         return Ok(None);
     };
     let credential = Credential::from_secret(&Secret::new(text.as_str()));
     let lent = credential.and_then(|it| it.lend(address, home));
-    lent.map(Some).map_err(|problem| Trouble::Credential {
+    lent.map(Some).map_err(|problem| FetchError::Credential {
         name: "of the repository".into(),
         problem,
     })
@@ -140,16 +134,16 @@ fn loan(order: &FetchOrder, address: &Address, home: &Path) -> Result<Option<Loa
 struct Work<'w> {
     git: Git<'w>,
     folder: &'w Path,
-    wanted: Wanted,
+    target: FetchTarget,
     loan: Option<&'w Loan>,
 }
 
 impl Work<'_> {
-    async fn bring(&self, wants: &Wants<'_>) -> Result<Mirrored, Trouble> {
+    async fn bring(&self, wants: &Wants<'_>) -> Result<Mirrored, FetchError> {
         if self.folder.join("HEAD").exists() {
-            sweep(self.folder).map_err(Trouble::io("a copy cannot be tidied"))?;
+            sweep(self.folder).map_err(FetchError::io("a copy cannot be tidied"))?;
         } else {
-            make(&self.git, self.folder, &["--bare"], &self.wanted).await?;
+            make(&self.git, self.folder, &["--bare"], &self.target).await?;
         }
         let head = self.named(wants.git_ref, HEAD).await?;
         let base = self.named(wants.branch, BASE).await?;
@@ -161,15 +155,15 @@ impl Work<'_> {
         }
         match self.has(&commit).await {
             true => Ok(Mirrored { commit, head, base }),
-            false => Err(Trouble::NotThere(format!(
+            false => Err(FetchError::NotThere(format!(
                 "the repository has no commit {commit}"
             ))),
         }
     }
 
     /// Where a ref stands, with nothing fetched.
-    async fn look(&self, name: &str) -> Result<Mirrored, Trouble> {
-        let address = &self.wanted.address;
+    async fn look(&self, name: &str) -> Result<Mirrored, FetchError> {
+        let address = &self.target.address;
         // The commit of a tag that is an object of its own.
         let inner = format!("{name}^{{}}");
         let call = Call::in_folder(self.git.home, &["ls-remote", "--end-of-options"]);
@@ -180,7 +174,9 @@ impl Work<'_> {
         let lines = || printed.lines().filter_map(|line| line.split_once('\t'));
         let of = |wanted: &str| lines().find(|(_, found)| *found == wanted);
         let Some((commit, _)) = of(&inner).or_else(|| of(name)) else {
-            return Err(Trouble::NotThere(format!("the repository has no {name}")));
+            return Err(FetchError::NotThere(format!(
+                "the repository has no {name}"
+            )));
         };
         let commit = check_commit(commit)?;
         Ok(Mirrored {
@@ -191,22 +187,22 @@ impl Work<'_> {
     }
 
     async fn fetch(&self, specs: &[&str]) -> Result<(), GitError> {
-        let address = &self.wanted.address;
+        let address = &self.target.address;
         let call = fetching(self.folder, &[], &address.url, specs);
         let call = call.over(address.protocol.name(), self.loan);
         self.git.call(call).await.map(drop)
     }
 
     /// Fetches a ref under a name of ours, and says which commit that is; none when there is none.
-    async fn named(&self, name: Option<&str>, ours: &str) -> Result<Option<String>, Trouble> {
+    async fn named(&self, name: Option<&str>, ours: &str) -> Result<Option<String>, FetchError> {
         let Some(name) = name else {
             return Ok(None);
         };
         let fetched = self.fetch(&[&format!("+{name}:{ours}")]).await;
-        match fetched.map_err(Trouble::from) {
+        match fetched.map_err(FetchError::from) {
             Ok(()) => {}
-            Err(trouble) if trouble.says("couldn't find remote ref") => return Ok(None),
-            Err(trouble) => return Err(trouble),
+            Err(error) if error.says("couldn't find remote ref") => return Ok(None),
+            Err(error) => return Err(error),
         }
         let tip = format!("{ours}^{{commit}}");
         let call = Call::bare(self.folder, &["rev-parse", "--verify", &tip]);

@@ -12,7 +12,7 @@ use std::path::Path;
 use delta_wire::Secret;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use super::address::{Address, Protocol};
+use crate::address::{Address, Protocol};
 
 /// What most services take as the user of a token.
 const USUAL_USER: &str = "x-access-token";
@@ -22,7 +22,7 @@ const HELPER: &str = r#"!f() { case "$1" in get) exec cat /proc/self/fd/3 ;; esa
 
 /// What a repository is fetched with.
 #[derive(Debug, Clone)]
-pub(crate) enum Credential {
+pub enum Credential {
     Token {
         username: Option<String>,
         token: Secret,
@@ -33,7 +33,7 @@ pub(crate) enum Credential {
 
 /// Why a credential cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NoUse {
+pub enum UnusableCredential {
     #[error("it is neither a token on a line of its own nor a private key")]
     Unreadable,
     #[error("it is a token, and the repository is reached by ssh, which takes a key")]
@@ -47,7 +47,7 @@ pub(crate) enum NoUse {
 }
 
 /// A credential on its way to git.
-pub(crate) struct Loan {
+pub struct Loan {
     /// Becomes descriptor 3 of git.
     pub file: File,
     pub config: Vec<(String, String)>,
@@ -57,12 +57,12 @@ pub(crate) struct Loan {
 impl Credential {
     /// What the text of a secret means: a private key with the lines of its known hosts after it; a
     /// user's name and a token on two lines; or a token alone.
-    pub fn from_secret(text: &Secret) -> Result<Credential, NoUse> {
+    pub fn from_secret(text: &Secret) -> Result<Credential, UnusableCredential> {
         let text = text.expose();
         if let Some(end) = text.find("-----END ") {
             let rest = text[end..].find('\n').map_or(text.len(), |line| end + line);
             if !text.trim_start().starts_with("-----BEGIN ") {
-                return Err(NoUse::Unreadable);
+                return Err(UnusableCredential::Unreadable);
             }
             return Ok(Credential::SshKey {
                 key: Secret::new(format!("{}\n", text[..rest].trim())),
@@ -72,7 +72,7 @@ impl Credential {
         let lines: Vec<&str> = text.trim().lines().map(str::trim).collect();
         let plain = |line: &&str| !line.is_empty() && !line.contains(char::is_control);
         if !lines.iter().all(plain) {
-            return Err(NoUse::Unreadable);
+            return Err(UnusableCredential::Unreadable);
         }
         match lines[..] {
             [token] => Ok(Credential::Token {
@@ -83,7 +83,7 @@ impl Credential {
                 username: Some(user.to_owned()),
                 token: Secret::new(token),
             }),
-            _ => Err(NoUse::Unreadable),
+            _ => Err(UnusableCredential::Unreadable),
         }
     }
 
@@ -98,17 +98,17 @@ impl Credential {
     }
 
     /// Lays it out for git. `folder` is private and gets what is no secret.
-    pub fn lend(&self, address: &Address, folder: &Path) -> Result<Loan, NoUse> {
+    pub fn lend(&self, address: &Address, folder: &Path) -> Result<Loan, UnusableCredential> {
         match (self, address.protocol) {
-            (Credential::Token { .. }, Protocol::Ssh) => Err(NoUse::KeyWanted),
+            (Credential::Token { .. }, Protocol::Ssh) => Err(UnusableCredential::KeyWanted),
             (Credential::SshKey { .. }, Protocol::Https | Protocol::Http | Protocol::File) => {
-                Err(NoUse::TokenWanted)
+                Err(UnusableCredential::TokenWanted)
             }
             (Credential::Token { username, token }, _) => {
                 let username = username.as_deref().unwrap_or(USUAL_USER);
                 let token = token.expose();
                 if username.contains(['\n', '\0']) || token.contains(['\n', '\0']) {
-                    return Err(NoUse::Unreadable);
+                    return Err(UnusableCredential::Unreadable);
                 }
                 let answer = format!("username={username}\npassword={token}\n");
                 let helper = format!("credential.{}.helper", address.server());
@@ -120,7 +120,7 @@ impl Credential {
             }
             (Credential::SshKey { key, known_hosts }, Protocol::Ssh) => {
                 if known_hosts.trim().is_empty() {
-                    return Err(NoUse::NoKnownHosts);
+                    return Err(UnusableCredential::NoKnownHosts);
                 }
                 let hosts = folder.join("known_hosts");
                 std::fs::write(&hosts, known_hosts)?;
@@ -184,7 +184,7 @@ fn in_memory(text: &str) -> io::Result<File> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Credential, NoUse> {
+    fn read(text: &str) -> Result<Credential, UnusableCredential> {
         Credential::from_secret(&Secret::new(text))
     }
 
@@ -215,9 +215,12 @@ mod tests {
         let token = read("canary").expect("a token");
         assert!(!format!("{token:?}").contains("canary"));
         let folder = tempfile::tempdir().expect("a folder");
-        let all = super::super::Protocols::default();
+        let all = crate::address::Protocols::default();
         let lend = |url| token.lend(&Address::parse(url, all).expect(url), folder.path());
-        assert!(matches!(lend("git@host:a"), Err(NoUse::KeyWanted)));
+        assert!(matches!(
+            lend("git@host:a"),
+            Err(UnusableCredential::KeyWanted)
+        ));
         let loan = lend("https://host:1/a").expect("a loan");
         assert_eq!(loan.config[0].0, "credential.https://host:1.helper");
         assert!(!loan.config[0].1.contains("canary") && loan.env.is_empty());

@@ -6,8 +6,9 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
+use delta_git::{CommitEntry, MirroredCommit, NoAnswer, Since};
 use delta_planner::no_plain_file;
 use delta_planner::{Changed, Event, FILE_NAME, Facts, MAX_FILE_BYTES, Plan, Remark};
 use delta_wire::api::TriggerEvent;
@@ -19,8 +20,6 @@ use serde::de::DeserializeOwned;
 
 /// Bytes of an order.
 const MAX_ORDER: u64 = 4 << 20;
-/// Bytes of a list of changed files: a million paths.
-const MAX_CHANGES: usize = 64 << 20;
 /// Bytes of one file that a fetch writes: a repository of more is not one to plan from.
 const MAX_PACK: u64 = 16 << 30;
 /// Memory of each process of a fetch: what it maps of files, and what it keeps of its own.
@@ -80,7 +79,7 @@ fn fetch(order: FetchOrder) -> std::io::Result<FetchAnswer> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let done = runtime.block_on(delta_agent::checkout::mirror(&order, home.path()));
+    let done = runtime.block_on(delta_git::mirror(&order, home.path()));
     Ok(match done {
         Ok(it) => FetchAnswer::Fetched {
             commit: it.commit,
@@ -96,7 +95,7 @@ fn make_room(mirror: &Path) -> std::io::Result<Option<String>> {
     let free = || free_below(mirror).unwrap_or(u64::MAX);
     if free() < MIN_FREE {
         // Perhaps it is a fetch that was killed that took it. One that is not there has nothing.
-        let _ = delta_agent::checkout::sweep(mirror);
+        let _ = delta_git::sweep(mirror);
     }
     let free = free();
     if free < MIN_FREE {
@@ -113,26 +112,27 @@ fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
     limit(Resource::Nofile, MAX_FILES)?;
     // Nothing it does writes a file.
     limit(Resource::Fsize, 0)?;
-    let source = Source {
+    let commit = MirroredCommit {
         mirror: Path::new(&order.mirror),
         commit: &order.commit,
     };
-    let bytes = match source.file(FILE_NAME)? {
-        Found::Bytes(bytes) => bytes,
-        Found::TooLarge => {
+    let entry = commit.entry(FILE_NAME, MAX_FILE_BYTES);
+    let bytes = match entry.map_err(std::io::Error::other)? {
+        CommitEntry::Bytes(bytes) => bytes,
+        CommitEntry::TooLarge => {
             let why = format!("{FILE_NAME} has more than {MAX_FILE_BYTES} bytes");
             return Ok(PlanAnswer::Fault(why));
         }
-        Found::NoFile(what) => {
+        CommitEntry::NoFile(what) => {
             return Ok(PlanAnswer::Fault(no_plain_file(FILE_NAME, what)));
         }
-        Found::Missing => return discovered(&source, &order),
+        CommitEntry::Missing => return Ok(discovered(&commit, &order)),
     };
     let pipeline = match delta_planner::parse(FILE_NAME, &bytes) {
         Ok(pipeline) => pipeline,
         Err(diagnostics) => return Ok(PlanAnswer::Fault(diagnostics.to_string())),
     };
-    let facts = facts(&order, source.changed(&order)?);
+    let facts = facts(&order, changed(&commit, &order));
     let plan = match delta_planner::plan(&pipeline, &facts) {
         Ok(plan) => plan,
         Err(faults) => {
@@ -144,20 +144,20 @@ fn plan(order: PlanOrder) -> std::io::Result<PlanAnswer> {
 }
 
 /// What a repository without a pipeline file would run.
-fn discovered(source: &Source<'_>, order: &PlanOrder) -> std::io::Result<PlanAnswer> {
-    let tree = match delta_planner::Commit::tree(source.mirror, source.commit) {
+fn discovered(commit: &MirroredCommit<'_>, order: &PlanOrder) -> PlanAnswer {
+    let tree = match delta_planner::Commit::tree(commit.mirror, commit.commit) {
         Ok(tree) => tree,
-        Err(error) => return Ok(PlanAnswer::Fault(error.to_string())),
+        Err(error) => return PlanAnswer::Fault(error.to_string()),
     };
-    Ok(match delta_planner::discover(&tree) {
+    match delta_planner::discover(&tree) {
         Ok(discovery) => {
-            let plan = discovery.plan(&source.changed(order)?);
+            let plan = discovery.plan(&changed(commit, order));
             said(&plan, discovery.remarks(), order)
         }
         Err(empty) => PlanAnswer::Empty(format!(
             "nothing to run was found: {empty}\n`delta-ci init` leaves a file to edit"
         )),
-    })
+    }
 }
 
 /// The plan with a reason for each job, and what else was seen.
@@ -230,118 +230,29 @@ fn facts(order: &PlanOrder, changed: Changed) -> Facts {
     }
 }
 
-/// A commit in a repository without a work tree.
-struct Source<'s> {
-    mirror: &'s Path,
-    commit: &'s str,
-}
-
-enum Found {
-    Bytes(Vec<u8>),
-    TooLarge,
-    /// Something of this name that is no plain file, in words.
-    NoFile(&'static str),
-    Missing,
-}
-
-impl Source<'_> {
-    /// A file of the commit. A link is none: what it points at could be anything.
-    fn file(&self, path: &str) -> std::io::Result<Found> {
-        let listed = self.git(&[
-            "ls-tree",
-            "-z",
-            "--full-tree",
-            "-l",
-            self.commit,
-            "--",
-            path,
-        ]);
-        let listed = String::from_utf8_lossy(&listed?).into_owned();
-        // `100644 blob HASH    SIZE\tPATH`
-        let mut words = listed.split_ascii_whitespace();
-        let (mode, _, hash) = (words.next(), words.next(), words.next());
-        let size: Option<usize> = words.next().and_then(|size| size.parse().ok());
-        match (mode, hash, size) {
-            (Some("100644" | "100755"), Some(hash), Some(size)) if size <= MAX_FILE_BYTES => {
-                self.git(&["cat-file", "blob", hash]).map(Found::Bytes)
-            }
-            (Some("100644" | "100755"), _, Some(_)) => Ok(Found::TooLarge),
-            (Some("120000"), ..) => Ok(Found::NoFile("a link")),
-            (Some("040000"), ..) => Ok(Found::NoFile("a folder")),
-            (Some("160000"), ..) => Ok(Found::NoFile("a submodule")),
-            _ => Ok(Found::Missing),
-        }
+/// What changed since what the commit is compared with.
+fn changed(commit: &MirroredCommit<'_>, order: &PlanOrder) -> Changed {
+    let unknown = |why: &str| Changed::Unknown(why.to_owned());
+    let Some(base) = &order.base else {
+        let why = order.no_base.as_deref();
+        return unknown(why.unwrap_or("there is nothing to compare the commit with"));
+    };
+    if !commit.knows(base) {
+        return unknown("what it is compared with is not in the repository any more");
     }
-
-    /// What changed since what the commit is compared with.
-    fn changed(&self, order: &PlanOrder) -> std::io::Result<Changed> {
-        let unknown = |why: &str| Ok(Changed::Unknown(why.to_owned()));
-        let Some(base) = &order.base else {
-            let why = order.no_base.as_deref();
-            return unknown(why.unwrap_or("there is nothing to compare the commit with"));
-        };
-        let whole = format!("{base}^{{commit}}");
-        if self.git(&["cat-file", "-e", &whole]).is_err() {
-            return unknown("what it is compared with is not in the repository any more");
-        }
-        // A request is compared with where it left its branch, a push with what went well before.
-        let range = match order.trigger.event {
-            TriggerEvent::PullRequest => format!("{base}...{}", self.commit),
-            TriggerEvent::Push | TriggerEvent::Tag | TriggerEvent::Manual => {
-                format!("{base}..{}", self.commit)
-            }
-        };
-        let diff = self.git(&["diff", "--name-only", "-z", "--no-renames", &range, "--"]);
-        let Ok(listed) = diff else {
-            return unknown("git does not tell what changed");
-        };
-        if listed.len() >= MAX_CHANGES {
-            return unknown("too much changed to be listed");
-        }
-        let paths = listed.split(|byte| *byte == 0).filter(|it| !it.is_empty());
-        let mut files = Vec::new();
-        for path in paths {
-            match std::str::from_utf8(path) {
-                Ok(path) => files.push(path.to_owned()),
-                Err(_) => return unknown("a changed file has a name that is no UTF-8"),
-            }
-        }
-        Ok(Changed::files(files))
-    }
-
-    /// git, without anybody's configuration and within small windows of memory.
-    fn git(&self, arguments: &[&str]) -> std::io::Result<Vec<u8>> {
-        let mut child = Command::new("git")
-            .args(["-c", "core.packedGitWindowSize=32m"])
-            .args(["-c", "core.packedGitLimit=256m"])
-            .args(["-c", "core.hooksPath=/dev/null", "-c", "diff.external="])
-            .arg("--git-dir")
-            .arg(self.mirror)
-            .args(arguments)
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .env("GIT_CONFIG_GLOBAL", "/dev/null")
-            .env("GIT_ATTR_NOSYSTEM", "1")
-            .env("GIT_ALLOW_PROTOCOL", "none")
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            // Heard only when this process fails: then it is why.
-            .stderr(Stdio::inherit())
-            .spawn()
-            .map_err(|error| std::io::Error::other(format!("git cannot be started: {error}")))?;
-        let mut printed = Vec::new();
-        if let Some(stdout) = child.stdout.take() {
-            stdout.take(MAX_CHANGES as u64).read_to_end(&mut printed)?;
-        }
-        let status = child.wait()?;
-        match status.success() {
-            true => Ok(printed),
-            false => {
-                let what = arguments.first().copied().unwrap_or_default();
-                Err(std::io::Error::other(format!(
-                    "git {what} ended with {status}"
-                )))
-            }
-        }
-    }
+    // A request is compared with where it left its branch, a push with what went well before.
+    let since = match order.trigger.event {
+        TriggerEvent::PullRequest => Since::MergeBase,
+        TriggerEvent::Push | TriggerEvent::Tag | TriggerEvent::Manual => Since::Commit,
+    };
+    let listed = match commit.changed(base, since) {
+        Ok(listed) => listed,
+        Err(NoAnswer::TooMuch { .. }) => return unknown("too much changed to be listed"),
+        Err(NoAnswer::Failed { .. }) => return unknown("git does not tell what changed"),
+    };
+    let Ok(listed) = String::from_utf8(listed) else {
+        return unknown("a changed file has a name that is no UTF-8");
+    };
+    let paths = listed.split('\0').filter(|path| !path.is_empty());
+    Changed::files(paths.map(str::to_owned))
 }

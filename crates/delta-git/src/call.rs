@@ -14,9 +14,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 
-use super::credential::Loan;
-use super::talk::Talk;
-use crate::job_io::Log;
+use crate::call_output::CallOutput;
+use crate::credential::Loan;
 
 /// Moves the credential from the standard input to descriptor 3. The words that follow are
 /// arguments, never text of the script.
@@ -27,7 +26,7 @@ const OVER_SSH: &str =
     r#"exec 3<&0 0</dev/null; sh -c "$GIT_SSH_COMMAND \"\$@\"" ssh "$@"; exit $?"#;
 
 /// Bytes that a call may print: names of submodules, and pointers of large files.
-pub(super) const MAX_OUTPUT: usize = 4 * 1024 * 1024;
+pub const MAX_OUTPUT: usize = 4 * 1024 * 1024;
 
 /// What of the agent's environment git sees: how to get out of here, and whom to believe there.
 const PASSED: [&str; 10] = [
@@ -73,7 +72,7 @@ const CONFIG: [(&str, &str); 20] = [
 
 /// Why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum GitError {
+pub enum GitError {
     #[error("git cannot be started: {0}")]
     Start(#[from] io::Error),
     #[error("git ended with {status}")]
@@ -86,7 +85,7 @@ pub(crate) enum GitError {
 
 /// What a search of git found: it ends with 1 where there is nothing. Any other end is no answer,
 /// and a job would work with less than there is.
-pub(super) fn found(searched: Result<Vec<u8>, GitError>) -> Result<Option<Vec<u8>>, GitError> {
+pub fn found(searched: Result<Vec<u8>, GitError>) -> Result<Option<Vec<u8>>, GitError> {
     match searched {
         Err(GitError::Ended { status, .. }) if status.code() == Some(1) => Ok(None),
         other => other.map(Some),
@@ -94,16 +93,16 @@ pub(super) fn found(searched: Result<Vec<u8>, GitError>) -> Result<Option<Vec<u8
 }
 
 /// Who calls git, and where its words go.
-pub(crate) struct Git<'a> {
+pub struct Git<'a> {
     pub program: &'a Path,
     /// An empty private folder, which it takes for its user's.
     pub home: &'a Path,
-    /// Nowhere when absent.
-    pub log: Option<&'a Log>,
+    /// Hears the lines of calls that are shown; nobody does when absent.
+    pub shows: Option<&'a (dyn Fn(&str) + Sync)>,
 }
 
 /// One call.
-pub(crate) struct Call<'a> {
+pub struct Call<'a> {
     arguments: Vec<OsString>,
     /// As `GIT_ALLOW_PROTOCOL` takes them; none for a call that stays here.
     protocols: String,
@@ -164,7 +163,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// What it says goes to the log.
+    /// What it says is shown to whoever listens.
     pub fn shown(mut self) -> Call<'a> {
         self.shown = true;
         self
@@ -259,11 +258,11 @@ impl Git<'_> {
         shown: bool,
     ) -> io::Result<Vec<String>> {
         let show = |line: &str| {
-            if let Some(log) = self.log.filter(|_| shown) {
-                log.output(format!("{line}\n").as_bytes());
+            if let Some(shows) = self.shows.filter(|_| shown) {
+                shows(line);
             }
         };
-        let mut talk = Talk::new();
+        let mut output = CallOutput::new();
         let mut buffer = [0; 4096];
         if let Some(mut stderr) = stderr {
             loop {
@@ -271,10 +270,10 @@ impl Git<'_> {
                 if count == 0 {
                     break;
                 }
-                talk.hear(&buffer[..count], Instant::now(), show);
+                output.hear(&buffer[..count], Instant::now(), show);
             }
         }
-        Ok(talk.end(show))
+        Ok(output.end(show))
     }
 }
 

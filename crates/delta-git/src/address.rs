@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use delta_wire::places::is_never_a_host;
-use reqwest::Url;
+use url::Url;
 
 /// Longer than any clone URL, shorter than an argument may be.
 const MAX_URL: usize = 2048;
@@ -24,7 +24,7 @@ pub struct Protocols {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Protocol {
+pub enum Protocol {
     Https,
     Http,
     Ssh,
@@ -45,16 +45,16 @@ impl Protocol {
 
 /// Where a repository is, in words that git may be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Address {
+pub struct Address {
     pub url: String,
     pub protocol: Protocol,
     /// With its port, where one is named; empty for files.
     pub host: String,
 }
 
-/// Why git is not even asked.
+/// Why git is not even asked: an address, a ref or a commit that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refused {
+pub enum RefusedAddress {
     #[error("the repository's URL is too long, or has characters that no URL has")]
     Text,
     #[error("the repository's URL holds a password; name a secret as `checkout.credential`")]
@@ -74,17 +74,17 @@ pub(crate) enum Refused {
 }
 
 impl Address {
-    pub fn parse(text: &str, allowed: Protocols) -> Result<Address, Refused> {
+    pub fn parse(text: &str, allowed: Protocols) -> Result<Address, RefusedAddress> {
         let plain = |c: char| c.is_ascii_graphic() && !"\\\"'`<>{}|^$;*?#".contains(c);
         if text.len() > MAX_URL || text.starts_with('-') || !text.chars().all(plain) {
-            return Err(Refused::Text);
+            return Err(RefusedAddress::Text);
         }
         if let Some((scheme, rest)) = text.split_once("://") {
             return with_scheme(text, scheme, rest, allowed);
         }
         // `ext::command`, `fd::7`: programs, not places.
         if let Some((transport, _)) = text.split_once("::") {
-            return Err(Refused::Protocol(format!("`{transport}::`")));
+            return Err(RefusedAddress::Protocol(format!("`{transport}::`")));
         }
         match text.split_once(':') {
             Some((place, path)) if !place.contains('/') => short_ssh(text, place, path),
@@ -105,7 +105,7 @@ impl Address {
 
 /// Where a repository's server may send us for a file.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Away {
+pub struct Redirection {
     pub protocols: Protocols,
     /// It is on this machine itself.
     pub from_here: bool,
@@ -113,24 +113,26 @@ pub(crate) struct Away {
 
 /// The rules for repositories, and that a server elsewhere does not send us to this machine. The
 /// path is that server's own, as is a signature in it.
-pub(crate) fn check_away(url: &Url, away: Away) -> Result<(), Refused> {
+pub fn check_redirection(url: &Url, away: Redirection) -> Result<(), RefusedAddress> {
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(Refused::Password);
+        return Err(RefusedAddress::Password);
     }
-    let host = url.host_str().ok_or(Refused::Incomplete)?;
+    let host = url.host_str().ok_or(RefusedAddress::Incomplete)?;
     let (name, _) = name_and_port(host)?;
     if is_never_a_host(name) {
-        return Err(Refused::LinkLocal);
+        return Err(RefusedAddress::LinkLocal);
     }
     let here = is_this_machine(host);
     if here && !away.from_here {
-        return Err(Refused::Here);
+        return Err(RefusedAddress::Here);
     }
     match url.scheme() {
         "https" => Ok(()),
         "http" if here || away.protocols.http => Ok(()),
-        "http" => Err(Refused::Protocol("http to other machines".to_owned())),
-        other => Err(Refused::Protocol(format!("`{other}`"))),
+        "http" => Err(RefusedAddress::Protocol(
+            "http to other machines".to_owned(),
+        )),
+        other => Err(RefusedAddress::Protocol(format!("`{other}`"))),
     }
 }
 
@@ -139,22 +141,24 @@ fn with_scheme(
     scheme: &str,
     rest: &str,
     allowed: Protocols,
-) -> Result<Address, Refused> {
+) -> Result<Address, RefusedAddress> {
     // Spelled as git's own list spells it; it compares letter by letter.
     let protocol = match scheme {
         "https" => Protocol::Https,
         "http" => Protocol::Http,
         "ssh" => Protocol::Ssh,
         "file" => return file(text, rest, allowed),
-        _ => return Err(Refused::Protocol(format!("`{scheme}`"))),
+        _ => return Err(RefusedAddress::Protocol(format!("`{scheme}`"))),
     };
-    let (place, path) = rest.split_once('/').ok_or(Refused::Incomplete)?;
+    let (place, path) = rest.split_once('/').ok_or(RefusedAddress::Incomplete)?;
     let host = host(place, protocol)?;
     if path.is_empty() {
-        return Err(Refused::Incomplete);
+        return Err(RefusedAddress::Incomplete);
     }
     if protocol == Protocol::Http && !allowed.http && !is_this_machine(host) {
-        return Err(Refused::Protocol("http to other machines".to_owned()));
+        return Err(RefusedAddress::Protocol(
+            "http to other machines".to_owned(),
+        ));
     }
     Ok(Address {
         url: text.to_owned(),
@@ -164,10 +168,10 @@ fn with_scheme(
 }
 
 /// `git@host:path`.
-fn short_ssh(text: &str, place: &str, path: &str) -> Result<Address, Refused> {
+fn short_ssh(text: &str, place: &str, path: &str) -> Result<Address, RefusedAddress> {
     let host = host(place, Protocol::Ssh)?;
     if path.is_empty() || path.starts_with('-') {
-        return Err(Refused::Incomplete);
+        return Err(RefusedAddress::Incomplete);
     }
     Ok(Address {
         url: text.to_owned(),
@@ -176,12 +180,14 @@ fn short_ssh(text: &str, place: &str, path: &str) -> Result<Address, Refused> {
     })
 }
 
-fn file(text: &str, path: &str, allowed: Protocols) -> Result<Address, Refused> {
+fn file(text: &str, path: &str, allowed: Protocols) -> Result<Address, RefusedAddress> {
     if !allowed.file {
-        return Err(Refused::Protocol("a path of the file system".to_owned()));
+        return Err(RefusedAddress::Protocol(
+            "a path of the file system".to_owned(),
+        ));
     }
     if !path.starts_with('/') {
-        return Err(Refused::Incomplete);
+        return Err(RefusedAddress::Incomplete);
     }
     let url = match text.starts_with('/') {
         true => format!("file://{text}"),
@@ -195,7 +201,7 @@ fn file(text: &str, path: &str, allowed: Protocols) -> Result<Address, Refused> 
 }
 
 /// The host of `user@host:port`, with its port.
-fn host(place: &str, protocol: Protocol) -> Result<&str, Refused> {
+fn host(place: &str, protocol: Protocol) -> Result<&str, RefusedAddress> {
     let (user, host) = match place.rsplit_once('@') {
         Some((user, host)) => (Some(user), host),
         None => (None, place),
@@ -203,30 +209,31 @@ fn host(place: &str, protocol: Protocol) -> Result<&str, Refused> {
     let word = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
     if let Some(user) = user {
         if user.contains(':') {
-            return Err(Refused::Password);
+            return Err(RefusedAddress::Password);
         }
         if user.is_empty() || user.starts_with('-') || !user.chars().all(word) {
-            return Err(Refused::Text);
+            return Err(RefusedAddress::Text);
         }
     }
     let (name, port) = name_and_port(host)?;
     if protocol != Protocol::File && is_never_a_host(name) {
-        return Err(Refused::LinkLocal);
+        return Err(RefusedAddress::LinkLocal);
     }
     match port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) {
         true => Ok(host),
-        false => Err(Refused::Incomplete),
+        false => Err(RefusedAddress::Incomplete),
     }
 }
 
-pub(super) fn name_and_port(host: &str) -> Result<(&str, Option<&str>), Refused> {
+pub fn name_and_port(host: &str) -> Result<(&str, Option<&str>), RefusedAddress> {
     if let Some(rest) = host.strip_prefix('[') {
-        let (name, port) = rest.split_once(']').ok_or(Refused::Incomplete)?;
-        name.parse::<Ipv6Addr>().map_err(|_| Refused::Incomplete)?;
+        let (name, port) = rest.split_once(']').ok_or(RefusedAddress::Incomplete)?;
+        name.parse::<Ipv6Addr>()
+            .map_err(|_| RefusedAddress::Incomplete)?;
         return match port.strip_prefix(':') {
             Some(port) => Ok((name, Some(port))),
             None if port.is_empty() => Ok((name, None)),
-            None => Err(Refused::Incomplete),
+            None => Err(RefusedAddress::Incomplete),
         };
     }
     let (name, port) = match host.split_once(':') {
@@ -235,7 +242,7 @@ pub(super) fn name_and_port(host: &str) -> Result<(&str, Option<&str>), Refused>
     };
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     match name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
-        true => Err(Refused::Incomplete),
+        true => Err(RefusedAddress::Incomplete),
         false => Ok((name, port)),
     }
 }
@@ -253,7 +260,7 @@ fn is_this_machine(host: &str) -> bool {
 }
 
 /// The rules of `git check-ref-format`, and that no program takes it for an option.
-pub(crate) fn check_ref(name: &str) -> Result<(), Refused> {
+pub fn check_ref(name: &str) -> Result<(), RefusedAddress> {
     let bad = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
     let part = |part: &str| part.is_empty() || part.starts_with('.') || part.ends_with(".lock");
     let wrong = name.is_empty()
@@ -266,23 +273,24 @@ pub(crate) fn check_ref(name: &str) -> Result<(), Refused> {
         || name.chars().any(bad)
         || name.split('/').any(part);
     match wrong {
-        true => Err(Refused::Ref),
+        true => Err(RefusedAddress::Ref),
         false => Ok(()),
     }
 }
 
 /// A whole hash, in the letters that git prints.
-pub(crate) fn check_commit(text: &str) -> Result<String, Refused> {
+pub fn check_commit(text: &str) -> Result<String, RefusedAddress> {
     let whole = matches!(text.len(), 40 | 64) && text.bytes().all(|it| it.is_ascii_hexdigit());
     match whole {
         true => Ok(text.to_ascii_lowercase()),
-        false => Err(Refused::Commit),
+        false => Err(RefusedAddress::Commit),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::corpus::{HOSTILE_REFS, HOSTILE_URLS};
+    use delta_testkit::git::hostile::{HOSTILE_REFS, HOSTILE_URLS};
+
     use super::*;
 
     const NOTHING: Protocols = Protocols {
@@ -342,9 +350,9 @@ mod tests {
         let check = |text: &str, from_here: bool, http: bool| {
             let protocols = Protocols { http, file: true };
             let url = Url::parse(text).expect(text);
-            check_away(
+            check_redirection(
                 &url,
-                Away {
+                Redirection {
                     protocols,
                     from_here,
                 },
@@ -386,7 +394,7 @@ mod tests {
     #[test]
     fn hostile_refs_and_commits_are_refused() {
         for name in HOSTILE_REFS {
-            assert_eq!(check_ref(name), Err(Refused::Ref), "{name}");
+            assert_eq!(check_ref(name), Err(RefusedAddress::Ref), "{name}");
         }
         for name in [
             "main",
@@ -406,7 +414,11 @@ mod tests {
             "--upload-pack=id",
             &format!("{hash}0"),
         ] {
-            assert_eq!(check_commit(commit), Err(Refused::Commit), "{commit}");
+            assert_eq!(
+                check_commit(commit),
+                Err(RefusedAddress::Commit),
+                "{commit}"
+            );
         }
     }
 }
