@@ -278,6 +278,92 @@ fn a_full_disk_is_called_that_and_the_server_goes_on_once_there_is_room() {
 }
 
 #[test]
+fn a_full_disk_of_logs_is_called_that_too() {
+    let place = tempfile::tempdir().unwrap();
+    let disk = Mounted::of(&place.path().join("disk"), "4m").unwrap();
+    let data = place.path().join("data");
+    let objects = disk.path().join("objects");
+    let (process, mut person) = started(server(&data).arg("--objects").arg(&objects));
+    person.http.token = finish(token(&data)).stdout.trim().to_owned();
+    assert_eq!(person.http.get("/readyz").unwrap().status, 200);
+    let filler = disk.path().join("filler");
+    fill(&filler);
+    let unready = until(
+        "it is not ready",
+        || person.http.get("/readyz").unwrap(),
+        |answer| answer.status == 503,
+    );
+    let words = "the disk of the server's logs and artifacts is full";
+    assert!(unready.word("message").contains(words), "{}", unready.text);
+    // What needs no such room is done.
+    person.create(&jobs(1));
+    fs::remove_file(&filler).unwrap();
+    until(
+        "it is ready again",
+        || person.http.get("/readyz").unwrap(),
+        |answer| answer.status == 200,
+    );
+    killed(process);
+}
+
+// D8: the log of a job that printed while the server's disk was full is whole once there is room.
+#[test]
+fn a_log_outlasts_a_disk_that_is_full_for_a_while() {
+    let place = tempfile::tempdir().unwrap();
+    let disk = Mounted::of(&place.path().join("disk"), "6m").unwrap();
+    let (data, go_on) = (place.path().join("data"), place.path().join("go"));
+    let objects = disk.path().join("objects");
+    let (process, mut person) = started(server(&data).arg("--objects").arg(&objects));
+    let admin = finish(token(&data)).stdout.trim().to_owned();
+    person.http.token = admin;
+    let file = place.path().join("runner.token");
+    let runner = delta_ci().args(["token", "create", "--role", "runner", "--data"]);
+    let runner = finish(runner.arg(&data));
+    fs::write(&file, runner.stdout.trim()).unwrap();
+    let agent = delta_ci()
+        .args(["agent", "--server"])
+        .arg(format!("http://{}", person.http.addr))
+        .arg("--token-file")
+        .arg(&file)
+        .arg("--work-dir")
+        .arg(place.path().join("work"))
+        .arg("--state-dir")
+        .arg(place.path().join("state"))
+        .spawn()
+        .unwrap();
+    let print = format!(
+        "echo first; while [ ! -e {} ]; do sleep 0.1; done; seq 1 50000; echo last",
+        go_on.display()
+    );
+    let run = person.create(&json!({ "jobs": [{ "name": "talks",
+        "job_spec": { "steps": [print] } }] }));
+    let job = person.run(&run)["jobs"][0]["job_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let log = || person.http.get(&format!("/api/v1/jobs/{job}/log")).unwrap();
+    until("it has begun", log, |answer| {
+        answer.text.contains("first\n")
+    });
+    let filler = disk.path().join("filler");
+    fill(&filler);
+    fs::write(&go_on, "").unwrap();
+    until(
+        "there is no room for its log",
+        || process.stderr(),
+        |said| said.contains("log bytes were not written"),
+    );
+    fs::remove_file(&filler).unwrap();
+    assert_eq!(person.until_over(&run)["outcome"], "SUCCESS");
+    let lines: String = (1..=50_000).map(|n| format!("{n}\n")).collect();
+    let log = log();
+    assert!(log.text.ends_with(&format!("first\n{lines}last\n")));
+    assert_eq!(log.header("delta-log"), Some("complete"));
+    killed(agent);
+    killed(process);
+}
+
+#[test]
 fn a_disk_that_cannot_be_written_is_said_before_anybody_tries() {
     let place = tempfile::tempdir().unwrap();
     let data = place.path().join("data");

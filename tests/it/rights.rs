@@ -258,7 +258,9 @@ fn a_revoked_agent_says_how_its_machine_comes_back() {
                 "{}",
                 ended.stderr()
             );
-            std::fs::write(&file, server.token("runner")).unwrap();
+            assert!(ended.stderr().contains("for another id"));
+            let made = server.cli(&["token", "create", "--role", "runner", "--agent", "build-2"]);
+            std::fs::write(&file, made.stdout.trim_end()).unwrap();
         }
         let _new = start();
         let new = until("it is there again", at_work, Option::is_some).unwrap();

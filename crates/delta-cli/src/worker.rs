@@ -12,7 +12,7 @@ use delta_agent::tls::TlsFiles;
 use delta_agent::work::BaseEnvironment;
 use delta_agent::workspace::Source;
 use delta_agent::{Address, AgentError, AgentSettings, ServerSettings, Sought, TokenSource};
-use delta_core::requirement::Requirement;
+use delta_core::requirement::{NEVER_LABELS, Requirement};
 use delta_shim::order::Abandoned;
 use delta_shim::sandbox::Sandbox;
 use delta_trace::Tracer;
@@ -158,7 +158,7 @@ fn shut_out(error: &AgentError) -> Failure {
     failure.next(format!(
         "if this machine is to work again, let it come as a new agent: remove {identity}, or name \
          another --state-dir; a credential that is this agent's alone (an enrolment, `token create \
-         --agent`) is refused with it, so make a new one, too"
+         --agent ID`) is refused with it, so make a new one, too, for another id"
     ))
 }
 
@@ -228,6 +228,13 @@ pub fn label(text: &str) -> Result<String, String> {
         Ok(Requirement::AtLeast(name, value)) => Err(format!(
             "a label says what is here, such as {name}={value}; `>=` is for what a job requires"
         )),
+        Ok(Requirement::Has(name) | Requirement::Is(name, _))
+            if NEVER_LABELS.contains(&name.as_str()) =>
+        {
+            Err(format!(
+                "`{name}` is no label: an agent measures it, or its server grants it"
+            ))
+        }
         Ok(_) => Ok(text.to_owned()),
         Err(bad) => Err(format!("{}; such as gpu, or go=1.22", bad.why)),
     }

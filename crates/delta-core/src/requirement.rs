@@ -22,9 +22,9 @@ pub const UNNAMED: &str = "unnamed";
 /// serve.
 pub const UNNAMED_BUT: &str = "unnamed-but";
 
-/// Names an agent finds out for itself, and may claim: the machine, its size, its tools. Every
-/// other word in a list of capabilities is a label.
-pub const FACTS: [&str; 40] = [
+/// Names of the machine and its size, which an agent finds out for itself and may claim. Every word
+/// in a list of capabilities that is none of these, of [`RUNTIMES`] and of the tools is a label.
+const MACHINE: [&str; 23] = [
     "os",
     "arch",
     "cpu",
@@ -48,23 +48,22 @@ pub const FACTS: [&str; 40] = [
     "riscv64",
     "s390x",
     "powerpc64",
-    "bun",
-    "deno",
-    "dotnet",
-    "elixir",
-    "erlang",
-    "gcc",
-    "git",
-    "go",
-    "java",
-    "kotlin",
-    "node",
-    "perl",
-    "php",
-    "python",
-    "ruby",
-    "rust",
-    "swift",
+];
+
+/// Languages and programs whose version every agent of ours finds out.
+pub const RUNTIMES: [&str; 17] = [
+    "bun", "deno", "dotnet", "elixir", "erlang", "gcc", "git", "go", "java", "kotlin", "node",
+    "perl", "php", "python", "ruby", "rust", "swift",
+];
+
+/// What an agent finds out for itself beside its tools.
+pub fn facts() -> impl Iterator<Item = &'static str> {
+    MACHINE.into_iter().chain(RUNTIMES)
+}
+
+/// Names that no label may give: agents measure them, or a server grants them.
+pub const NEVER_LABELS: [&str; 8] = [
+    "zone", "pool", "os", "arch", "cpu", "memory", "disk", "docker",
 ];
 
 /// Kinds of work and of runners: `work:steps`, `runner:python`.
@@ -72,7 +71,7 @@ const FACT_FAMILIES: [&str; 2] = ["work:", "runner:"];
 
 /// Whether an agent finds this out for itself.
 pub fn is_fact(name: &str) -> bool {
-    FACTS.contains(&name)
+    facts().any(|fact| fact == name)
         || crate::tool::named(name).is_some()
         || FACT_FAMILIES.iter().any(|it| name.starts_with(it))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use delta_core::Cause;
 use delta_core::policy::RetryOn;
-use delta_core::requirement::{FACTS, Requirement, is_fact};
+use delta_core::requirement::{Requirement, facts, is_fact};
 use delta_wire::api::create_run::{
     MAX_ATTEMPTS, MAX_NEEDS, MAX_PRIORITY, MAX_REQUIRES, MAX_RETRY_ON, MAX_TIMEOUT, MIN_TIMEOUT,
 };
@@ -249,7 +249,7 @@ fn warn_of_label(text: &str, place: Place, out: &mut Collector<'_>) {
         return;
     }
     let long = name.len() >= MIN_NEAR;
-    let near = nearest(name, FACTS.into_iter().filter(|_| long));
+    let near = nearest(name, facts().filter(|_| long));
     let hint = match (foreign::machine(name), near) {
         (Some(""), _) => "every agent is one of yours; remove it".to_owned(),
         (Some(here), _) => format!("write `{here}`, or `image: NAME:TAG` for what is installed"),

@@ -31,6 +31,7 @@ use crate::secrets::Keyring;
 use crate::sessions::{Agents, PoolSandboxes};
 use crate::store_sides::StoreSides;
 use crate::writer::Writer;
+use crate::writer::proof::Proof;
 
 /// Deliveries of forges that are read at once: each may hold its largest body in memory.
 const DELIVERIES: usize = 32;
@@ -66,6 +67,8 @@ pub struct Parts {
     pub fetching: OnceLock<Arc<Fetching>>,
     /// Places for deliveries that are being read.
     pub webhooks: KeyedLimit<IpAddr>,
+    /// Whether the disk of logs and artifacts takes what is written.
+    pub files_proof: Proof,
     /// Ended when the server stops: long answers end with it.
     pub stop: CancellationToken,
     ids: Mutex<ContextV7>,
@@ -117,6 +120,7 @@ impl App {
             planning: Arc::default(),
             fetching: OnceLock::new(),
             webhooks: KeyedLimit::new(DELIVERIES_OF_AN_ADDRESS, DELIVERIES),
+            files_proof: Proof::new(),
             stop,
             ids: Mutex::new(ContextV7::new()),
         }))

@@ -21,7 +21,7 @@ const VERSION_TIME: Duration = Duration::from_secs(10);
 const VERSION_BYTES: usize = 4096;
 
 /// Programs that are asked for their version, and what jobs call them.
-const RUNTIMES: [(&str, &str, &str); 7] = [
+const RUNTIMES: [(&str, &str, &str); 17] = [
     ("python", "python3", "--version"),
     ("node", "node", "--version"),
     ("java", "java", "-version"),
@@ -29,6 +29,16 @@ const RUNTIMES: [(&str, &str, &str); 7] = [
     ("rust", "rustc", "--version"),
     ("ruby", "ruby", "--version"),
     ("dotnet", "dotnet", "--version"),
+    ("bun", "bun", "--version"),
+    ("deno", "deno", "--version"),
+    ("elixir", "elixir", "--short-version"),
+    ("erlang", "erl", "+V"),
+    ("gcc", "gcc", "-dumpfullversion"),
+    ("git", "git", "--version"),
+    ("kotlin", "kotlin", "-version"),
+    ("perl", "perl", "-e print $^V"),
+    ("php", "php", "--version"),
+    ("swift", "swift", "--version"),
 ];
 
 /// Programs that are looked for.
@@ -257,10 +267,23 @@ mod tests {
             ("openjdk version \"17.0.15\" 2025-04-15", Some("17.0.15")),
             ("go version go1.22.1 linux/amd64", Some("1.22.1")),
             ("rustc 1.95.0 (59807616e 2026-04-14)", Some("1.95.0")),
+            ("git version 2.47.3", Some("2.47.3")),
+            ("v5.36.0", Some("5.36.0")),
+            ("PHP 8.2.29 (cli) (built: Jul  3 2025)", Some("8.2.29")),
+            ("Kotlin version 1.9.0-release-358 (JRE 17)", Some("1.9.0")),
+            ("Swift version 5.10 (swift-5.10-RELEASE)", Some("5.10")),
             ("no such thing", None),
         ] {
             assert_eq!(version_in(text).as_deref(), version, "{text}");
         }
+    }
+
+    /// A requirement that is called a fact and that nobody looks for would never be met.
+    #[test]
+    fn every_runtime_that_is_a_fact_is_asked_for() {
+        let mut asked = RUNTIMES.map(|(name, ..)| name);
+        asked.sort_unstable();
+        assert_eq!(asked, delta_core::requirement::RUNTIMES);
     }
 
     #[test]

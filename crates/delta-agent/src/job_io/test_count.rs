@@ -123,10 +123,13 @@ fn reported(summary: Option<&RunSummary>) -> Counted {
     let Some(it) = summary else {
         return Counted::None("no test ran: no report has a result".to_owned());
     };
-    let ran = i64::from(it.passed) + i64::from(it.failed) + i64::from(it.errors);
-    match u64::try_from(ran) {
-        Ok(ran) if ran > 0 => Counted::Ran(ran),
-        _ => Counted::None(format!("no test ran: {} skipped", were(it.skipped))),
+    // An error is a test that could not be carried out, or a report that could not be read: empty,
+    // cut off, of a package that did not compile. None of them is a test that ran.
+    let ran = i64::from(it.passed) + i64::from(it.failed);
+    match (u64::try_from(ran), it.errors) {
+        (Ok(ran @ 1..), _) => Counted::Ran(ran),
+        (_, 0) => Counted::None(format!("no test ran: {} skipped", were(it.skipped))),
+        (_, errors) => Counted::None(format!("no test ran: {errors} could not be carried out")),
     }
 }
 
@@ -180,6 +183,12 @@ mod tests {
         assert_eq!(of(2, 1, 3), Counted::Ran(3));
         assert_eq!(of(0, 0, 1), none("no test ran: 1 was skipped"));
         assert_eq!(reported(None), none("no test ran: no report has a result"));
+        let unread = RunSummary {
+            errors: 1,
+            ..RunSummary::default()
+        };
+        let words = "no test ran: 1 could not be carried out";
+        assert_eq!(reported(Some(&unread)), none(words));
     }
 
     fn said(ran: u64, skipped: u64, told: bool) -> Option<Printed> {

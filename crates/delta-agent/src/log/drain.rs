@@ -72,17 +72,20 @@ impl Patience {
         }
     }
 
-    /// Ends when there was a line for the whole bound and the log did not get on.
+    /// Ends when there was a line for the whole bound and the log did not get on. That the server
+    /// asks for the same bytes again is no getting on.
     async fn runs_out(mut self) {
+        let mut cursors = self.cursors.clone();
         loop {
             // Those who tell are gone only with the whole session.
             if self.line.wait_for(Option::is_some).await.is_err() {
                 return std::future::pending().await;
             }
+            let received = cursors.borrow_and_update().received;
             tokio::select! {
                 () = sleep(self.bound) => return,
                 Ok(()) = self.line.changed() => {}
-                Ok(()) = self.cursors.changed() => {}
+                Ok(_) = self.cursors.wait_for(|now| now.received > received) => {}
             }
         }
     }
@@ -114,7 +117,16 @@ mod tests {
             assert!(waits.is_err(), "it gave up though the log got on");
             cursors.send_modify(|it: &mut Cursors| it.received = received);
         }
-        let ended = timeout(bound * 100, &mut over).await;
+        let ask_again = async {
+            loop {
+                sleep(bound / 5).await;
+                cursors.send_modify(|it: &mut Cursors| it.resends += 1);
+            }
+        };
+        let ended = tokio::select! {
+            ended = timeout(bound * 100, &mut over) => ended,
+            () = ask_again => unreachable!(),
+        };
         assert!(ended.is_ok(), "it never gave up");
     }
 }

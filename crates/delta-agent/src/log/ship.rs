@@ -26,9 +26,11 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A chunk of this size is sent on without a pause.
 const LARGE_CHUNK_BYTES: usize = 64 * 1024;
 
-/// Times the server may ask for the same place again before the log is given up: each is a round
-/// trip, and a sound server needs one.
-const MAX_SETBACKS: u32 = 16;
+/// Pause before bytes are sent that the server has asked for again without having taken any: one
+/// whose disk is full asks for as long as it is, and each time is a round trip. It doubles to the
+/// longest; once there is room, nobody waits for more than that.
+const SETBACK_PAUSE: Duration = Duration::from_millis(50);
+const MAX_SETBACK_PAUSE: Duration = Duration::from_secs(2);
 
 /// The longest wait for an answer: twice, and then once more, within the time that the end of a job
 /// waits for its log.
@@ -55,8 +57,6 @@ pub(crate) struct Shipment {
 pub(crate) enum ShipError {
     #[error("the server takes no more than {0} bytes of it")]
     Full(u64),
-    #[error("the server asked for the same bytes again and again")]
-    Setbacks,
     #[error("the log cannot be read: {0}")]
     Disk(#[from] io::Error),
 }
@@ -67,10 +67,14 @@ struct LogPosition {
     next: u64,
     session: Option<u64>,
     resends: u64,
+    /// Times that the server asked again since it last took something.
     setbacks: u32,
     /// The furthest the server has been.
     best: u64,
+    /// Until when a small chunk waits for more, while more may come.
     not_before: Option<Instant>,
+    /// Until when nothing is sent that the server asks for again and again.
+    set_back_until: Option<Instant>,
     /// Since when bytes are on their way without a word from the server, and how long that may
     /// last before they are sent again.
     unanswered: Option<Instant>,
@@ -89,6 +93,7 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
         setbacks: 0,
         best: 0,
         not_before: None,
+        set_back_until: None,
         unanswered: None,
         patience: usual_patience,
     };
@@ -111,7 +116,8 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
         if ended && cursors.received >= size {
             return Ok(());
         }
-        let due = ended || place.not_before.is_none_or(|at| Instant::now() >= at);
+        let wait = place.set_back_until.or(place.not_before.filter(|_| !ended));
+        let due = wait.is_none_or(|at| Instant::now() >= at);
         if place.session.is_some() && due && place.next < size {
             let wanted = usize::try_from(size - place.next).unwrap_or(usize::MAX);
             let length = shipment.link.log_room(wanted);
@@ -123,10 +129,11 @@ pub(crate) async fn ship(mut shipment: Shipment) -> Result<(), ShipError> {
                 place.next += length as u64;
                 let small = length < LARGE_CHUNK_BYTES;
                 place.not_before = small.then(|| Instant::now() + PAUSE);
+                place.set_back_until = None;
                 continue;
             }
         }
-        let again = place.not_before.filter(|_| !due);
+        let again = wait.filter(|_| !due);
         tokio::select! {
             // Also when it ended without another byte.
             _ = shipment.grows.changed(), if !ended => {}
@@ -156,17 +163,22 @@ impl LogPosition {
         if cursors.resends != self.resends {
             self.resends = cursors.resends;
             self.next = cursors.received;
+            self.set_back_until = self.setback_pause().map(|pause| Instant::now() + pause);
             self.setbacks += 1;
         }
         if cursors.received > self.best {
             self.best = cursors.received;
             self.setbacks = 0;
+            self.set_back_until = None;
             news = true;
         }
-        match self.setbacks > MAX_SETBACKS {
-            true => Err(ShipError::Setbacks),
-            false => Ok(news),
-        }
+        Ok(news)
+    }
+
+    /// What was lost on the way is asked for once, and sent at once.
+    fn setback_pause(&self) -> Option<Duration> {
+        let doubled = self.setbacks.checked_sub(1)?.min(16);
+        Some((SETBACK_PAUSE * 2_u32.pow(doubled)).min(MAX_SETBACK_PAUSE))
     }
 
     /// When what is on its way is to be sent again; nothing while nothing is.
@@ -192,4 +204,46 @@ fn read_chunk(file: &File, offset: u64, length: usize) -> io::Result<Bytes> {
     let mut chunk = vec![0; length];
     file.read_exact_at(&mut chunk, offset)?;
     Ok(chunk.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // D8: what a server cannot take now it may take later.
+    #[test]
+    fn a_server_that_asks_again_and_again_is_waited_for_and_never_given_up() {
+        let mut place = LogPosition {
+            next: 0,
+            session: Some(1),
+            resends: 0,
+            setbacks: 0,
+            best: 0,
+            not_before: None,
+            set_back_until: None,
+            unanswered: None,
+            patience: MAX_PATIENCE,
+        };
+        let mut cursors = Cursors {
+            session: 1,
+            ..Cursors::default()
+        };
+        let mut pauses = Vec::new();
+        for resends in 1..=100 {
+            pauses.push(place.setback_pause());
+            cursors.resends = resends;
+            place.next = 7;
+            assert!(place.heed(Some(1), &cursors).is_ok(), "{resends}");
+            assert_eq!(place.next, 0, "from where the server is");
+            assert_eq!(place.set_back_until.is_some(), resends > 1, "{resends}");
+        }
+        let millis = |pause: &Option<Duration>| pause.map_or(0, |it| it.as_millis());
+        let pauses: Vec<u128> = pauses.iter().map(millis).collect();
+        assert_eq!(pauses[..8], [0, 50, 100, 200, 400, 800, 1600, 2000]);
+        assert_eq!(pauses[99], 2000);
+        cursors.received = 5;
+        assert!(place.heed(Some(1), &cursors).is_ok());
+        assert_eq!(place.set_back_until, None, "it gets on");
+        assert_eq!(place.setback_pause(), None);
+    }
 }

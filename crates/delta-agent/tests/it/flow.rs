@@ -149,6 +149,30 @@ async fn log_bytes_are_sent_again_when_they_are_asked_for() {
     agent.shut_down().await;
 }
 
+// D8: a server whose disk is full for a while asks for the same bytes again, and gets them all once
+// there is room.
+#[tokio::test]
+async fn a_log_outlasts_a_server_that_has_no_room_for_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let room = folder.path().join("room");
+    let wait = format!("while [ ! -e {} ]; do sleep 0.05; done", room.display());
+    let print = format!("echo first; {wait}; echo last");
+    let server = FakeServer::start(&[]).await;
+    server.change(|state| {
+        state.logs_have_no_room = true;
+        state.jobs.push_back(steps(&[&print]));
+    });
+    let agent = Agent::start(&server);
+    server.wait_for("LogChunk", 7).await;
+    server.change(|state| state.logs_have_no_room = false);
+    std::fs::write(&room, "").expect("a file");
+    let result = server.wait_results(1).await.remove(0);
+    let log = format!("--- step 1: {print}\nfirst\nlast\n");
+    assert_eq!(server.log(), log);
+    assert_eq!(result.log_length, Some(log.len() as u64));
+    agent.shut_down().await;
+}
+
 // A27: bytes that were lost with nothing behind them are not asked for; they come by themselves.
 #[tokio::test]
 async fn log_bytes_that_nobody_answers_are_sent_again() {

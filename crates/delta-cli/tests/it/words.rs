@@ -44,7 +44,7 @@ fn a_log_whose_bytes_are_gone_is_told_from_one_that_never_was() {
     );
     std::fs::remove_dir_all(place.path().join("d/objects")).expect("the objects");
     let text = said(&place, "logs latest/a --data d", 5);
-    let wanted = "error: the log is gone: 29 bytes of it were stored, and none is there\nnext: \
+    let wanted = "error: the log is gone: it has 29 bytes, and none of them is here\nnext: \
                   delta-ci doctor, where the server is, says what else is missing";
     assert_eq!(text, wanted);
 }

@@ -20,10 +20,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Admin, Caller, Heard, Path, Runner, User, drain, next_piece};
+use super::extract::{Admin, Caller, Heard, Path, Runner, User, drain};
 use super::internal;
-use super::uploads::{held_for, lease_header};
-use super::vigil::LeaseVigil;
+use super::uploads::{BROKEN_OFF, held_for, lease_header};
+use super::vigil::{BodyPiece, LeaseVigil};
 use crate::app::App;
 use crate::audit;
 use crate::caches::{Cache, CachePart, MAX_CACHE_BYTES, NoRoom, Saved, Saving, Scope};
@@ -190,7 +190,8 @@ async fn save_cache(
         return Err(ApiError::new(ErrorCode::TooLarge, words));
     }
     let scope = Scope::own(&asker.run);
-    let part = match receive(&app, &mut body, &scope, size, &said.sha256).await {
+    let vigil = LeaseVigil::new(&app, lease_header(&headers)?, &who, Right::Artifact);
+    let part = match receive(&app, &mut body, &scope, size, &said.sha256, vigil).await {
         Ok(part) => part,
         Err(error) => {
             drain(&mut body).await;
@@ -201,6 +202,7 @@ async fn save_cache(
     if let Err(answer) = held_for(&app, &who, &id, &headers, Right::Artifact).await? {
         return Ok(answer);
     }
+    let part = part.ok_or_else(|| NotDone::Unavailable(BROKEN_OFF.into()))?;
     let (saving, limits) = (
         Saving {
             key: said.key,
@@ -229,13 +231,15 @@ async fn save_cache(
     Ok((StatusCode::OK, axum::Json(CacheSaved { saved })).into_response())
 }
 
+/// Receives a cache into a part of its own; none when the right to save it ended on the way.
 async fn receive(
     app: &App,
     body: &mut Body,
     scope: &Scope,
     size: u64,
     sha256: &str,
-) -> Result<CachePart, ApiError> {
+    mut vigil: LeaseVigil,
+) -> Result<Option<CachePart>, ApiError> {
     let bad = |error: std::io::Error| ApiError::from(NotDone::from(error));
     let (scope, limits) = (scope.clone(), app.cache_limits);
     let part = app.files(move |objects| objects.caches().part(&scope, size, limits));
@@ -243,7 +247,12 @@ async fn receive(
     let part = part.await?.map_err(refused)?;
     let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(bad)?);
     let (mut context, mut came) = (Context::new(&SHA256), 0);
-    while let Some(data) = next_piece(body).await? {
+    loop {
+        let data = match vigil.next_piece(body).await? {
+            BodyPiece::Bytes(data) => data,
+            BodyPiece::End => break,
+            BodyPiece::RightGone => return Ok(None),
+        };
         came += data.len() as u64;
         if came > size {
             break;
@@ -256,7 +265,7 @@ async fn receive(
         return Err(Invalid::field("Content-Length", "is not how many bytes came").into());
     }
     match hex(context.finish().as_ref()) == *sha256 {
-        true => Ok(part),
+        true => Ok(Some(part)),
         false => Err(Invalid::field("sha256", "is not that of the bytes").into()),
     }
 }

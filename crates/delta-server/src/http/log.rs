@@ -74,7 +74,7 @@ async fn show_log(
     let found = found.map_err(|lost| match lost {
         Some(bytes) => ApiError::new(
             ErrorCode::NotFound,
-            format!("the log is gone: {bytes} bytes of it were stored, and none is there"),
+            format!("the log is gone: it has {bytes} bytes, and none of them is here"),
         ),
         None => ApiError::not_found("log"),
     })?;

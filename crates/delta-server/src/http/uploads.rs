@@ -21,9 +21,10 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::error::ApiError;
-use super::extract::{Caller, Heard, Path, Runner, drain, next_piece, read};
+use super::extract::{Caller, Heard, Path, Runner, drain, read};
 use super::internal;
 use super::runner::{parse, stale};
+use super::vigil::{BodyPiece, LeaseVigil};
 use crate::app::App;
 use crate::audit::{self, Noticed};
 use crate::lease_rights::Evidence;
@@ -139,14 +140,17 @@ async fn put_upload(
         return Ok(answer);
     }
     if right == Right::Artifact {
-        let (part, whole) = match receive(&app, id, &headers, body).await? {
-            Some(received) => received,
-            None => return Err(ApiError::not_found("upload")),
-        };
+        let vigil = LeaseVigil::new(&app, token.clone(), &who, right);
+        let received = receive(&app, id, &headers, body, vigil).await?;
         if let Err(answer) = held(&app, &token, &who, None, right).await? {
             return Ok(answer);
         }
-        return seal(&app, part, whole).await;
+        return match received {
+            Received::Whole(part, whole) => seal(&app, part, whole).await,
+            Received::NotAnnounced => Err(ApiError::not_found("upload")),
+            // It is good again: whoever sends it does so once more.
+            Received::BrokenOff => Err(NotDone::Unavailable(BROKEN_OFF.into()).into()),
+        };
     }
     let offset = offset(&headers)?;
     let bytes = read(body, MAX_CHUNK_BYTES).await?;
@@ -176,7 +180,7 @@ async fn store(
         Err(error @ AppendError::Busy) => {
             Err(ApiError::new(ErrorCode::Unavailable, error.to_string()))
         }
-        Err(AppendError::Io(error)) => Err(internal("a log could not be written", &error)),
+        Err(AppendError::Io(error)) => Err(NotDone::from(error).into()),
         Err(error @ AppendError::Gap { expected }) => {
             Ok(mismatch("OFFSET_MISMATCH", &error, expected))
         }
@@ -196,28 +200,40 @@ fn mismatch(code: &str, error: &AppendError, expected: u64) -> Response {
     (StatusCode::CONFLICT, header, axum::Json(body)).into_response()
 }
 
-/// Receives an artifact into a part of its own, as far as the lease has room, and says what it is;
-/// `None` when it was never announced. A part that is not kept goes when it is dropped.
+/// Said where the right to an upload was gone for a moment only.
+pub(super) const BROKEN_OFF: &str = "the lease was not good for a moment; send it again";
+
+/// What came of an upload. A part that is not kept goes when it is dropped.
+enum Received {
+    Whole(Part, ArtifactMeta),
+    NotAnnounced,
+    /// The right to it ended on the way.
+    BrokenOff,
+}
+
+/// Receives an artifact into a part of its own, as far as the lease has room and for as long as it
+/// is good, and says what it is.
 async fn receive(
     app: &App,
     id: UploadId,
     headers: &HeaderMap,
     mut body: Body,
-) -> Result<Option<(Part, ArtifactMeta)>, ApiError> {
+    vigil: LeaseVigil,
+) -> Result<Received, ApiError> {
     let begun = app.files(move |objects| match objects.announced(id)? {
         Some(meta) => Ok(Some((meta, objects.part(id)?))),
         None => Ok(None),
     });
     let Some((meta, part)) = begun.await? else {
-        return Ok(None);
+        return Ok(Received::NotAnnounced);
     };
     let length = content_length(headers);
-    let filled = fill(app, part, meta, length, &mut body).await;
+    let filled = fill(app, part, meta, length, &mut body, vigil).await;
     if filled.is_err() {
         // Its part is gone, and the space it took.
         drain(&mut body).await;
     }
-    filled.map(Some)
+    filled
 }
 
 async fn fill(
@@ -226,7 +242,8 @@ async fn fill(
     meta: ArtifactMeta,
     length: Option<u64>,
     body: &mut Body,
-) -> Result<(Part, ArtifactMeta), ApiError> {
+    mut vigil: LeaseVigil,
+) -> Result<Received, ApiError> {
     let bad = |error: std::io::Error| ApiError::from(NotDone::from(error));
     if let Some(size) = meta.size.or(length) {
         part = reserve(app, part, size, size).await?;
@@ -234,7 +251,12 @@ async fn fill(
     let mut file = tokio::fs::File::from_std(part.file.try_clone().map_err(bad)?);
     let mut context = Context::new(&SHA256);
     let mut size = 0;
-    while let Some(data) = next_piece(body).await? {
+    loop {
+        let data = match vigil.next_piece(body).await? {
+            BodyPiece::Bytes(data) => data,
+            BodyPiece::End => break,
+            BodyPiece::RightGone => return Ok(Received::BrokenOff),
+        };
         size += data.len() as u64;
         if size > part.reserved {
             part = reserve(app, part, size, size + RESERVED_AHEAD).await?;
@@ -251,7 +273,7 @@ async fn fill(
         size: Some(size),
         sha256: Some(hash),
     };
-    Ok((part, whole))
+    Ok(Received::Whole(part, whole))
 }
 
 async fn reserve(app: &App, mut part: Part, least: u64, most: u64) -> Result<Part, ApiError> {

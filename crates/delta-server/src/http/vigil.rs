@@ -5,14 +5,15 @@ use std::io;
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use delta_core::rights::Right;
 use delta_wire::ErrorCode;
 use delta_wire::runner::LeaseToken;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::Instant;
 
-use super::extract::Caller;
+use super::error::ApiError;
+use super::extract::{Caller, next_piece};
 use super::pieces;
 use super::uploads::held;
 use crate::app::App;
@@ -61,7 +62,15 @@ impl Vigil {
 /// Bytes that are read at a time for one reader.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// The lease under which a long answer is given.
+/// What comes next of a body that is taken under a lease.
+pub enum BodyPiece {
+    Bytes(Bytes),
+    End,
+    /// The lease gives the right to send it no more: nothing of it is wanted, not even to be read.
+    RightGone,
+}
+
+/// The lease under which a long answer is given, or a long body taken.
 pub struct LeaseVigil {
     app: App,
     token: LeaseToken,
@@ -101,6 +110,16 @@ impl LeaseVigil {
             if pieces.send(next).await.is_err() || broken {
                 return;
             }
+        }
+    }
+
+    /// The next piece of a body that is taken under the lease. A sender that falls silent is not
+    /// waited for, so that a look is never far away.
+    pub async fn next_piece(&mut self, body: &mut Body) -> Result<BodyPiece, ApiError> {
+        match next_piece(body).await? {
+            None => Ok(BodyPiece::End),
+            Some(_) if self.is_over().await => Ok(BodyPiece::RightGone),
+            Some(bytes) => Ok(BodyPiece::Bytes(bytes)),
         }
     }
 

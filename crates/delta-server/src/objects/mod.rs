@@ -35,6 +35,8 @@ const STRIPES: usize = 64;
 /// After this long without a byte nobody is sending a part any more: senders are given up after
 /// half a minute, and the clocks of file servers are not that wrong.
 pub const DEAD_PART: Duration = Duration::from_secs(3600);
+/// What a probe writes: file systems hand out room by the page.
+const PROBE_BYTES: usize = 4096;
 /// How often the deletion of a folder is begun again because another server deletes it, too.
 const DELETE_TRIES: usize = 5;
 
@@ -56,6 +58,14 @@ impl Objects {
         let locked = lock(&probe);
         std::fs::remove_file(&probe)?;
         locked.map(|_| objects)
+    }
+
+    /// Whether something more can be written: a page, which is thrown away again.
+    pub fn probe(&self) -> io::Result<()> {
+        let probe = self.parts().join(format!("{}.part", fresh()));
+        let written = std::fs::write(&probe, [0; PROBE_BYTES]);
+        let removed = std::fs::remove_file(&probe);
+        written.and(removed)
     }
 
     /// The folder as it is, if there is one: nothing is made or tried.

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use delta_core::Text;
-use delta_core::requirement::{Capabilities, MAX_LENGTH, UNNAMED, UNNAMED_BUT};
+use delta_core::requirement::{Capabilities, MAX_LENGTH, NEVER_LABELS, UNNAMED, UNNAMED_BUT};
 use delta_store::read::Scope;
 use delta_wire::agent::MAX_PARALLEL;
 use delta_wire::agent::proto;
@@ -148,19 +148,8 @@ fn word(text: &str) -> String {
     fit.take(MAX_WORD).collect()
 }
 
-/// Names that only we give: no label may say them.
-const OURS: [&str; 10] = [
-    "zone",
-    "pool",
-    "os",
-    "arch",
-    "cpu",
-    "memory",
-    "disk",
-    "docker",
-    UNNAMED,
-    UNNAMED_BUT,
-];
+/// Names that only we give beside those that no label may give.
+const OURS: [&str; 2] = [UNNAMED, UNNAMED_BUT];
 
 impl About {
     /// The tags that jobs are matched by (A64), of all slots together.
@@ -250,7 +239,8 @@ fn is_ours(tag: &str) -> bool {
         .next()
         .unwrap_or_default()
         .to_lowercase();
-    OURS.contains(&name.as_str()) || name.starts_with("work:")
+    let never = NEVER_LABELS.contains(&name.as_str()) || OURS.contains(&name.as_str());
+    never || name.starts_with("work:")
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ mod held;
 pub mod lanes;
 mod outbox;
 mod parking;
-mod proof;
+pub mod proof;
 mod receipts;
 mod stamped;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Whether the store takes what is written: proved by every batch that was committed, and where
-//! there was none lately, by trying.
+//! Whether a disk takes what is written: the store's, proved by every batch that was committed and
+//! where there was none lately by trying; and in the server's readiness, that of logs and artifacts.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ impl Proof {
         }
     }
 
-    fn note(&self, outcome: Result<(), &'static str>) {
+    pub fn note(&self, outcome: Result<(), &'static str>) {
         *self.last() = Last {
             tried: Instant::now(),
             outcome,
@@ -66,7 +66,7 @@ impl Proof {
 
     /// What is known well enough; nothing when it is this caller's turn to try. Others hear what
     /// was known until it is done.
-    fn known(&self) -> Option<Result<(), &'static str>> {
+    pub fn known(&self) -> Option<Result<(), &'static str>> {
         let mut last = self.last();
         let fresh = match last.outcome {
             Ok(()) => PROVED,

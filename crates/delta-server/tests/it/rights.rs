@@ -436,7 +436,7 @@ async fn an_upload_under_way_ends_with_the_right_to_it() {
     // I23, D14: of another process, and of an agent that was revoked meanwhile.
     for (revoked, code) in [(false, "AGENT_SUPERSEDED"), (true, "AGENT_REVOKED")] {
         let scene = Scene::new(false).await;
-        let (bytes, answer) = scene.uploading().await;
+        let (mut bytes, answer) = scene.uploading().await;
         let _newer = match revoked {
             true => {
                 scene.revoke().await;
@@ -444,8 +444,16 @@ async fn an_upload_under_way_ends_with_the_right_to_it() {
             }
             false => Some(scene.registers("i2").await),
         };
-        drop(bytes);
-        assert_eq!(answer.await.unwrap().expect(403)["code"], code);
+        // It never stops sending by itself.
+        let sending = tokio::spawn(async move {
+            while bytes.write_all(b".").await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        let answer = tokio::time::timeout(PATIENCE, answer).await;
+        let answer = answer.expect("it is cut off").unwrap();
+        assert_eq!(answer.expect(403)["code"], code);
+        sending.abort();
     }
 }
 

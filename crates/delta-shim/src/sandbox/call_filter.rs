@@ -1,5 +1,6 @@
 //! Calls that the kernel refuses a job (seccomp): those by which processes of one user change each
-//! other's limits and priorities, and the one that would take a job's own mark away.
+//! other's limits and priorities, the one that would take a job's own mark away, and those of the
+//! kernel's keyrings, in which a job could leave something for the next one of its user.
 //!
 //! Rules of files do not govern these calls, and the kernel asks for the same user and no more. A
 //! limit ends its process (memory, descriptors, time of the processor), so whoever sets one of the
@@ -69,6 +70,9 @@ struct Architecture {
     sched_setparam: u32,
     sched_setscheduler: u32,
     sched_setattr: u32,
+    add_key: u32,
+    request_key: u32,
+    keyctl: u32,
 }
 
 const X86_64: Architecture = Architecture {
@@ -82,6 +86,9 @@ const X86_64: Architecture = Architecture {
     sched_setparam: 142,
     sched_setscheduler: 144,
     sched_setattr: 314,
+    add_key: 248,
+    request_key: 249,
+    keyctl: 250,
 };
 
 const I386: Architecture = Architecture {
@@ -94,6 +101,9 @@ const I386: Architecture = Architecture {
     sched_setparam: 154,
     sched_setscheduler: 156,
     sched_setattr: 351,
+    add_key: 286,
+    request_key: 287,
+    keyctl: 288,
 };
 
 const AARCH64: Architecture = Architecture {
@@ -106,6 +116,9 @@ const AARCH64: Architecture = Architecture {
     sched_setparam: 118,
     sched_setscheduler: 119,
     sched_setattr: 274,
+    add_key: 217,
+    request_key: 218,
+    keyctl: 219,
 };
 
 const ARM: Architecture = Architecture {
@@ -118,6 +131,9 @@ const ARM: Architecture = Architecture {
     sched_setparam: 154,
     sched_setscheduler: 156,
     sched_setattr: 380,
+    add_key: 309,
+    request_key: 310,
+    keyctl: 311,
 };
 
 /// Those whose programs a machine runs.
@@ -209,16 +225,30 @@ const PRIORITY_ON_DISK: &[Look] = &[
 
 const SCHEDULE: &[Look] = &[look(argument(0), ITSELF, Then::Allow, Then::Refuse)];
 
+/// What becomes of a call.
+#[derive(Clone, Copy)]
+enum Judgement {
+    /// It depends on its arguments.
+    By(&'static [Look]),
+    /// As on a kernel that was built without it, which programs know how to go on without.
+    NotThere,
+}
+
 impl Architecture {
-    fn calls(&self, own: Own) -> Vec<(u32, &'static [Look])> {
-        let mut calls = vec![(self.setrlimit, SET_LIMIT), (self.prlimit, LIMIT)];
+    fn calls(&self, own: Own) -> Vec<(u32, Judgement)> {
+        use Judgement::{By, NotThere};
+        let mut calls = vec![(self.setrlimit, By(SET_LIMIT)), (self.prlimit, By(LIMIT))];
         if own == Own::LimitsAndPriorities {
             calls.extend([
-                (self.setpriority, PRIORITY),
-                (self.ioprio_set, PRIORITY_ON_DISK),
-                (self.sched_setparam, SCHEDULE),
-                (self.sched_setscheduler, SCHEDULE),
-                (self.sched_setattr, SCHEDULE),
+                (self.setpriority, By(PRIORITY)),
+                (self.ioprio_set, By(PRIORITY_ON_DISK)),
+                (self.sched_setparam, By(SCHEDULE)),
+                (self.sched_setscheduler, By(SCHEDULE)),
+                (self.sched_setattr, By(SCHEDULE)),
+                // A user's keyring outlives its processes, and a slot's user has the next job, too.
+                (self.add_key, NotThere),
+                (self.request_key, NotThere),
+                (self.keyctl, NotThere),
             ]);
         }
         calls
@@ -229,8 +259,11 @@ impl Architecture {
         if self.ignored != 0 {
             block.push(step(AND, !self.ignored));
         }
-        for (number, looks) in self.calls(own) {
-            let judged = judged(looks)?;
+        for (number, judgement) in self.calls(own) {
+            let judged = match judgement {
+                Judgement::By(looks) => judged(looks)?,
+                Judgement::NotThere => vec![step(RETURN, NOT_THERE)],
+            };
             block.push(unless(number, judged.len())?);
             block.extend(judged);
         }
@@ -396,6 +429,15 @@ mod tests {
         for call in scheduled {
             check(call, &[0, 5, POINTER], ALLOW);
             check(call, &[OTHER, 5, POINTER], REFUSE);
+        }
+    }
+
+    #[test]
+    fn a_keyring_is_not_there() {
+        let calls: [fn(&Architecture) -> u32; 3] =
+            [|it| it.add_key, |it| it.request_key, |it| it.keyctl];
+        for call in calls {
+            check(call, &[POINTER, POINTER], NOT_THERE);
         }
     }
 

@@ -100,12 +100,12 @@ impl State {
             return Vec::new();
         }
         let offset = usize::try_from(chunk.offset.unwrap_or(0)).expect("an offset");
-        let limit = self.log_limit;
+        let (limit, no_room) = (self.log_limit, self.logs_have_no_room);
         let Some(execution) = self.execution(run_id) else {
             return Vec::new();
         };
         let has = execution.log.len();
-        let resend = offset > has;
+        let resend = no_room || offset > has;
         let mut conflict = false;
         if !resend {
             let known = (has - offset).min(chunk.data.len());

@@ -61,6 +61,8 @@ pub struct State {
     pub not_reading: bool,
     /// Log bytes are neither kept nor answered.
     pub no_logs: bool,
+    /// Log bytes cannot be written, and are asked for again.
+    pub logs_have_no_room: bool,
     /// Whether results of tests are kept among what was seen.
     pub keep_results: bool,
     /// Results of tests on this session, by execution.
@@ -109,6 +111,7 @@ impl State {
             mute: false,
             not_reading: false,
             no_logs: false,
+            logs_have_no_room: false,
             keep_results: true,
             results: HashMap::new(),
             log_limit: usize::MAX,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use delta_agent::container::{self, ContainerSettings};
 use delta_agent::{Machine, Sought};
-use delta_core::requirement::{Capabilities, Requirement};
+use delta_core::requirement::{Capabilities, NEVER_LABELS, Requirement};
 use delta_core::tool;
 use delta_planner::{Pipeline, PlannedJob};
 use delta_shim::container::Network;
@@ -219,6 +219,10 @@ fn label_for(requirement: &str) -> Option<String> {
     if requirement == IMAGE_REQUIREMENT || tool::advice(requirement).is_some() {
         return None;
     }
+    // What is measured is as it is, whatever somebody says.
+    if NEVER_LABELS.contains(&name_of(requirement)) {
+        return None;
+    }
     match Requirement::parse(requirement).ok()? {
         Requirement::Has(name) => Some(format!("--label {name}")),
         Requirement::Is(name, value) | Requirement::AtLeast(name, value) => {
@@ -257,13 +261,15 @@ mod tests {
             "a: it requires gpu, which is not here",
             "b: it requires cpu>=9999, and here is cpu=",
             "--skip-unfit runs the others",
-            "--label cpu=9999 --label gpu if it is here",
+            "--label gpu if it is here",
         ] {
             assert!(text.contains(said), "{said:?} in\n{text}");
         }
+        // How many processors there are is not a matter of opinion.
+        assert!(!text.contains("--label cpu"), "{text}");
         // What is suggested works.
-        let fitting = checked(&["cpu=9999", "gpu"], false).await.ok().unwrap();
-        assert_eq!(fitting.pipeline.jobs.len(), 5);
+        let text = checked(&["gpu"], false).await.err().unwrap().text();
+        assert!(text.contains("cannot execute job `b`"), "{text}");
     }
 
     #[tokio::test]
