@@ -49,6 +49,29 @@ prlimit --nofile=100 true && nice -n 5 true && ionice -c 3 true && chrt --idle 0
 true
 "#;
 
+/// Leaves a key in the keyring of the job's user, where the next job of that user would find it.
+/// By number: 248 is `add_key` of x86_64, 217 of the others, and -4 the keyring of a user.
+const LEAVES_A_KEY: &str = "import ctypes, platform
+number = 248 if platform.machine() == 'x86_64' else 217
+call = ctypes.CDLL(None, use_errno=True).syscall
+serial = call(number, b'user', b'left-behind', b'for-the-next', 12, -4)
+print('KEY-LEFT' if serial > 0 else 'no-keyring')";
+
+// T28: the keyring of a slot's user outlives the job.
+#[test]
+fn a_confined_job_leaves_no_key_for_the_next() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let place = Place::new();
+    let _agent = two_slots(&place, &server, "box", "host");
+    let mut body = run_of("/usr/bin/python3 -c \"$LEAVES_A_KEY\"");
+    body["jobs"][0]["job_spec"]["env"] = json!({"LEAVES_A_KEY": LEAVES_A_KEY});
+    body["trust"] = json!("untrusted");
+    let seen = printed(&person, &body);
+    assert!(says(&seen, "no-keyring"), "{seen:?}");
+    server.check();
+}
+
 /// Everything of a process that the attacks would change.
 fn condition(pid: u32) -> String {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
