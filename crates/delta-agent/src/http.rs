@@ -6,7 +6,7 @@
 use std::io;
 use std::time::Duration;
 
-use delta_wire::agent::shown::AGENT_HEADER;
+use delta_wire::agent::process_header::AGENT_HEADER;
 use delta_wire::runner::LeaseToken;
 use reqwest::header::HeaderValue;
 use reqwest::{Method, RequestBuilder};

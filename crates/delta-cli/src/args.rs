@@ -71,7 +71,7 @@ pub enum Command {
     /// Show a run with its jobs, or a job with its attempts
     Show(cmd::show::Args),
     /// Show results of tests, or one test over time
-    Tests(cmd::tests::Args),
+    Tests(cmd::test_results::Args),
     /// Print what a job printed
     Logs(cmd::logs::Args),
     /// Cancel a run or a job

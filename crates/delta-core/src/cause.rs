@@ -63,7 +63,7 @@ causes! {
     Network "network" Infra "A network the job depends on failed.",
     LeaseLost "lease_lost" Infra "The attempt lost its lease as often as it may.",
     LostOnce "lost_once" Infra "The agent was lost, and the job may not be repeated.",
-    NotAccepted "not_accepted" Infra "No agent began the job: each turned it down, or never acknowledged it.",
+    NotAccepted "not_accepted" Infra "No agent began it: each turned it down or stayed silent.",
     NoAgent "no_agent" Infra "No fit agent took the run within the waiting limit.",
     StepTimeout "step_timeout" Timeout "A step took longer than it may.",
     JobTimeout "job_timeout" Timeout "The job took longer than it may.",

@@ -13,9 +13,9 @@
 #![forbid(unsafe_code)]
 
 pub mod attempt;
-pub mod bound;
 pub mod cause;
 pub mod command;
+pub mod deadlines;
 pub mod decide;
 pub mod fact;
 pub mod group;

@@ -5,7 +5,7 @@ use std::io::BufRead;
 
 use serde::de::{IgnoredAny, MapAccess};
 
-use crate::held::{Held, Joined, Room, list, skip, text};
+use crate::bounded_json::{Held, Joined, Room, list, skip, text};
 use crate::input::Input;
 use crate::json::{Listed, Numbers, stream};
 use crate::stream::Cases;

@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::held::{Held, Metadata, One, Room, skip};
+use crate::bounded_json::{Held, Metadata, One, Room, skip};
 use crate::input::Input;
 use crate::stream::Cases;
 use crate::{Case, Problem, Status, lines};

@@ -7,9 +7,9 @@
 //!
 //! It opens no file, resolves no entity, follows no reference and knows nothing of jobs.
 
+mod bounded_json;
 mod case;
 mod events;
-mod held;
 mod input;
 mod jest;
 mod json;
@@ -17,7 +17,7 @@ mod junit;
 mod limits;
 mod lines;
 mod playwright;
-mod printed;
+mod printed_counts;
 mod stream;
 mod tap;
 mod trx;
@@ -27,7 +27,7 @@ use std::io::BufRead;
 
 pub use case::{Case, Counts, Status};
 pub use limits::Limits;
-pub use printed::{Printed, printed};
+pub use printed_counts::{Printed, printed};
 
 use input::Input;
 

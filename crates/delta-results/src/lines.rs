@@ -7,8 +7,8 @@ use std::io::BufRead;
 
 use serde::de::{DeserializeSeed, MapAccess};
 
+use crate::bounded_json::{Held, One, Room, skip};
 use crate::events::{Go, Libtest, Running};
-use crate::held::{Held, One, Room, skip};
 use crate::input::Input;
 use crate::json::{self, Own, own};
 use crate::stream::Cases;

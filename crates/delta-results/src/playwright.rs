@@ -4,7 +4,7 @@ use std::io::BufRead;
 
 use serde::de::MapAccess;
 
-use crate::held::{Held, One, Room, each, list, skip, text};
+use crate::bounded_json::{Held, One, Room, each, list, skip, text};
 use crate::input::Input;
 use crate::json::{Listed, stream};
 use crate::stream::Cases;

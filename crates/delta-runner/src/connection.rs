@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::call;
 use crate::handlers::Handlers;
-use crate::say::say;
+use crate::stderr::say;
 use crate::turn::Turn;
 
 /// Bytes read at once.

@@ -38,13 +38,13 @@ mod call;
 pub mod client;
 mod connection;
 mod context;
+mod end_signal;
 mod failure;
 mod handlers;
-mod life;
 mod runner;
-mod say;
 #[cfg_attr(not(feature = "otel"), path = "no_span.rs")]
 mod span;
+mod stderr;
 mod turn;
 
 /// The examples of the README compile.

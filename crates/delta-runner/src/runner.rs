@@ -13,10 +13,10 @@ use tokio::net::TcpListener;
 use crate::address::{AddressError, Socket};
 use crate::connection::{self, Shared};
 use crate::context::Context;
+use crate::end_signal::{Life, Why};
 use crate::failure::Failure;
 use crate::handlers::Handlers;
-use crate::life::{Life, Why};
-use crate::say::say;
+use crate::stderr::say;
 
 /// Functions at once, where nobody says otherwise: as many as a worker has in flight.
 const CONCURRENCY: usize = 64;

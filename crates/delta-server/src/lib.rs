@@ -10,12 +10,12 @@ mod app;
 mod audit;
 mod caches;
 mod clock;
-mod create;
-mod data;
+mod data_folder;
+mod database_note;
 mod doctor;
 mod duties;
 mod forges;
-mod full;
+mod full_disk;
 mod functions;
 mod http;
 mod identity;
@@ -23,6 +23,7 @@ mod keyed_limit;
 mod lease_rights;
 mod listen;
 mod metrics;
+mod new_run;
 mod not_done;
 pub mod objects;
 mod presence;
@@ -38,7 +39,6 @@ mod test_history;
 mod tests;
 mod trace;
 mod watch;
-mod witness;
 mod writer;
 
 use std::net::SocketAddr;
@@ -57,6 +57,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use caches::CacheLimits;
+pub use database_note::{DatabaseLost, FILE as DATABASE_NOTE};
 pub use delta_store::read::Role;
 pub use forges::plan_worker;
 pub use identity::LOCAL_ADMIN;
@@ -64,16 +65,15 @@ pub use identity::oidc::Times as OidcTimes;
 pub use listen::raise_file_limit;
 pub use secrets::{KeyError, KeySource, KeyText};
 pub use sessions::{PoolSandboxes, RECHECK, Sandbox};
-pub use witness::{DatabaseLost, FILE as DATABASE_NOTE};
 
 use app::{App, Equipment};
 use clock::Clock;
+use database_note::Witness;
 use identity::oidc::Oidc;
 use identity::peer::ClientTrust;
 use identity::{Identity, new_token};
 use secrets::Keyring;
 use store_sides::StoreSides;
-use witness::Witness;
 use writer::{Thread, Writer};
 
 /// How a server is run.
@@ -255,7 +255,7 @@ pub struct Server {
     serving: JoinHandle<()>,
     duties: Vec<JoinHandle<()>>,
     thread: std::thread::JoinHandle<()>,
-    _lock: data::DataLock,
+    _lock: data_folder::DataLock,
 }
 
 /// Why a token could not be made.
@@ -273,13 +273,13 @@ type Open = Box<dyn FnOnce(&Config) -> Result<Opened, StoreError> + Send>;
 
 async fn start_on(config: Config, open: Open) -> Result<Server, StartError> {
     let started = begin(&config, open).await;
-    started.map_err(|error| full::told(error, &config))
+    started.map_err(|error| full_disk::told(error, &config))
 }
 
 async fn begin(config: &Config, open: Open) -> Result<Server, StartError> {
     config.settings.check()?;
-    let lock = data::lock(config)?;
-    let objects = Arc::new(data::objects(config)?);
+    let lock = data_folder::lock(config)?;
+    let objects = Arc::new(data_folder::objects(config)?);
     let witness = Witness::read(config, &objects)?;
     // Ask for the port before anything is changed: a wrong address should cost nothing.
     let trust = Arc::<ClientTrust>::default();

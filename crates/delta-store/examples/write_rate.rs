@@ -11,8 +11,8 @@ use delta_core::attempt::Report;
 use delta_core::command::{LeaseProof, NewJob, NewRun, Status};
 use delta_core::run::RunHeader;
 use delta_core::{Command, Context, JobId, Millis, Policy, RunId, Settings, Span};
-use delta_store::drive::{self, LeaseAsk};
 use delta_store::events::sha256;
+use delta_store::reference_driver::{self, LeaseAsk};
 use delta_store::sqlite::{self, SqliteStore};
 use delta_store::{Store, StoreError};
 
@@ -135,8 +135,8 @@ impl Bench {
         };
         let asks: Vec<LeaseAsk> = (0..batch).map(ask).collect();
         let context = context(&self.settings, self.now);
-        let given = drive::lease_many(&mut self.store, &asks, &context)?;
-        let proof = |(ask, given): (LeaseAsk, Option<drive::Given>)| {
+        let given = reference_driver::lease_many(&mut self.store, &asks, &context)?;
+        let proof = |(ask, given): (LeaseAsk, Option<reference_driver::Given>)| {
             let given = given.expect("as many are queued");
             LeaseProof {
                 key: given.attempt.lease(given.epoch),
@@ -155,7 +155,8 @@ impl Bench {
         specs: &[(JobId, Arc<str>)],
     ) -> Result<(), StoreError> {
         let context = context(&self.settings, self.now);
-        let applied = drive::apply_with_specs(&mut self.store, commands, specs, &context)?;
+        let applied =
+            reference_driver::apply_with_specs(&mut self.store, commands, specs, &context)?;
         assert!(applied.answers.iter().all(Result::is_ok));
         Ok(())
     }

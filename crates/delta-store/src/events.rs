@@ -12,7 +12,7 @@ use delta_core::{Digest, Fact, Millis, Record, RunId, Text};
 use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
-use crate::codec::{corrupt, fact, leaf};
+use crate::codec::{corrupt, fact, primitives};
 use crate::hash::IdMap;
 use crate::read::StoredEvent;
 
@@ -47,11 +47,11 @@ const COMMANDS: [&str; 18] = [
 #[derive(Serialize)]
 struct Shown<'a> {
     v: u32,
-    #[serde(with = "leaf::run_id")]
+    #[serde(with = "primitives::run_id")]
     run: RunId,
     command: &'a str,
     actor: &'a str,
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     at: Millis,
     #[serde(serialize_with = "fact::list::serialize")]
     facts: &'a [Fact],
@@ -60,12 +60,12 @@ struct Shown<'a> {
 #[derive(Deserialize)]
 struct Read {
     v: u32,
-    #[serde(with = "leaf::run_id")]
+    #[serde(with = "primitives::run_id")]
     run: RunId,
     command: String,
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     actor: Text,
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     at: Millis,
     #[serde(deserialize_with = "fact::list::deserialize")]
     facts: Vec<Fact>,
@@ -291,7 +291,7 @@ impl Unfolding {
 fn moments(pieces: &[&[u8]], latest: Millis) -> Vec<Millis> {
     #[derive(Deserialize)]
     struct Moment {
-        #[serde(with = "leaf::millis")]
+        #[serde(with = "primitives::millis")]
         at: Millis,
     }
     let read = |bytes: &&[u8]| serde_json::from_slice(bytes).map_or(latest, |it: Moment| it.at);

@@ -7,7 +7,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
-use delta_core::bound::attempt_due_at;
+use delta_core::deadlines::attempt_due_at;
 use delta_core::group::{self, Members};
 use delta_core::{
     Attempt, AttemptId, AttemptState, Digest, Job, JobId, Member, Millis, Run, RunId, Text,

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::nursery::{self, Inherited};
+use crate::mortal_children::{self, Inherited};
 use crate::wait::Pace;
 
 /// A start takes a second or two; two of them on a busy machine take longer.
@@ -69,7 +69,8 @@ impl Docker {
     /// Starts it again after [`Docker::stop`], with the same images.
     pub fn start_daemon(&self) -> Result<()> {
         let program = program("dockerd", "docker.io")?;
-        let mut command = nursery::dying_with_us(&program, Inherited::Everything, "TERM", &[])?;
+        let mut command =
+            mortal_children::dying_with_us(&program, Inherited::Everything, "TERM", &[])?;
         let place = |name: &str| self.folder.path().join(name).display().to_string();
         command
             .args(["--iptables=false", "--ip6tables=false", "--bridge=none"])
@@ -84,7 +85,7 @@ impl Docker {
             .stdin(Stdio::null())
             .stdout(File::create(self.folder.path().join("log"))?)
             .stderr(File::create(self.folder.path().join("log.err"))?);
-        *self.lock() = Some(nursery::spawn(command).context("starting dockerd")?);
+        *self.lock() = Some(mortal_children::spawn(command).context("starting dockerd")?);
         let mut pace = Pace::new(READY_DEADLINE);
         while self.run(&["version"]).is_err() {
             match pace.next_pause() {
@@ -245,7 +246,7 @@ fn program(name: &str, package: &str) -> Result<PathBuf> {
             .map(|it| Path::new(it).join(name))
             .find(|it| it.is_file())
     };
-    nursery::find_on_path(name)
+    mortal_children::find_on_path(name)
         .or_else(elsewhere)
         .with_context(|| format!("{name} is missing; install the package {package}"))
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::nursery::{self, Inherited};
+use crate::mortal_children::{self, Inherited};
 pub use crate::port::free_port;
 use crate::wait::Pace;
 
@@ -118,7 +118,8 @@ impl Spawn {
             None => Vec::new(),
         };
         let switch: Vec<&str> = switch.iter().map(String::as_str).collect();
-        let mut command = nursery::dying_with_us(&self.program, self.inherited, "KILL", &switch)?;
+        let mut command =
+            mortal_children::dying_with_us(&self.program, self.inherited, "KILL", &switch)?;
         command
             .args(self.arguments)
             .envs(self.environment)
@@ -128,7 +129,7 @@ impl Spawn {
         if let Some(folder) = self.folder {
             command.current_dir(folder);
         }
-        let child = nursery::spawn(command).with_context(|| format!("starting {name}"))?;
+        let child = mortal_children::spawn(command).with_context(|| format!("starting {name}"))?;
         let pid = child.id();
         Ok(Process {
             name,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use crate::nursery;
+use crate::mortal_children;
 use crate::process::{Process, Spawn, free_port};
 
 const READY_DEADLINE: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ impl Reply {
 
 impl Redis {
     pub fn start() -> Result<Redis> {
-        let program = nursery::find_on_path("redis-server")
+        let program = mortal_children::find_on_path("redis-server")
             .context("redis-server is not on the PATH; install the package redis-server")?;
         let folder = tempfile::Builder::new().prefix("delta-redis-").tempdir()?;
         let port = free_port()?;

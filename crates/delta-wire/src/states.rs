@@ -32,7 +32,7 @@ macro_rules! spelled {
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::schema::Schema> {
                 let about = concat!($($about, "\n"),*);
-                crate::described::words(about, $name::ALL.iter().map(|it| it.as_str()))
+                crate::openapi::words(about, $name::ALL.iter().map(|it| it.as_str()))
             }
         }
 

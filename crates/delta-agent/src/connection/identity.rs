@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use delta_wire::agent::shown::Shown;
+use delta_wire::agent::process_header::Shown;
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::entropy;

@@ -8,9 +8,9 @@
 mod config;
 mod files;
 mod git;
+mod kept_workspaces;
 mod objects;
 mod repository;
-mod shelf;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use std::{fs, io};
 pub use self::files::CopyError;
 pub(crate) use self::git::REPOSITORY_VARIABLES;
 pub use self::git::Refused;
-pub use self::shelf::{Bounds, Loan, Shelf};
+pub use self::kept_workspaces::{Bounds, Loan, Shelf};
 
 /// A tree, and where what is made of it may stay.
 #[derive(Debug, Clone, Default)]
@@ -118,19 +118,22 @@ impl Taken {
     }
 
     fn tree(&self) -> PathBuf {
-        self.place.join(shelf::TREE)
+        self.place.join(kept_workspaces::TREE)
     }
 
     /// A name for a tree that is put away. What another user left in one may stay for good.
     fn spoilt(&self) -> PathBuf {
-        let names = (0..).map(|number| self.place.join(format!("{}-{number}", shelf::SPOILT)));
+        let names = (0..).map(|number| {
+            self.place
+                .join(format!("{}-{number}", kept_workspaces::SPOILT))
+        });
         let mut names = names.take(MAX_SPOILT);
         let free = names.find(|it| remove(it).is_ok());
-        free.unwrap_or_else(|| self.place.join(shelf::SPOILT))
+        free.unwrap_or_else(|| self.place.join(kept_workspaces::SPOILT))
     }
 
     fn record(&self) -> PathBuf {
-        self.place.join(shelf::FILES)
+        self.place.join(kept_workspaces::FILES)
     }
 }
 

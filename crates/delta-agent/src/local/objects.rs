@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::shelf;
+use super::kept_workspaces;
 
 /// Repositories that borrow from each other; git follows five.
 const MAX_ALTERNATES: usize = 5;
@@ -43,7 +43,7 @@ pub(super) fn bring(from: &Path, shared: Option<&Path>, to: &Path) -> io::Result
     let lock = File::create(shared.join(BUSY))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     // A submodule's are not those of the repository around it.
-    let all = shared.join(shelf::named(None, &from.display().to_string()));
+    let all = shared.join(kept_workspaces::named(None, &from.display().to_string()));
     mirror(&sources(from), &all, How::Copy)?;
     mirror(&[all], to, How::Link)
 }

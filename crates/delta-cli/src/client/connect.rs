@@ -12,10 +12,10 @@ use clap::Args;
 use delta_server::Purpose;
 
 use super::Client;
-use crate::embed;
+use crate::embedded_server;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
-use crate::{secret_input, unlisted};
+use crate::{gitignored_folders, secret_input};
 
 /// Where data is when nobody says, as `delta-ci up` makes it.
 pub const DEFAULT_DATA: &str = ".delta-ci";
@@ -158,11 +158,11 @@ pub async fn has_store(data: &Path) -> bool {
     let started = Instant::now();
     loop {
         // One that was there and is lost is for its server to speak of.
-        let files = [embed::STORE_FILE, embed::NOTE_FILE];
+        let files = [embedded_server::STORE_FILE, embedded_server::NOTE_FILE];
         if files.iter().any(|file| data.join(file).exists()) || knock(data).await {
             return true;
         }
-        if !data.join(embed::LOCK_FILE).exists() || started.elapsed() > START_PATIENCE {
+        if !data.join(embedded_server::LOCK_FILE).exists() || started.elapsed() > START_PATIENCE {
             return false;
         }
         tokio::time::sleep(SOCKET_PAUSE).await;
@@ -175,7 +175,7 @@ fn is_empty(data: &Path) -> bool {
         Ok(entries) => entries
             .flatten()
             .map(|entry| entry.file_name())
-            .all(|name| name == embed::LOCK_FILE || name == unlisted::FILE),
+            .all(|name| name == embedded_server::LOCK_FILE || name == gitignored_folders::FILE),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
@@ -192,7 +192,7 @@ async fn in_folder(
         if let Some(client) = beside(data).await? {
             return act(&client).await;
         }
-        match embed::for_a_command(data, store, purpose).await {
+        match embedded_server::for_a_command(data, store, purpose).await {
             Ok(server) => {
                 let done = match over_socket(data, &server.admin_socket()) {
                     Ok(mut client) => {
@@ -205,7 +205,7 @@ async fn in_folder(
                 return done;
             }
             // Somebody holds the folder: its socket is about to appear, or its lock to go.
-            Err(embed::Refused::InUse(_)) if started.elapsed() < SOCKET_PATIENCE => {
+            Err(embedded_server::Refused::InUse(_)) if started.elapsed() < SOCKET_PATIENCE => {
                 tokio::time::sleep(SOCKET_PAUSE).await;
             }
             Err(refused) => return Err(refused.into_failure_of_command(data)),
@@ -216,13 +216,13 @@ async fn in_folder(
 /// A client of the server that runs on this folder, if one does.
 pub async fn beside(data: &Path) -> Result<Option<Client>, Failure> {
     match knock(data).await {
-        true => over_socket(data, &embed::admin_socket(data)).map(Some),
+        true => over_socket(data, &embedded_server::admin_socket(data)).map(Some),
         false => Ok(None),
     }
 }
 
 async fn knock(data: &Path) -> bool {
-    let socket = embed::admin_socket(data);
+    let socket = embedded_server::admin_socket(data);
     tokio::net::UnixStream::connect(&socket).await.is_ok()
 }
 
@@ -346,8 +346,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(is_empty(folder.path()));
         assert!(is_empty(&folder.path().join("new")));
-        std::fs::write(folder.path().join(embed::LOCK_FILE), "7").unwrap();
-        unlisted::whole(&[folder.path()]);
+        std::fs::write(folder.path().join(embedded_server::LOCK_FILE), "7").unwrap();
+        gitignored_folders::whole(&[folder.path()]);
         assert!(is_empty(folder.path()));
         std::fs::write(folder.path().join("notes"), "mine").unwrap();
         assert!(!is_empty(folder.path()));

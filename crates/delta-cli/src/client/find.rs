@@ -11,7 +11,7 @@ use super::{Client, query_value};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::terminal::Terminal;
-use crate::{failed, human_time, sanitize, state_words};
+use crate::{failed_job, human_time, sanitize, state_words};
 
 /// Runs that are looked at to complete an abbreviation: beyond these, type the whole id.
 const MAX_PAGES: usize = 25;
@@ -84,7 +84,7 @@ pub async fn logged(client: &Client, typed: &str, terminal: &Terminal) -> Result
     if let [job] = view.jobs.as_slice() {
         return Ok(job.job_id.clone());
     }
-    let mut failed = view.jobs.iter().filter(|job| failed::is_told(job));
+    let mut failed = view.jobs.iter().filter(|job| failed_job::is_told(job));
     let first = failed.next();
     let first = first.ok_or_else(|| several(typed, &view.jobs))?;
     let name = sanitize::text(&first.name);

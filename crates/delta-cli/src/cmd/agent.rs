@@ -25,7 +25,7 @@ use crate::signals::{HandOver, Stop};
 use crate::terminal::Terminal;
 use crate::traces::Traces;
 use crate::worker::{self, Runners, Wanted, Worker};
-use crate::{sizes, state_words, timings, unlisted};
+use crate::{gitignored_folders, sizes, state_words, timings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -215,7 +215,7 @@ async fn work(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let slots = state_words::count(pools.slots, "slot");
     let name = args.name.unwrap_or_else(worker::machine_name);
     let state = args.state_dir.unwrap_or(args.work_dir.join("state"));
-    unlisted::whole(&[&args.work_dir, &state]);
+    gitignored_folders::whole(&[&args.work_dir, &state]);
     let client = args.cert.zip(args.key);
     let client = client.map(|(cert, key)| ClientFiles { cert, key });
     let given = Given {

@@ -16,7 +16,7 @@ use rcgen::{
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
 use crate::terminal::Terminal;
-use crate::{secret_input, unlisted};
+use crate::{gitignored_folders, secret_input};
 
 const INIT_EXAMPLES: &str = "\
 Examples:
@@ -102,7 +102,7 @@ pub fn run(args: Args, terminal: &Terminal) -> Done {
 
 fn init(dir: &Path, terminal: &Terminal) -> Done {
     std::fs::create_dir_all(dir).map_err(internal("the folder cannot be made"))?;
-    unlisted::keys(dir);
+    gitignored_folders::keys(dir);
     let (cert, key) = (dir.join("ca.pem"), dir.join("ca.key"));
     refuse_to_overwrite(&[&cert, &key], None)?;
     let pair = new_key()?;

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
 use crate::client::{self, Target};
-use crate::embed;
+use crate::embedded_server;
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::sanitize;
@@ -100,7 +100,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 }
 
 async fn in_database(url: String, bar: ProgressBar) -> Result<Report, Failure> {
-    embed::check_store(&url)?;
+    embedded_server::check_store(&url)?;
     let examined = tokio::task::spawn_blocking(move || {
         let reader = delta_store::postgres::open_reader(&url)?;
         let mut integrity =

@@ -16,7 +16,7 @@ pub mod help;
 pub mod init;
 pub mod logs;
 pub mod plan;
-pub mod planned;
+pub mod plan_of_run;
 pub mod queues;
 pub mod repo;
 pub mod rerun;
@@ -26,7 +26,7 @@ pub mod secret;
 pub mod server;
 pub mod show;
 pub mod sim;
-pub mod tests;
+pub mod test_results;
 pub mod token;
 pub mod trigger;
 pub mod up;
@@ -49,7 +49,7 @@ pub async fn run(command: Command, terminal: &Terminal) -> Done {
         Command::Undrain(args) => agents::undrain(args, terminal).await,
         Command::Runs(args) => runs::run(args, terminal).await,
         Command::Show(args) => show::run(args, terminal).await,
-        Command::Tests(args) => tests::run(args, terminal).await,
+        Command::Tests(args) => test_results::run(args, terminal).await,
         Command::Logs(args) => logs::run(args, terminal).await,
         Command::Artifacts(args) => artifacts::run(args, terminal).await,
         Command::Caches(args) => caches::run(args, terminal).await,

@@ -1,7 +1,7 @@
 //! `delta-ci plan`: what would run here, as a graph, with the reason for each job and each
 //! omission, and what each job is planned with. Executes nothing.
 
-mod about;
+mod job_details;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -342,9 +342,9 @@ fn job_lines(
         }
     };
     if look.full {
-        let steps = job.steps.iter().flat_map(about::step_in_full);
+        let steps = job.steps.iter().flat_map(job_details::step_in_full);
         steps
-            .chain(about::in_full(job))
+            .chain(job_details::in_full(job))
             .for_each(|it| quiet(&it, 4));
         return;
     }
@@ -355,7 +355,7 @@ fn job_lines(
         let more = job.steps.len() - SHOWN_STEPS;
         quiet(&format!("$ … {more} more steps"), 4);
     }
-    let about = about::wrapped(&about::in_short(job), room);
+    let about = job_details::wrapped(&job_details::in_short(job), room);
     about.iter().for_each(|line| quiet(line, 2));
 }
 

@@ -2,12 +2,12 @@
 //! whole agent start inside this process for it, so that what works here works there.
 
 mod artifacts;
-mod choose;
+mod chosen_jobs;
 mod copies;
-mod fit;
-mod left;
 mod outbox;
 mod secrets;
+mod unfinished_runs;
+mod unfit_jobs;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ use self::copies::Copies;
 use self::outbox::Outbox;
 use super::server;
 use crate::client::{self, Client, connect};
-use crate::embed::{self, Duties};
+use crate::embedded_server::{self, Duties};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure, internal};
 use crate::live::screen::Screen;
@@ -130,7 +130,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         copies::check(&tree)?;
     }
     let named = args.artifacts.as_deref().map(Outbox::named).transpose()?;
-    let fitting = fit::check(pipeline, &args.label, args.skip_unfit, terminal).await?;
+    let fitting = unfit_jobs::check(pipeline, &args.label, args.skip_unfit, terminal).await?;
     let pipeline = fitting.pipeline;
     // A store that stays has secrets of its own, and must not come by others in passing.
     let secrets = match &args.data {
@@ -194,10 +194,10 @@ async fn serve(
     let folders = Folders {
         source,
         work: temporary.join("work"),
-        programs: fit::programs(jobs),
+        programs: unfit_jobs::programs(jobs),
     };
     let ready = match &args.data {
-        Some(data) => left::end(data, terminal).await,
+        Some(data) => unfinished_runs::end(data, terminal).await,
         None => Ok(()),
     };
     let started = match ready {
@@ -305,8 +305,8 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
         }
     }
     let chosen = match &args.from {
-        Some(name) => choose::from(&planned.plan, name)?,
-        None => choose::jobs(&planned.plan, &args.job)?,
+        Some(name) => chosen_jobs::from(&planned.plan, name)?,
+        None => chosen_jobs::jobs(&planned.plan, &args.job)?,
     };
     if chosen.pipeline.jobs.is_empty() {
         say_nothing(&planned, terminal);
@@ -353,7 +353,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
     let mut settings = Settings::recommended();
     settings.heartbeat_interval = HEARTBEAT;
     settings.cancel_deadline = CANCEL_DEADLINE;
-    let wanted = embed::Wanted {
+    let wanted = embedded_server::Wanted {
         objects: None,
         data: data.to_owned(),
         listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
@@ -361,7 +361,7 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         settings,
         tls: None,
         oidc: None,
-        secret_keys: embed::secret_keys(None)?,
+        secret_keys: embedded_server::secret_keys(None)?,
         behind_tls_proxy: false,
         startup_grace: Span::ZERO,
         retention: None,
@@ -370,12 +370,12 @@ async fn start_server(data: &Path) -> Result<Server, Failure> {
         pool_sandboxes: Default::default(),
         tracer: Default::default(),
         public_url: None,
-        local_name: left::NAME,
+        local_name: unfinished_runs::NAME,
         duties: Duties::On,
         purpose: Purpose::Serve,
         accept_empty: false,
     };
-    embed::start(wanted)
+    embedded_server::start(wanted)
         .await
         .map_err(|refused| refused.into_failure(data))
 }
@@ -418,7 +418,7 @@ async fn start_agent(
         base_environment: BaseEnvironment::Inherited,
         min_free: None,
         log_limit: args.log_limit,
-        containers: fit::own_containers(),
+        containers: unfit_jobs::own_containers(),
         stop_grace: FORCED_GRACE,
         runners: None,
         mixed: false,

@@ -7,7 +7,7 @@ use delta_core::{Settings, Span, Text};
 use delta_server::{Purpose, Sandbox, Server};
 use delta_trace::Tracer;
 
-use crate::embed::{self, Duties, Wanted};
+use crate::embedded_server::{self, Duties, Wanted};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::signals::Stop;
@@ -130,7 +130,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
                 client_ca: args.client_ca,
             }),
         oidc: args.oidc,
-        secret_keys: embed::secret_keys(args.secret_key_file)?,
+        secret_keys: embedded_server::secret_keys(args.secret_key_file)?,
         behind_tls_proxy: args.behind_tls_proxy,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,
@@ -149,7 +149,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     } else {
         "http"
     };
-    let server = embed::start(wanted)
+    let server = embedded_server::start(wanted)
         .await
         .map_err(|refused| refused.into_failure(&data))?;
     let url = url(&server, scheme)?;

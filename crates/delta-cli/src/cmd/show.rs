@@ -2,12 +2,12 @@
 
 use delta_wire::api::{AttemptView, JobSummary, JobView, RunView};
 
-use super::planned;
+use super::plan_of_run;
 use crate::client::find::{self, Found};
 use crate::client::{self, Target};
 use crate::columns::Columns;
 use crate::exit::Exit;
-use crate::failed::{self, Room};
+use crate::failed_job::{self, Room};
 use crate::failure::Done;
 use crate::sanitize;
 use crate::table::{self, Cell};
@@ -53,7 +53,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
                     let run: RunView = client::read(&text)?;
                     show_run(&run, terminal);
                     told = show_failures(&run, terminal);
-                    let said = planned::of(client, id).await?;
+                    let said = plan_of_run::of(client, id).await?;
                     for (name, lines) in [("plan", said.faults()), ("left out", said.left_out())] {
                         let facts: Vec<_> = lines.into_iter().map(|line| (name, line)).collect();
                         show_facts(&facts, terminal);
@@ -65,7 +65,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
                     told.extend(job.failure.map(|_| job.job_id));
                 }
             }
-            super::tests::in_short(client, &found, &told, terminal).await?;
+            super::test_results::in_short(client, &found, &told, terminal).await?;
         }
         Ok(Exit::Ok)
     })
@@ -133,7 +133,7 @@ pub fn show_run(run: &RunView, terminal: &Terminal) {
 
 /// Why jobs failed, below their table. Returns whose failures were told.
 fn show_failures(run: &RunView, terminal: &Terminal) -> Vec<String> {
-    let failed = run.jobs.iter().filter(|job| failed::is_told(job));
+    let failed = run.jobs.iter().filter(|job| failed_job::is_told(job));
     let failed = failed
         .filter(|job| job.failure.is_some())
         .take(MAX_FAILURES);
@@ -142,7 +142,7 @@ fn show_failures(run: &RunView, terminal: &Terminal) -> Vec<String> {
         terminal.data("");
         let name = sanitize::text(&job.name);
         let rest = format!("delta-ci tests {}/{name} --failed", run.summary.run_id);
-        for line in failed::job(job, Room::AMONG_OTHERS, Some(&rest), terminal) {
+        for line in failed_job::job(job, Room::AMONG_OTHERS, Some(&rest), terminal) {
             terminal.data(&line);
         }
         told.push(job.job_id.clone());
@@ -224,7 +224,7 @@ fn show_job(job: &JobView, terminal: &Terminal) {
         let message = sanitize::text(&failure.message);
         terminal.sentence(&terminal.paint_out(tone, &format!("✗ {message}")));
         let rest = format!("delta-ci tests {} --failed", sanitize::text(&job.job_id));
-        for line in failed::below(failure, Room::ALONE, Some(&rest), terminal) {
+        for line in failed_job::below(failure, Room::ALONE, Some(&rest), terminal) {
             terminal.data(&line);
         }
     }

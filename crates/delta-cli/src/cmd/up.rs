@@ -23,7 +23,7 @@ use delta_wire::api::TokenView;
 
 use super::server;
 use crate::client::connect;
-use crate::embed::{self, Duties};
+use crate::embedded_server::{self, Duties};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
 use crate::live::screen::Brief;
@@ -112,7 +112,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     let pools = args.runners.read(args.slots, worker::cores())?;
     let mut stop = Stop::listen()?;
-    let wanted = embed::Wanted {
+    let wanted = embedded_server::Wanted {
         data: args.data.clone(),
         objects: args.objects,
         listen: Some(args.listen),
@@ -120,7 +120,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         settings: args.timings.over(Settings::recommended())?,
         tls: None,
         oidc: None,
-        secret_keys: embed::secret_keys(None)?,
+        secret_keys: embedded_server::secret_keys(None)?,
         behind_tls_proxy: false,
         startup_grace: args.timings.startup_grace.unwrap_or(Span::ZERO),
         retention: args.timings.retention,
@@ -134,7 +134,7 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         purpose: Purpose::Serve,
         accept_empty: args.accept_empty,
     };
-    let server = embed::start(wanted)
+    let server = embedded_server::start(wanted)
         .await
         .map_err(|refused| refused.into_failure(&args.data))?;
     let url = server::url(&server, "http")?;

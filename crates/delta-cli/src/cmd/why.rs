@@ -5,11 +5,11 @@
 use delta_wire::api::{AttemptView, JobSummary, JobView, RunView};
 use delta_wire::states::JobState;
 
-use super::planned;
+use super::plan_of_run;
 use crate::client::find::{self, Found};
 use crate::client::{self, Client, Target};
 use crate::exit::Exit;
-use crate::failed::{self, Room};
+use crate::failed_job::{self, Room};
 use crate::failure::Done;
 use crate::sanitize;
 use crate::terminal::{Terminal, Tone};
@@ -78,7 +78,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 /// Why a run has no jobs: it waits for somebody or for its plan, or the plan came to nothing.
 async fn of_run(client: &Client, run: &RunView, terminal: &Terminal) -> Done {
     let it = &run.summary;
-    let said = planned::of(client, &it.run_id).await?;
+    let said = plan_of_run::of(client, &it.run_id).await?;
     if terminal.json {
         terminal.value(&serde_json::json!({
             "run_id": it.run_id,
@@ -204,7 +204,7 @@ fn show(job: &JobView, terminal: &Terminal) {
         (Some(failure), _) => {
             terminal.sentence(&format!("  {}", sanitize::text(&failure.message)));
             let rest = format!("delta-ci tests {} --failed", sanitize::text(&job.job_id));
-            for line in failed::below(failure, Room::ALONE, Some(&rest), terminal) {
+            for line in failed_job::below(failure, Room::ALONE, Some(&rest), terminal) {
                 terminal.data(&line);
             }
         }

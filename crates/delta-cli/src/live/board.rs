@@ -11,7 +11,7 @@ use delta_wire::api::JobSummary;
 use delta_wire::states::JobState;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::failed::ended;
+use crate::failed_job::ended;
 use crate::sanitize::{self, Colours};
 use crate::terminal::Tone;
 use crate::{human_time, state_words};

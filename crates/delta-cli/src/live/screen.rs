@@ -16,7 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use unicode_width::UnicodeWidthStr;
 
 use super::board::{Board, Size, cut_inside};
-use crate::failed::ended;
+use crate::failed_job::ended;
 use crate::sanitize::{self, Colours};
 use crate::terminal::{self, Terminal, Tone};
 use crate::{human_time, state_words};

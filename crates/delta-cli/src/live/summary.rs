@@ -6,7 +6,7 @@ use delta_wire::states::{JobState, RunOutcome};
 
 use super::screen::Screen;
 use crate::cmd::show;
-use crate::failed::{self, Room};
+use crate::failed_job::{self, Room};
 use crate::terminal::{self, Terminal, Tone};
 use crate::{columns, human_time, sanitize, state_words};
 
@@ -57,7 +57,7 @@ pub fn show(view: &RunView, kept: bool, screen: &Screen, terminal: &Terminal) {
 }
 
 fn show_failures(jobs: &[&JobSummary], kept: bool, screen: &Screen, terminal: &Terminal) {
-    let failed: Vec<&&JobSummary> = jobs.iter().filter(|it| failed::is_told(it)).collect();
+    let failed: Vec<&&JobSummary> = jobs.iter().filter(|it| failed_job::is_told(it)).collect();
     let shown = failed.len().min(MAX_SHOWN);
     let share = |most: usize| most.checked_div(shown).unwrap_or(0);
     let lines = match screen.folded() {
@@ -74,7 +74,7 @@ fn show_failures(jobs: &[&JobSummary], kept: bool, screen: &Screen, terminal: &T
             sanitize::text(&job.name)
         );
         let rest = kept.then_some(rest.as_str());
-        for line in failed::job(job, room, rest, terminal) {
+        for line in failed_job::job(job, room, rest, terminal) {
             terminal.data(&line);
         }
         terminal.data("");

@@ -16,8 +16,8 @@
 use std::collections::BTreeMap;
 
 use delta_core::attempt::{Attempt, Progress, Report};
-use delta_core::bound::attempt_due_at;
 use delta_core::command::{Kept, LeaseProof, NewJob, NewRun, Status};
+use delta_core::deadlines::attempt_due_at;
 use delta_core::lease::{Revocation, epoch};
 use delta_core::policy::RetryOn;
 use delta_core::requirement::{Requirement, normalise};

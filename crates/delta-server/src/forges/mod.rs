@@ -6,18 +6,18 @@
 //! `reporter` (what is said about it).
 
 mod base;
+mod commit_status;
 pub mod fetching;
-mod gated;
-mod kept;
 pub mod mirrors;
-mod older;
+mod plan_summary;
 pub mod plan_worker;
 pub mod planning;
 mod report_limits;
 pub mod reporter;
-mod standing;
 pub mod summary;
 pub mod supersede;
+mod supersede_gated;
+mod supersede_runs;
 pub mod trigger;
 mod worker;
 

@@ -22,10 +22,10 @@ use tokio_util::sync::CancellationToken;
 use super::base::{self, Base};
 use super::fetching::{Fetching, as_text};
 use super::worker::Broken;
-use super::{Registered, find, kept, older, supersede};
+use super::{Registered, find, plan_summary, supersede, supersede_runs};
 use crate::app::App;
-use crate::create::{self, Asked};
 use crate::duties::every::Duty;
+use crate::new_run::{self, Asked};
 use crate::not_done::NotDone;
 use crate::writer::Lane;
 
@@ -234,7 +234,9 @@ impl Planning {
             }
         };
         let head = head.as_deref().unwrap_or_default();
-        if older::ends_older(trigger, &registered) && self.supersede(run, head, &others).await? {
+        if supersede_runs::ends_older(trigger, &registered)
+            && self.supersede(run, head, &others).await?
+        {
             return Ok(Planned::Stopped);
         }
         let Ok(_turn) = self.turns.acquire().await else {
@@ -374,7 +376,7 @@ impl Planning {
                 };
                 let settings = &self.app.writer.shared().settings;
                 let request = as_it_came(*request, run);
-                match create::new_run(id, &request, asked, settings) {
+                match new_run::new_run(id, &request, asked, settings) {
                     Ok((new, specs)) => {
                         // What the file says about the whole run counts from its plan on.
                         let settings = Some(new.header.settings());
@@ -424,7 +426,7 @@ impl Planning {
     }
 
     async fn keep(&self, id: RunId, said: serde_json::Value) -> Result<(), String> {
-        let text = kept::text(said);
+        let text = plan_summary::text(said);
         let put = self.app.write(move |tables| tables.put_plan(id, &text));
         put.await.map_err(|error| error.to_string())
     }

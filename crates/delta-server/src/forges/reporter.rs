@@ -22,8 +22,8 @@ use delta_wire::api::Trigger;
 use tokio::sync::Mutex;
 use tokio::task::{JoinError, JoinSet};
 
+use super::commit_status::{self, Seen};
 use super::report_limits::{ForgeCredential, ReportLimits};
-use super::standing::{self, Seen};
 use super::{Registered, summary};
 use crate::app::App;
 use crate::duties::every::Duty;
@@ -296,7 +296,7 @@ impl Reporter {
                     overtaken: false,
                 }));
             };
-            let standing = standing::of(reader, &rows.run, &trigger)?;
+            let standing = commit_status::of(reader, &rows.run, &trigger)?;
             let status = match &standing {
                 Some(standing) => said_of(reader, &rows, standing, public_url.as_deref())?,
                 None => None,
@@ -523,7 +523,7 @@ fn count(done: Result<Result<bool, String>, JoinError>, told: &mut Told) {
 fn said_of(
     reader: &dyn Reader,
     own: &RunRows,
-    standing: &standing::Standing,
+    standing: &commit_status::Standing,
     public_url: Option<&str>,
 ) -> Result<Option<delta_forge::Status>, delta_store::StoreError> {
     let (id, trigger) = standing.word();

@@ -6,7 +6,7 @@ use delta_store::read::RunRows;
 use delta_store::results::{LeaseResults, ResultCounts};
 use delta_wire::api::{Trigger, TriggerEvent};
 
-use super::older;
+use super::supersede_runs;
 use crate::public_url;
 
 /// What is known of a run when it is told about.
@@ -132,7 +132,7 @@ fn succeeded(about: &About<'_>) -> String {
 
 fn canceled(run: &Run) -> String {
     match run.cause {
-        Some(Cause::Superseded) if older::is_ended_by_its_ref(run) => {
+        Some(Cause::Superseded) if supersede_runs::is_ended_by_its_ref(run) => {
             "Superseded by a newer run".into()
         }
         Some(Cause::Superseded) => "Superseded by another run of its group".into(),

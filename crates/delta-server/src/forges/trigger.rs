@@ -13,7 +13,7 @@ use delta_forge::{Delivery, Event, PullRequest, Push};
 use delta_wire::api::{ForkPolicy, Trigger, TriggerEvent};
 
 use super::Registered;
-use crate::create::{PROJECT, digest};
+use crate::new_run::{PROJECT, digest};
 use crate::writer::sha256;
 
 /// How long the same push is the same push (A45): so that A, B, A still runs three times.

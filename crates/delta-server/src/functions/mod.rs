@@ -4,7 +4,7 @@
 //! Owns what a call becomes and who is asked for it. What fails for good stays a dead letter until
 //! somebody puts it aside.
 
-mod known;
+mod known_runners;
 mod queues;
 mod rates;
 
@@ -20,7 +20,7 @@ use delta_wire::api::CreateFunction;
 use delta_wire::api::functions::{DEFAULT_TIMEOUT, DEFAULT_UNIQUE, DEFAULT_WAIT};
 use delta_wire::job_spec::FunctionSpec;
 
-pub use known::Known;
+pub use known_runners::Known;
 pub use queues::Queues;
 pub use rates::Rates;
 
@@ -105,7 +105,7 @@ fn header(call: &CreateFunction, delay: Span, asked: Asked) -> RunHeader {
         }
     });
     RunHeader {
-        project: crate::create::PROJECT.into(),
+        project: crate::new_run::PROJECT.into(),
         repository: None,
         git_ref: None,
         commit: None,

@@ -23,7 +23,7 @@ use super::error::ApiError;
 use super::extract::{Path, User};
 use super::internal;
 use super::log::range;
-use super::vigil::LeaseVigil;
+use super::recheck::LeaseVigil;
 use crate::app::App;
 use crate::objects::references::{ArtifactReference, references, winner};
 use crate::objects::{ArtifactMeta, Objects, UploadId};

@@ -21,7 +21,7 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Path, User};
-use super::vigil::Vigil;
+use super::recheck::Vigil;
 use super::{runs, views};
 use crate::app::App;
 use crate::runner_commands::hex;

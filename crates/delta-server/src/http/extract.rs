@@ -16,7 +16,7 @@ use delta_core::rights::{AgentShown, Speaker};
 use delta_core::{Millis, Text};
 use delta_store::read::Role;
 use delta_wire::ErrorCode;
-use delta_wire::agent::shown::{AGENT_HEADER, Shown};
+use delta_wire::agent::process_header::{AGENT_HEADER, Shown};
 use delta_wire::runner::LeaseToken;
 use http_body_util::BodyExt;
 use tokio::sync::Notify;

@@ -15,7 +15,7 @@ use delta_wire::api::{FailedNeed, FailedTest, FailureView, JobSummary};
 use delta_wire::states::JobState;
 use delta_wire::{Evidence, StepResult, duration};
 
-use super::{tests, views};
+use super::{test_results, views};
 
 /// Failed jobs of a run that are told in full; each costs two queries.
 const IN_FULL: usize = 10;
@@ -223,7 +223,7 @@ fn failed_test(it: StoredResult) -> FailedTest {
     FailedTest {
         suite: it.row.suite.to_string(),
         name: it.row.name.to_string(),
-        status: tests::status_view(it.row.status),
+        status: test_results::status_view(it.row.status),
         message: first_lines(&it.row),
     }
 }

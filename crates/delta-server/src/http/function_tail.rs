@@ -13,7 +13,7 @@ use tokio_util::io::ReaderStream;
 
 use super::error::ApiError;
 use super::functions::{detail, find};
-use super::vigil::Vigil;
+use super::recheck::Vigil;
 use crate::app::App;
 use crate::watch::Watch;
 

@@ -21,8 +21,8 @@ use utoipa_axum::routes;
 
 use super::error::ApiError;
 use super::extract::{Heard, Path, User};
+use super::recheck::Vigil;
 use super::runs::{idempotency, run_id};
-use super::vigil::Vigil;
 use super::{function_tail, views};
 use crate::app::App;
 use crate::functions::{self, Asked, give_up};

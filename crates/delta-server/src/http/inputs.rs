@@ -18,8 +18,8 @@ use utoipa_axum::routes;
 use super::artifacts::{self, left, left_one, serve};
 use super::error::ApiError;
 use super::extract::{Caller, Path, Runner};
+use super::recheck::LeaseVigil;
 use super::uploads::{held_for, lease_header};
-use super::vigil::LeaseVigil;
 use crate::app::App;
 use crate::objects::UploadId;
 

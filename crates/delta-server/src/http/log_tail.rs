@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::error::ApiError;
 use super::log::{Asked, read_piece};
 use super::log_view::{Shown, find, leases};
-use super::vigil::Vigil;
+use super::recheck::Vigil;
 use super::{log_view, pieces};
 use crate::app::App;
 use crate::identity::Principal;

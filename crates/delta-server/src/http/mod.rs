@@ -8,7 +8,6 @@ mod approvals;
 mod artifacts;
 mod caches;
 mod dead_letters;
-mod described;
 mod enrol;
 mod error;
 mod events;
@@ -22,20 +21,21 @@ mod lease;
 mod log;
 mod log_tail;
 mod log_view;
+mod openapi;
 mod pieces;
 mod queues;
+mod recheck;
 mod repositories;
 mod rerun;
 mod runner;
 mod runs;
 mod secrets;
-mod signpost;
+mod status_link;
 mod system;
-mod tests;
+mod test_results;
 mod tokens;
 mod uploads;
 mod views;
-mod vigil;
 mod waiting;
 mod webhooks;
 
@@ -79,7 +79,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(log::routes())
         .merge(artifacts::routes())
         .merge(inputs::routes())
-        .merge(tests::routes())
+        .merge(test_results::routes())
         .merge(caches::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
@@ -89,7 +89,7 @@ fn routes() -> OpenApiRouter<App> {
         .merge(approvals::routes())
         .merge(enrol::routes())
         .merge(system::routes())
-        .merge(signpost::routes())
+        .merge(status_link::routes())
 }
 
 /// The whole API.

@@ -20,7 +20,7 @@ use super::waiting::{self, Sight};
 use super::{failures, views};
 use crate::app::App;
 use crate::audit;
-use crate::create;
+use crate::new_run;
 use crate::writer::{Answer, Lane, sha256};
 
 /// Bytes of an idempotency key: room for two UUIDs and a prefix.
@@ -52,13 +52,13 @@ async fn create_run(
 ) -> Result<Response, ApiError> {
     let body = body.without_receipt();
     let request = CreateRun::parse(&body.bytes)?;
-    let asked = create::Asked {
+    let asked = new_run::Asked {
         idempotency: idempotency(&headers, &who.id, &body.bytes)?,
         by: who.id,
     };
     let id = app.fresh_run_id(body.at);
     let settings = &app.writer.shared().settings;
-    let (new, specs) = create::new_run(id, &request, asked, settings)?;
+    let (new, specs) = new_run::new_run(id, &request, asked, settings)?;
     let command = Command::CreateRun(Box::new(new));
     let answer = app.writer.create(body.at, command, specs).await?;
     created(&app, answer).await

@@ -9,9 +9,9 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::described;
 use super::error::ApiError;
 use super::extract::Admin;
+use super::openapi;
 use crate::app::App;
 use crate::readiness;
 
@@ -152,5 +152,5 @@ async fn examine_store(
     responses((status = 200, description = "OpenAPI 3.1", body = serde_json::Value)))]
 async fn show_openapi() -> Response {
     let json = [(header::CONTENT_TYPE, "application/json")];
-    (StatusCode::OK, json, described::document()).into_response()
+    (StatusCode::OK, json, openapi::document()).into_response()
 }

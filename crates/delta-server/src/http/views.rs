@@ -1,7 +1,7 @@
 //! Rows as people are shown them. Nothing here names a token: leases appear by number and epoch.
 
 use delta_core::attempt::Report;
-use delta_core::bound::{attempt_must_end_by, run_must_end_by};
+use delta_core::deadlines::{attempt_must_end_by, run_must_end_by};
 use delta_core::lease::Revocation;
 use delta_core::why::Line;
 use delta_core::{

@@ -170,13 +170,13 @@ fn an_untrusted_run_gets_nothing_and_a_trusted_one_what_it_names() {
     let request = delta_wire::api::CreateRun::parse(
         br#"{"jobs":[{"name":"a","job_spec":{"steps":["x"],"secrets":["T"]}}]}"#,
     );
-    let asked = crate::create::Asked {
+    let asked = crate::new_run::Asked {
         by: "u".into(),
         idempotency: None,
     };
     let settings = delta_core::Settings::recommended();
     let (new, _) =
-        crate::create::new_run(delta_core::RunId(1), &request.unwrap(), asked, &settings).unwrap();
+        crate::new_run::new_run(delta_core::RunId(1), &request.unwrap(), asked, &settings).unwrap();
     let policy = &new.jobs.as_ref().unwrap()[0].policy;
     let mut run = new.header.clone();
     assert_eq!(may_fetch(&run, policy, &["T".into()]), Ok(()));

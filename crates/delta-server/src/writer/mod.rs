@@ -11,13 +11,13 @@
 mod batch;
 mod delivery;
 mod grant;
-mod held;
+mod held_heartbeats;
 pub mod lanes;
 mod outbox;
 mod parking;
 pub mod proof;
 mod receipts;
-mod stamped;
+mod stamped_command;
 #[cfg(test)]
 pub mod test_store;
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Whether a disk takes what is written: the store's, proved by every batch that was committed and
-//! where there was none lately by trying; and in the server's readiness, that of logs and artifacts.
+//! Whether a disk takes what is written: the store's, proved by every batch that was committed, and
+//! where there was none lately by trying. Readiness keeps another proof, of the disk of logs.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -13,7 +13,7 @@ use delta_wire::api::CreateRun;
 
 use super::test_store::{Levers, TestStore};
 use super::*;
-use crate::create::{Asked, new_run};
+use crate::new_run::{Asked, new_run};
 
 pub(super) struct Desk {
     pub writer: Writer,

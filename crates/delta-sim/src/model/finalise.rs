@@ -14,8 +14,8 @@ use delta_core::{
 
 use super::explore::Model;
 use super::print::{self, Print};
+use super::server_state::Stand;
 use super::stage::{self, RUN, UNIT};
-use super::stand::Stand;
 use crate::check::{Tally, Violation};
 
 const JOBS: u32 = 3;

@@ -5,13 +5,13 @@
 //! time; [`finalise`] is three jobs and the end of their run. The core under test is the one the
 //! server runs. Refuses to sample: a bound that is cut off is an error.
 
-pub mod anyone;
 pub mod explore;
 pub mod finalise;
+pub mod lying_agents;
 pub mod network;
 pub mod print;
+pub mod server_state;
 pub mod stage;
-pub mod stand;
 
 use std::sync::Arc;
 

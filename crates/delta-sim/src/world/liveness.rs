@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use delta_core::bound::run_must_end_by;
+use delta_core::deadlines::run_must_end_by;
 use delta_core::{Millis, RunId, RunState, Span};
 use delta_store::Store;
 

@@ -9,8 +9,8 @@ pub mod bug;
 pub mod faults;
 pub mod judge;
 pub mod liveness;
+pub mod messages;
 pub mod people;
-pub mod post;
 pub mod server;
 pub mod sometimes;
 

@@ -1,8 +1,8 @@
 //! Exhaustive exploration of small bounds: I1 … I16, I19, I20.
 
-use delta_sim::model::anyone::Anyone;
 use delta_sim::model::explore::{Report, explore};
 use delta_sim::model::finalise::{Finalise, Shape};
+use delta_sim::model::lying_agents::Anyone;
 use delta_sim::model::network::{Bounds, Network};
 
 fn quick() -> bool {

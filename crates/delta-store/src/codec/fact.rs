@@ -13,10 +13,10 @@ use delta_core::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::leaf::{self, is_default};
 use super::part::{
     self, AttemptCancelPart, ReportPart, RunCancelPart, RunHeaderPart, RunSettingsPart,
 };
+use super::primitives::{self, is_default};
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Fact", rename_all = "snake_case")]
@@ -24,10 +24,10 @@ pub enum FactPart {
     RunCreated(#[serde(with = "boxed_run")] Box<Run>),
     JobCreated(#[serde(with = "boxed_job")] Box<Job>),
     RunMoved {
-        #[serde(with = "leaf::run_event")]
+        #[serde(with = "primitives::run_event")]
         event: RunEvent,
         #[serde(
-            with = "leaf::cause::opt",
+            with = "primitives::cause::opt",
             default,
             skip_serializing_if = "Option::is_none"
         )]
@@ -47,16 +47,16 @@ pub enum FactPart {
     AttemptCreated {
         job: u32,
         index: u32,
-        #[serde(with = "leaf::millis")]
+        #[serde(with = "primitives::millis")]
         not_before: Millis,
     },
     AttemptMoved {
         job: u32,
         index: u32,
-        #[serde(with = "leaf::attempt_event")]
+        #[serde(with = "primitives::attempt_event")]
         event: AttemptEvent,
         #[serde(
-            with = "leaf::cause::opt",
+            with = "primitives::cause::opt",
             default,
             skip_serializing_if = "Option::is_none"
         )]
@@ -83,7 +83,7 @@ pub enum FactPart {
     LeaseMoved {
         job: u32,
         index: u32,
-        #[serde(with = "leaf::lease_event")]
+        #[serde(with = "primitives::lease_event")]
         event: LeaseEvent,
         #[serde(with = "EndingPart", default, skip_serializing_if = "is_default")]
         ending: Ending,
@@ -96,10 +96,10 @@ pub enum FactPart {
     },
     JobResolved {
         job: u32,
-        #[serde(with = "leaf::resolution")]
+        #[serde(with = "primitives::resolution")]
         resolution: Resolution,
         #[serde(
-            with = "leaf::cause::opt",
+            with = "primitives::cause::opt",
             default,
             skip_serializing_if = "Option::is_none"
         )]
@@ -108,7 +108,7 @@ pub enum FactPart {
     LeaseClamped {
         job: u32,
         index: u32,
-        #[serde(with = "leaf::millis")]
+        #[serde(with = "primitives::millis")]
         expires_at: Millis,
     },
 }
@@ -120,16 +120,16 @@ struct RunPart {
     id: RunId,
     #[serde(with = "RunHeaderPart")]
     header: RunHeader,
-    #[serde(with = "leaf::run_state")]
+    #[serde(with = "primitives::run_state")]
     state: RunState,
     #[serde(
-        with = "leaf::run_state::opt",
+        with = "primitives::run_state::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     outcome: Option<RunState>,
     #[serde(
-        with = "leaf::cause::opt",
+        with = "primitives::cause::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -140,22 +140,22 @@ struct RunPart {
         skip_serializing_if = "Option::is_none"
     )]
     cancel: Option<RunCancel>,
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     created_at: Millis,
     #[serde(
-        with = "leaf::millis::opt",
+        with = "primitives::millis::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     queued_at: Option<Millis>,
     #[serde(
-        with = "leaf::millis::opt",
+        with = "primitives::millis::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     started_at: Option<Millis>,
     #[serde(
-        with = "leaf::millis::opt",
+        with = "primitives::millis::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -177,11 +177,11 @@ struct RunPart {
 struct JobPart {
     #[serde(with = "number")]
     id: JobId,
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     name: Text,
     #[serde(with = "part::policy")]
     policy: Arc<Policy>,
-    #[serde(with = "leaf::digest")]
+    #[serde(with = "primitives::digest")]
     spec: Digest,
     #[serde(with = "numbers", default, skip_serializing_if = "no_numbers")]
     dependents: Arc<[u32]>,
@@ -189,25 +189,25 @@ struct JobPart {
     waiting_on: u32,
     attempts: u32,
     #[serde(
-        with = "leaf::resolution::opt",
+        with = "primitives::resolution::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     resolution: Option<Resolution>,
     #[serde(
-        with = "leaf::cause::opt",
+        with = "primitives::cause::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     cause: Option<Cause>,
     #[serde(
-        with = "leaf::millis::opt",
+        with = "primitives::millis::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     ended_at: Option<Millis>,
     #[serde(
-        with = "leaf::job_id::opt",
+        with = "primitives::job_id::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -221,17 +221,17 @@ struct JobPart {
 struct GrantPart {
     epoch: u64,
     number: u32,
-    #[serde(with = "leaf::digest")]
+    #[serde(with = "primitives::digest")]
     token: Digest,
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     principal: Text,
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     runner: Text,
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     ack_by: Millis,
-    #[serde(with = "leaf::span")]
+    #[serde(with = "primitives::span")]
     ttl: Span,
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     expires_at: Millis,
 }
 
@@ -239,7 +239,7 @@ struct GrantPart {
 #[serde(remote = "Ending")]
 struct EndingPart {
     #[serde(
-        with = "leaf::revocation::opt",
+        with = "primitives::revocation::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]

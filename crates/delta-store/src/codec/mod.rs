@@ -6,8 +6,8 @@
 
 pub mod column;
 pub(crate) mod fact;
-pub(crate) mod leaf;
 pub(crate) mod part;
+pub(crate) mod primitives;
 pub mod row;
 
 use crate::StoreError;

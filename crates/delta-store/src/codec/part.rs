@@ -11,27 +11,27 @@ use delta_core::{Cause, Concurrency, Digest, Millis, Place, Policy, RunId, Span,
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::leaf::{self, is_default};
+use super::primitives::{self, is_default};
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "RunHeader")]
 pub struct RunHeaderPart {
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     project: Text,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     repository: Option<Text>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     git_ref: Option<Text>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -40,7 +40,7 @@ pub struct RunHeaderPart {
     trusted: bool,
     run_attempt: u32,
     #[serde(
-        with = "leaf::run_id::opt",
+        with = "primitives::run_id::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -53,18 +53,18 @@ pub struct RunHeaderPart {
     concurrency: Option<Concurrency>,
     #[serde(default, skip_serializing_if = "is_default")]
     needs_report: bool,
-    #[serde(with = "leaf::span")]
+    #[serde(with = "primitives::span")]
     run_timeout: Span,
-    #[serde(with = "leaf::span")]
+    #[serde(with = "primitives::span")]
     wait_timeout: Span,
-    #[serde(with = "leaf::span")]
+    #[serde(with = "primitives::span")]
     planning_timeout: Span,
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     created_by: Text,
     #[serde(with = "key", default, skip_serializing_if = "Option::is_none")]
     idempotency: Option<(Digest, Digest)>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -74,13 +74,13 @@ pub struct RunHeaderPart {
     #[serde(with = "unique", default, skip_serializing_if = "Option::is_none")]
     unique: Option<Unique>,
     #[serde(
-        with = "leaf::span::opt",
+        with = "primitives::span::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     keep: Option<Span>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -94,7 +94,7 @@ pub struct RunSettingsPart {
     priority: i32,
     #[serde(default, skip_serializing_if = "is_default")]
     fail_fast: bool,
-    #[serde(with = "leaf::span")]
+    #[serde(with = "primitives::span")]
     run_timeout: Span,
     #[serde(with = "concurrency", default, skip_serializing_if = "Option::is_none")]
     concurrency: Option<Concurrency>,
@@ -106,8 +106,8 @@ pub mod concurrency {
 
     #[derive(Serialize, Deserialize)]
     struct Shown(
-        #[serde(with = "leaf::text")] Text,
-        #[serde(with = "leaf::digest")] Digest,
+        #[serde(with = "primitives::text")] Text,
+        #[serde(with = "primitives::digest")] Digest,
         bool,
     );
 
@@ -131,10 +131,10 @@ pub mod concurrency {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Place")]
 pub struct PlacePart {
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     since: Millis,
     #[serde(
-        with = "leaf::millis::opt",
+        with = "primitives::millis::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -163,8 +163,8 @@ mod unique {
 
     #[derive(Serialize, Deserialize)]
     struct Shown(
-        #[serde(with = "leaf::digest")] Digest,
-        #[serde(with = "leaf::millis")] Millis,
+        #[serde(with = "primitives::digest")] Digest,
+        #[serde(with = "primitives::millis")] Millis,
     );
 
     pub fn serialize<S: Serializer>(value: &Option<Unique>, to: S) -> Result<S::Ok, S::Error> {
@@ -183,8 +183,8 @@ mod key {
 
     #[derive(Serialize, Deserialize)]
     struct Key(
-        #[serde(with = "leaf::digest")] Digest,
-        #[serde(with = "leaf::digest")] Digest,
+        #[serde(with = "primitives::digest")] Digest,
+        #[serde(with = "primitives::digest")] Digest,
     );
 
     pub fn serialize<S: Serializer>(
@@ -208,9 +208,9 @@ pub struct PolicyPart {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     needs: Vec<u32>,
     max_attempts: u32,
-    #[serde(with = "leaf::span")]
+    #[serde(with = "primitives::span")]
     timeout: Span,
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     requires: Text,
     #[serde(default, skip_serializing_if = "is_default")]
     priority: i32,
@@ -221,13 +221,13 @@ pub struct PolicyPart {
     #[serde(with = "texts", default, skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<Text>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     environment: Option<Text>,
     #[serde(
-        with = "leaf::millis::opt",
+        with = "primitives::millis::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -235,7 +235,7 @@ pub struct PolicyPart {
     #[serde(with = "backoff", default, skip_serializing_if = "Option::is_none")]
     backoff: Option<Backoff>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -250,8 +250,8 @@ mod backoff {
 
     #[derive(Serialize, Deserialize)]
     struct Shown(
-        #[serde(with = "leaf::span")] Span,
-        #[serde(with = "leaf::span")] Span,
+        #[serde(with = "primitives::span")] Span,
+        #[serde(with = "primitives::span")] Span,
     );
 
     pub fn serialize<S: Serializer>(value: &Option<Backoff>, to: S) -> Result<S::Ok, S::Error> {
@@ -310,26 +310,26 @@ pub mod policy {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "RunCancel")]
 pub struct RunCancelPart {
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     at: Millis,
-    #[serde(with = "leaf::cause")]
+    #[serde(with = "primitives::cause")]
     cause: Cause,
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     by: Text,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "AttemptCancel")]
 pub struct AttemptCancelPart {
-    #[serde(with = "leaf::cause")]
+    #[serde(with = "primitives::cause")]
     cause: Cause,
-    #[serde(with = "leaf::text")]
+    #[serde(with = "primitives::text")]
     by: Text,
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     requested_at: Millis,
-    #[serde(with = "leaf::span")]
+    #[serde(with = "primitives::span")]
     grace: Span,
-    #[serde(with = "leaf::millis")]
+    #[serde(with = "primitives::millis")]
     force_at: Millis,
 }
 
@@ -339,19 +339,19 @@ pub struct ReportPart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     exit_code: Option<i64>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     summary: Option<Text>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     artifacts: Option<Text>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -359,19 +359,19 @@ pub struct ReportPart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     confirmed: Option<bool>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     evidence: Option<Text>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     answer: Option<Text>,
     #[serde(
-        with = "leaf::span::opt",
+        with = "primitives::span::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -381,13 +381,13 @@ pub struct ReportPart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     log_dropped: Option<u64>,
     #[serde(
-        with = "leaf::millis::opt",
+        with = "primitives::millis::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     started_at: Option<Millis>,
     #[serde(
-        with = "leaf::millis::opt",
+        with = "primitives::millis::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -399,7 +399,7 @@ mod log {
     use super::*;
 
     #[derive(Serialize, Deserialize)]
-    struct Log(u64, #[serde(with = "leaf::digest")] Digest);
+    struct Log(u64, #[serde(with = "primitives::digest")] Digest);
 
     pub fn serialize<S: Serializer>(
         value: &Option<(u64, Digest)>,
@@ -423,13 +423,13 @@ pub struct ProgressPart {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     step_index: Option<u32>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     current_step: Option<Text>,
     #[serde(
-        with = "leaf::text::opt",
+        with = "primitives::text::opt",
         default,
         skip_serializing_if = "Option::is_none"
     )]
@@ -450,7 +450,7 @@ pub enum ClosingKindPart {
 pub struct ClosingPart {
     #[serde(with = "ClosingKindPart")]
     kind: ClosingKind,
-    #[serde(with = "leaf::digest")]
+    #[serde(with = "primitives::digest")]
     digest: Digest,
 }
 

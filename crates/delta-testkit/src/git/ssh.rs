@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-use crate::nursery::find_on_path;
+use crate::mortal_children::find_on_path;
 use crate::port::free_port;
 use crate::process::{Process, Spawn};
 use crate::wait::eventually;

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::nursery::{Inherited, dying_with_us, find_on_path};
+use crate::mortal_children::{Inherited, dying_with_us, find_on_path};
 
 /// Debian's folder of PostgreSQL versions.
 const VERSIONS: &str = "/usr/lib/postgresql";

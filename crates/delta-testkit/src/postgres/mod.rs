@@ -24,7 +24,7 @@ use rustix::process::Signal;
 use self::binaries::Binaries;
 pub use self::database::{ADMIN_URL_VARIABLE, PgDatabase, fresh_database};
 use self::guard::Guard;
-use crate::nursery;
+use crate::mortal_children;
 use crate::port::free_port;
 use crate::wait::Pace;
 
@@ -231,7 +231,8 @@ impl Postgres {
             .stdout(log.try_clone()?)
             .stderr(log);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let postmaster = slot.insert(nursery::spawn(command).context("starting PostgreSQL")?);
+        let postmaster =
+            slot.insert(mortal_children::spawn(command).context("starting PostgreSQL")?);
         let ready = self.until_ready(postmaster);
         if ready.is_err() {
             let _ = postmaster.kill();
@@ -271,7 +272,9 @@ impl Postgres {
             .stdin(std::process::Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let status = nursery::spawn(command).context("starting initdb")?.wait()?;
+        let status = mortal_children::spawn(command)
+            .context("starting initdb")?
+            .wait()?;
         if !status.success() {
             bail!(
                 "initdb failed ({status}):\n{}",

@@ -5,7 +5,7 @@
 //! unknown costs nobody else anything (A36). What a message means is the server's business.
 
 pub mod frame;
-pub mod shown;
+pub mod process_header;
 
 /// The messages, generated.
 #[allow(clippy::all, missing_docs)]

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::around::{is_inside, object};
+use super::job_io::{is_inside, object};
 use super::{MAX_PATH, MAX_PATTERNS, MAX_WORD, Strangers};
 use crate::fields::Node;
 use crate::invalid::{Invalid, Problems};

@@ -5,10 +5,10 @@
 //! Exactly one kind of work is in it: `steps`, `tests` or `function` (A68). Empty work is refused
 //! here, so that it can never count as a success.
 
-mod around;
-mod braces;
+mod brace_patterns;
 mod cache;
 mod function;
+mod job_io;
 mod service;
 mod test_spec;
 
@@ -23,13 +23,7 @@ use crate::invalid::{Invalid, Problems};
 use crate::seconds::Seconds;
 use crate::step::StepSpec;
 
-pub use around::{
-    ArtifactPattern, CheckoutOptions, CheckoutSpec, ContainerSpec, CountTests, InputSpec,
-    MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
-    environment_name, is_inside, is_shells_own, secret_name,
-};
-pub(crate) use around::{MAX_ARGUMENTS, MAX_DEPTH, MAX_ENVIRONMENT, SHELLS_OWN};
-pub use braces::alternatives;
+pub use brace_patterns::alternatives;
 pub(crate) use cache::MAX_RESTORE_KEYS;
 pub use cache::{BadKey, CacheSpec, HOME_PREFIX, KeyPart, key_parts};
 pub use function::{DEFAULT_QUEUE, FunctionSpec, MAX_PARAMS_BYTES, MAX_QUEUE, is_name};
@@ -37,6 +31,12 @@ pub(crate) use function::{
     MAX_CARRIED, MAX_FUNCTION, MAX_ROUTED, carrier, default_queue, function_name, no_params,
     params, queue_name,
 };
+pub use job_io::{
+    ArtifactPattern, CheckoutOptions, CheckoutSpec, ContainerSpec, CountTests, InputSpec,
+    MAX_INPUTS, MAX_SECRETS, MAX_SERVICES, MountSpec, ResultsFormat, ResultsSpec, SecretSpec,
+    environment_name, is_inside, is_shells_own, secret_name,
+};
+pub(crate) use job_io::{MAX_ARGUMENTS, MAX_DEPTH, MAX_ENVIRONMENT, SHELLS_OWN};
 pub use service::{
     MAX_READY_TIMEOUT, READY_EVERY, READY_PAUSES, READY_TIMEOUT, ReadySpec, ServiceSpec,
 };
@@ -273,29 +273,29 @@ pub(crate) enum Strangers {
 
 fn read_fields(mut f: Fields<'_>, strangers: Strangers, p: &mut Problems) -> Option<JobSpec> {
     let name = p.note(f.may("name", |it| it.text(MAX_WORD)));
-    let workdir = p.note(f.may("workdir", around::inside));
-    let image = p.note(f.may("image", around::image));
-    let container = p.note_all(f.may_all("container", |it| around::container(it, strangers)));
-    let checkout = p.note_all(f.may_all("checkout", |it| around::checkout(it, strangers)));
+    let workdir = p.note(f.may("workdir", job_io::inside));
+    let image = p.note(f.may("image", job_io::image));
+    let container = p.note_all(f.may_all("container", |it| job_io::container(it, strangers)));
+    let checkout = p.note_all(f.may_all("checkout", |it| job_io::checkout(it, strangers)));
     let steps = p.note(f.may("steps", |it| {
         it.each(MAX_STEPS, |it| StepSpec::read(it, strangers))
     }));
     let env = p.note_all(f.may_all("env", environment));
     let artifacts = p.note_all(f.may_all("artifacts", |it| {
-        it.each_all(MAX_PATTERNS, |it| around::artifact(it, strangers))
+        it.each_all(MAX_PATTERNS, |it| job_io::artifact(it, strangers))
     }));
     let caches = p.note_all(f.may_all("caches", |it| {
         it.each_all(MAX_PATTERNS, |it| cache::cache(it, strangers))
     }));
     let inputs = p.note_all(f.may_all("inputs", |it| {
-        it.each_all(MAX_INPUTS, |it| around::input(it, strangers))
+        it.each_all(MAX_INPUTS, |it| job_io::input(it, strangers))
     }));
-    let results = p.note_all(f.may_all("results", |it| around::results(it, strangers)));
-    let count_tests = p.note(f.may("count_tests", around::count_tests));
+    let results = p.note_all(f.may_all("results", |it| job_io::results(it, strangers)));
+    let count_tests = p.note(f.may("count_tests", job_io::count_tests));
     let secrets = p.note_all(f.may_all("secrets", |it| {
-        it.each_all(MAX_SECRETS, |it| around::secret(it, strangers))
+        it.each_all(MAX_SECRETS, |it| job_io::secret(it, strangers))
     }));
-    let work_on = p.note(f.may("environment", around::environment_name));
+    let work_on = p.note(f.may("environment", job_io::environment_name));
     let no_output = p.note(f.may("no_output_timeout_seconds", timeout));
     let tests = p.note(f.may("tests", |it| test_spec::tests(it, strangers)));
     let function = p.note(f.may("function", |it| FunctionSpec::read(it, strangers)));

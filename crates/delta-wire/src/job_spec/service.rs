@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::around::{arguments, image, object};
+use super::job_io::{arguments, image, object};
 use super::{MAX_STEP_BYTES, Strangers, as_map, environment};
 use crate::fields::Node;
 use crate::invalid::{Invalid, Problems};

@@ -5,7 +5,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::around::{ResultsFormat, arguments, done, image, inside, mount, network, pattern};
+use super::job_io::{ResultsFormat, arguments, done, image, inside, mount, network, pattern};
 use super::{MAX_PATH, MAX_PATTERNS, MAX_TESTS, MAX_WORD, MountSpec, Strangers};
 use crate::agent::proto;
 use crate::fields::Node;

@@ -6,7 +6,7 @@ use delta_wire::api::{
     CancelRequest, ChooseDeadLetters, CreateFunction, CreateFunctions, CreateRun, CreateToken,
     EnrolAgent, FetchSecrets, PutRepository, RerunRequest, RouteQueue, SetSecret, TriggerRun,
 };
-use delta_wire::described::{REQUESTS, Schemas, complete};
+use delta_wire::openapi::{REQUESTS, Schemas, complete};
 use serde_json::{Value, json};
 use utoipa::openapi::RefOr;
 use utoipa::openapi::schema::Schema;

@@ -1,9 +1,9 @@
 //! `delta-ci logs`: what a job printed. Control sequences never reach a terminal; into a pipe or a
 //! file, or with `--raw`, go the stored bytes as they are.
 
-mod follow;
+mod last_lines;
+mod live_stream;
 mod printer;
-mod tail;
 
 use delta_wire::api::LogPlace;
 use reqwest::Response;
@@ -62,8 +62,10 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             attempt: args.attempt,
         };
         let shown = match args.tail {
-            Some(lines) => tail::print(&log, lines, &mut printer).await,
-            None if args.follow => return follow::follow(&log, None, &mut printer, terminal).await,
+            Some(lines) => last_lines::print(&log, lines, &mut printer).await,
+            None if args.follow => {
+                return live_stream::follow(&log, None, &mut printer, terminal).await;
+            }
             None => print(&log, &mut printer).await,
         };
         let from = match shown {
@@ -76,7 +78,7 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             Err(failure) if args.follow && failure.exit == Exit::NotFound => None,
             Err(failure) => return Err(failure),
         };
-        follow::follow(&log, from, &mut printer, terminal).await
+        live_stream::follow(&log, from, &mut printer, terminal).await
     })
     .await
 }

@@ -10,10 +10,10 @@ use delta_core::{
     Settings, Span, Text,
 };
 use delta_store::StoreError;
-use delta_store::drive::{self, Answer, LeaseAsk};
 use delta_store::events::sha256;
 use delta_store::memory::Fault;
 use delta_store::read::{JobRows, Reader, RunRows};
+use delta_store::reference_driver::{self, Answer, LeaseAsk};
 use delta_store::side_tables::SideTables;
 
 use super::Fixture;
@@ -160,7 +160,8 @@ impl Bench {
     pub fn try_apply(&mut self, commands: &[Command]) -> Result<Vec<Answer>, StoreError> {
         let specs = specs_of(commands);
         let context = context(self.now, &self.settings, self.entropy);
-        let applied = drive::apply_with_specs(&mut self.store, commands, &specs, &context)?;
+        let applied =
+            reference_driver::apply_with_specs(&mut self.store, commands, &specs, &context)?;
         Ok(applied.answers)
     }
 
@@ -202,7 +203,8 @@ impl Bench {
             token: digest(self.tokens),
         };
         let context = context(self.now, &self.settings, self.entropy);
-        let given = drive::lease(&mut self.store, &ask, &context).expect("the store answers")?;
+        let given =
+            reference_driver::lease(&mut self.store, &ask, &context).expect("the store answers")?;
         assert!(given.answer.is_ok(), "{:?}", given.answer);
         Some(Held {
             proof: LeaseProof {

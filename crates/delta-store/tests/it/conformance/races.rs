@@ -8,8 +8,8 @@ use std::thread;
 use delta_core::command::{LeaseProof, Status};
 use delta_core::{AttemptId, Reply, RunState, Settings, Text};
 use delta_store::Store;
-use delta_store::drive::{self, LeaseAsk};
 use delta_store::memory::MemoryStore;
+use delta_store::reference_driver::{self, LeaseAsk};
 
 use super::Fixture;
 use super::bench::{Bench, Held, START, ack, complete, context, digest, header, new_job, policy};
@@ -52,14 +52,15 @@ fn drain(hand: &Hand, ask: &LeaseAsk, settings: &Settings) -> Vec<AttemptId> {
     let now = context(START, settings, 1);
     let mut had = Vec::new();
     loop {
-        let given = drive::lease(&mut **hand.lock().unwrap(), ask, &now).unwrap();
+        let given = reference_driver::lease(&mut **hand.lock().unwrap(), ask, &now).unwrap();
         let Some(given) = given else {
             return had;
         };
         assert!(given.answer.is_ok(), "{:?}", given.answer);
         let held = held(ask, given.attempt, given.epoch);
         for command in [ack(&held), complete(&held, Status::Succeeded, None)] {
-            let answers = drive::apply(&mut **hand.lock().unwrap(), &[command], &now).unwrap();
+            let answers =
+                reference_driver::apply(&mut **hand.lock().unwrap(), &[command], &now).unwrap();
             let fine = matches!(
                 answers[0],
                 Ok(Reply::Acknowledged { .. } | Reply::Completed)
@@ -134,7 +135,7 @@ pub fn two_claims_never_grant_one_attempt_twice(make: &dyn Fn() -> Fixture) {
     if bench.fixture.shared {
         let (mut other, _, _) = (bench.fixture.open)();
         let settings = bench.settings.clone();
-        let given = drive::lease(&mut *other, &ask(3), &context(START, &settings, 1));
+        let given = reference_driver::lease(&mut *other, &ask(3), &context(START, &settings, 1));
         assert!(given.unwrap().is_none());
     }
     let runner: Text = "r1".into();

@@ -6,16 +6,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delta_core::bound::attempt_due_at;
 use delta_core::command::{LeaseProof, NewJob, NewRun, Status};
+use delta_core::deadlines::attempt_due_at;
 use delta_core::group::{self, Members};
 use delta_core::run::RunSettings;
 use delta_core::{
     AttemptId, AttemptState, Cause, Command, Concurrency, Context, Digest, Lease, Millis, RunId,
     RunState, Span, Stop, Text, Want, World, decide,
 };
-use delta_store::drive::Answer;
 use delta_store::memory::Fault;
+use delta_store::reference_driver::Answer;
 use delta_store::{Due, Store};
 use delta_testkit::rng::{Rng, fresh_seed};
 
@@ -248,7 +248,7 @@ impl Player {
         let holder = (Text::from("agent"), runner.clone());
         let held = self.model.holders.get(&holder).copied().flatten();
         let attempt = held.or_else(|| self.first_queued(keys));
-        let ask = delta_store::drive::LeaseAsk {
+        let ask = delta_store::reference_driver::LeaseAsk {
             keys: keys.iter().map(|key| Text::from(*key)).collect(),
             principal: holder.0,
             runner: holder.1,
@@ -256,7 +256,7 @@ impl Player {
         };
         let settings = bench.settings.clone();
         let context = super::bench::context(bench.now, &settings, bench.entropy);
-        let given = delta_store::drive::lease(&mut bench.store, &ask, &context).unwrap();
+        let given = delta_store::reference_driver::lease(&mut bench.store, &ask, &context).unwrap();
         assert_eq!(given.as_ref().map(|given| given.attempt), attempt);
         let Some(given) = given else {
             return;

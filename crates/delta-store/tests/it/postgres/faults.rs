@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use delta_core::command::Status;
 use delta_core::{Cause, Command, Reply, RunId, Settings, Want, World};
-use delta_store::drive;
 use delta_store::postgres::PgStore;
 use delta_store::read::Reader;
+use delta_store::reference_driver;
 use delta_store::{CommitError, Store, StoreError};
 use delta_testkit::postgres::{Postgres, Restart, fresh_database};
 use delta_testkit::proxy::{CommitCut, Proxy};
@@ -47,7 +47,7 @@ fn keep_creating(store: &mut PgStore, done: &AtomicBool, acknowledged: &Mutex<Ve
             .collect();
         let specs = specs_of(&batch);
         // An error means that nobody was told anything: those runs may or may not be there.
-        if drive::apply_with_specs(store, &batch, &specs, &now).is_ok() {
+        if reference_driver::apply_with_specs(store, &batch, &specs, &now).is_ok() {
             let ids = batch.iter().map(|command| command.run());
             acknowledged.lock().unwrap().extend(ids);
         }
@@ -311,7 +311,7 @@ fn a_database_without_room_is_called_that() {
         admin(&fail(code));
         let settings = Settings::recommended();
         let now = context(START, &settings, 1);
-        let answer = delta_store::drive::apply(&mut store, &[create(2, "linux")], &now);
+        let answer = delta_store::reference_driver::apply(&mut store, &[create(2, "linux")], &now);
         match answer {
             Err(StoreError::Full(_)) if full => {}
             Err(StoreError::Failing(_)) if !full => {}

@@ -3,7 +3,7 @@
 use std::thread;
 
 use delta_core::{Reply, Text};
-use delta_store::drive::{self, LeaseAsk};
+use delta_store::reference_driver::{self, LeaseAsk};
 use delta_store::{StoreError, postgres};
 use delta_testkit::postgres::{Postgres, fresh_database};
 use delta_testkit::wait::eventually;
@@ -163,11 +163,11 @@ fn text_that_postgresql_cannot_hold_is_kept() {
     };
     let settings = delta_core::Settings::recommended();
     let now = context(START, &settings, 1);
-    let given = drive::lease(&mut store, &asked, &now)
+    let given = reference_driver::lease(&mut store, &asked, &now)
         .unwrap()
         .expect("work");
     assert!(given.answer.is_ok());
-    let again = drive::lease(&mut store, &asked, &now)
+    let again = reference_driver::lease(&mut store, &asked, &now)
         .unwrap()
         .expect("the same again");
     assert_eq!(again.attempt, given.attempt);

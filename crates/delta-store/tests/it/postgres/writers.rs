@@ -11,9 +11,9 @@ use delta_core::{
     AttemptId, AttemptState, Command, Concurrency, Context, LeaseState, Reply, RunId, Settings,
     Want, World,
 };
-use delta_store::drive::{self, LeaseAsk};
 use delta_store::postgres::PgStore;
 use delta_store::read::Reader;
+use delta_store::reference_driver::{self, LeaseAsk};
 use delta_store::{Claim, CommitError, Due, Store};
 use delta_testkit::postgres::{PgDatabase, fresh_database};
 use delta_testkit::proxy::{Direction, Proxy};
@@ -77,7 +77,7 @@ pub fn apply(store: &mut dyn Store, command: Command) -> Reply {
     let settings = Settings::recommended();
     let specs = specs_of(std::slice::from_ref(&command));
     let now = context(START, &settings, 1);
-    let applied = drive::apply_with_specs(store, &[command], &specs, &now);
+    let applied = reference_driver::apply_with_specs(store, &[command], &specs, &now);
     applied
         .expect("the store answers")
         .answers
@@ -93,8 +93,8 @@ pub fn lease(store: &mut dyn Store, runner: &str) -> Option<Held> {
         token: digest(runner.len() as u64),
     };
     let settings = Settings::recommended();
-    let given =
-        drive::lease(store, &ask, &context(START, &settings, 1)).expect("the store answers");
+    let given = reference_driver::lease(store, &ask, &context(START, &settings, 1))
+        .expect("the store answers");
     let given = given?;
     assert!(given.answer.is_ok(), "{:?}", given.answer);
     Some(Held {
@@ -345,7 +345,8 @@ fn two_sweepers_expire_a_lease_once() {
             attempt: held.attempt(),
         };
         start.wait();
-        let answers = drive::apply(store, &[look], &context(late, &settings, 1)).unwrap();
+        let answers =
+            reference_driver::apply(store, &[look], &context(late, &settings, 1)).unwrap();
         usize::from(answers[0] == Ok(Reply::Done { changed: true }))
     };
     let changed = thread::scope(|scope| {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use delta_core::bound::attempt_due_at;
+use delta_core::deadlines::attempt_due_at;
 use delta_core::{AttemptId, Cause, Command, Millis, Reply, Run, RunState, Settings, Text, World};
 
 use super::stage::{self, Held, RUN, UNIT};

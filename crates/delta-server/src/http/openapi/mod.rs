@@ -10,7 +10,7 @@ mod parameters;
 
 use std::sync::OnceLock;
 
-use delta_wire::described::Schemas;
+use delta_wire::openapi::Schemas;
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
@@ -37,7 +37,7 @@ fn complete(openapi: &OpenApi) -> Value {
         Value::Object(schemas) => schemas,
         _ => Schemas::new(),
     };
-    delta_wire::described::complete(&mut schemas);
+    delta_wire::openapi::complete(&mut schemas);
     let paths = document["paths"].as_object_mut();
     for (path, item) in paths.into_iter().flatten() {
         for (method, operation) in item.as_object_mut().into_iter().flatten() {

@@ -14,7 +14,7 @@ use delta_wire::planning::FetchAnswer;
 use tokio_util::sync::CancellationToken;
 
 use super::planning::Planning;
-use super::{older, supersede};
+use super::{supersede, supersede_runs};
 
 /// How long nothing is asked about a request again that was asked about.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -66,7 +66,7 @@ impl Planning {
         };
         let opened = self.opened(&trigger).await?;
         let (registered, credential) = opened.ok_or("the repository is not registered any more")?;
-        if !older::ends_older(&trigger, &registered) {
+        if !supersede_runs::ends_older(&trigger, &registered) {
             return Err("older runs go on here".into());
         }
         // First who there is, then the head: see `supersede`.

@@ -15,7 +15,7 @@ use delta_store::StoreError;
 use delta_store::read::{Reader, RunFilter, RunKind};
 use delta_wire::api::Trigger;
 
-use super::{older, summary};
+use super::{summary, supersede_runs};
 
 /// Runs of a commit that are read at a time; all of them are.
 const PAGE: usize = 200;
@@ -165,7 +165,7 @@ fn has_moved_on(
     context: &str,
     repository: &str,
 ) -> Result<bool, StoreError> {
-    if older::is_ended_by_its_ref(run) {
+    if supersede_runs::is_ended_by_its_ref(run) {
         return Ok(true);
     }
     let Some(group) = &run.header.concurrency else {

@@ -15,7 +15,7 @@ use delta_trace::Tracer;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::{secret_input, unlisted};
+use crate::{gitignored_folders, secret_input};
 
 /// How a server is to be started.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ pub async fn start(wanted: Wanted) -> Result<Server, Refused> {
         check_store(url).map_err(Refused::Flag)?;
     }
     if wanted.purpose == Purpose::Serve {
-        unlisted::whole(&[
+        gitignored_folders::whole(&[
             &wanted.data,
             wanted.objects.as_ref().unwrap_or(&wanted.data),
         ]);

@@ -1,6 +1,6 @@
 //! Which answers an operation has beside those its handler names, and what each of them carries.
 
-use delta_wire::described::Schemas;
+use delta_wire::openapi::Schemas;
 use serde_json::{Map, Value, json};
 
 use super::Operation;

@@ -6,7 +6,7 @@
 
 use serde::{Serialize, Serializer};
 
-use super::braces::{MAX_ALTERNATIVES, alternatives};
+use super::brace_patterns::{MAX_ALTERNATIVES, alternatives};
 use super::service::{self, ServiceSpec};
 use super::{MAX_PATH, MAX_PATTERNS, MAX_WORD, Strangers};
 use crate::fields::{Fields, Node};

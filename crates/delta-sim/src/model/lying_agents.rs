@@ -8,8 +8,8 @@ use delta_core::{Lease, Settings};
 
 use super::explore::Model;
 use super::print::{self, Print};
+use super::server_state::{Own, Stand};
 use super::stage::{self, AGENTS, Held, Outcome, Says, UNIT};
-use super::stand::{Own, Stand};
 use crate::check::{Tally, Violation};
 
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,10 @@ use delta_wire::api::list::{DEFAULT_LIMIT, MAX_LIMIT};
 use delta_wire::api::results::{MAX_VALUE, STATUSES};
 use delta_wire::api::tokens::MAX_AGENT_ID;
 use delta_wire::api::{MAX_CACHE_KEY, TestStatus, repositories::MAX_REPOSITORY_NAME};
-use delta_wire::described::texts::{
+use delta_wire::job_spec::{MAX_QUEUE, MAX_WORD};
+use delta_wire::openapi::texts::{
     address_part, agent, line, name, printable, sha256, text, variable,
 };
-use delta_wire::job_spec::{MAX_QUEUE, MAX_WORD};
 use serde_json::{Value, json};
 
 use super::Operation;
