@@ -31,6 +31,7 @@ mod steps;
 mod substitute;
 mod tree;
 mod trigger;
+mod unreadable;
 
 use delta_yaml::{diagnostic, yaml};
 
