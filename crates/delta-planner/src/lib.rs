@@ -18,6 +18,7 @@ mod foreign;
 mod form;
 mod glob;
 mod graph;
+mod interpreter;
 mod job;
 mod matrix;
 mod merge;
