@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json};
 use crate::diagnostic::{Collector, sentence};
 use crate::fields::{self, Fields};
 use crate::job::TIMEOUTS;
-use crate::shape::Known;
+use crate::shape::{Known, MISSING};
 use crate::yaml::{Node, Place, Value};
 
 /// The keys that are read here.
@@ -64,7 +64,10 @@ pub(crate) fn read(map: &Fields<'_>, out: &mut Collector<'_>) -> Map<String, Jso
                     continue;
                 }
                 if let Some(place) = place(map, path) {
-                    out.push(place, sentence(&format!("{path}: {words}")), None);
+                    let key = path.starts_with("caches[") && path.ends_with("].key");
+                    let hint = "write `key: \"deps-{lock_hash}\"`: by it the files are found again";
+                    let hint = (key && words == MISSING).then(|| hint.to_owned());
+                    out.push(place, sentence(&format!("{path}: {words}")), hint);
                 }
             }
         }

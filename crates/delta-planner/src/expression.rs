@@ -1,9 +1,12 @@
 //! `${{ … }}` in a file: elsewhere it is replaced before anything runs, here it would reach a shell
 //! that cannot read it. It is pointed at, with what to write instead.
 //!
-//! Only what begins like an expression of GitHub Actions counts (`matrix.`, `github.`, `hashFiles(`
-//! and so on): a step may hold a template of its own that looks alike. One that a step really means
-//! is written with a backslash, `\${{`, which a shell takes off again.
+//! A fault is only what begins like an expression of GitHub Actions (`matrix.`, `github.`,
+//! `hashFiles(` and so on): a step may hold a template of its own that looks alike, and of that is
+//! warned where a shell would read it. One that a step really means is written with a backslash,
+//! `\${{`, which a shell takes off again.
+
+use delta_wire::nearest::nearest;
 
 use crate::diagnostic::{Collector, shown};
 use crate::foreign;
@@ -11,9 +14,9 @@ use crate::job::JOB_KEYS;
 use crate::plan::variable;
 use crate::read::FILE_KEYS;
 use crate::steps::STEP_KEYS;
+use crate::unreadable::{self, OPEN};
 use crate::yaml::{Node, Value};
 
-const OPEN: &str = "${{";
 const CLOSE: &str = "}}";
 
 /// What an expression begins with.
@@ -49,64 +52,135 @@ enum Spot {
     Text,
 }
 
+/// What stands around a text and decides what is said of it.
+struct Around<'n> {
+    /// Names of values of the matrix that may be meant.
+    axes: Vec<&'n str>,
+    /// What reads its scripts is a shell, as far as can be seen.
+    shell: bool,
+}
+
+impl<'n> Around<'n> {
+    /// What these keys of the file have, of which any part may be inherited.
+    fn of_file(file: &'n Node, keys: &[&str]) -> Around<'n> {
+        let mut parts: Vec<&Node> = Vec::new();
+        for (key, value) in pairs(file).filter(|(key, _)| keys.contains(key)) {
+            match key {
+                "defaults" => parts.push(value),
+                _ => parts.extend(pairs(value).map(|(_, one)| one)),
+            }
+        }
+        let mut shells = parts.iter().filter_map(|it| value_of(it, "shell"));
+        Around {
+            axes: parts.iter().flat_map(|it| axes(it)).collect(),
+            shell: shells.all(is_shell),
+        }
+    }
+
+    /// What a job says itself, and for the rest what it may inherit.
+    fn of_job(&self, job: &'n Node) -> Around<'n> {
+        let mut own = axes(job);
+        if own.is_empty() {
+            own.clone_from(&self.axes);
+        }
+        Around {
+            axes: own,
+            shell: value_of(job, "shell").map_or(self.shell, is_shell),
+        }
+    }
+}
+
 /// Points at every such text of a file, before its templates and matrices are looked at: each is
 /// said once, where it is written. Conditions have a reader that says it itself, and what stands
 /// behind a key that is not known is not looked at.
 pub(crate) fn check(file: &Node, out: &mut Collector<'_>) {
+    let inherited = Around::of_file(file, &["defaults", "templates"]);
+    // A template is read with what its jobs say.
+    let anywhere = Around::of_file(file, &["defaults", "templates", "jobs"]);
     for (key, value) in known(file, FILE_KEYS.known) {
         match key {
             "jobs" | "templates" => {
+                let around = match key {
+                    "jobs" => &inherited,
+                    _ => &anywhere,
+                };
                 for (_, one) in pairs(value) {
-                    job(one, out);
+                    job(one, &around.of_job(one), out);
                 }
             }
-            "defaults" => job(value, out),
-            _ => texts(value, out),
+            "defaults" => job(value, &anywhere.of_job(value), out),
+            _ => texts(value, &anywhere, out),
         }
     }
 }
 
-fn job(node: &Node, out: &mut Collector<'_>) {
+fn job(node: &Node, around: &Around<'_>, out: &mut Collector<'_>) {
     for (key, value) in known(node, JOB_KEYS.known) {
         match (key, &value.value) {
             ("if", _) => {}
-            ("steps", Value::List(items)) => items.iter().for_each(|item| step(item, out)),
-            _ => texts(value, out),
+            ("steps", Value::List(items)) => {
+                items.iter().for_each(|item| step(item, around, out));
+            }
+            _ => texts(value, around, out),
         }
     }
 }
 
-fn step(node: &Node, out: &mut Collector<'_>) {
+fn step(node: &Node, around: &Around<'_>, out: &mut Collector<'_>) {
     if let Value::Scalar { text, .. } = &node.value {
-        return look(node, text, Spot::Script, out);
+        return script(node, text, around.shell, around, out);
     }
+    let shell = value_of(node, "shell").map_or(around.shell, is_shell);
     for (key, value) in known(node, STEP_KEYS.known) {
         match (key, &value.value) {
             ("if", _) => {}
-            ("run", Value::Scalar { text, .. }) => look(value, text, Spot::Script, out),
-            _ => texts(value, out),
+            ("run", Value::Scalar { text, .. }) => script(value, text, shell, around, out),
+            _ => texts(value, around, out),
         }
     }
 }
 
-fn texts(node: &Node, out: &mut Collector<'_>) {
+fn texts(node: &Node, around: &Around<'_>, out: &mut Collector<'_>) {
     match &node.value {
-        Value::Scalar { text, .. } => look(node, text, Spot::Text, out),
-        Value::List(items) => items.iter().for_each(|item| texts(item, out)),
-        Value::Map(pairs) => pairs.iter().for_each(|(_, value)| texts(value, out)),
+        Value::Scalar { text, .. } => {
+            look(node, text, Spot::Text, around, out);
+        }
+        Value::List(items) => items.iter().for_each(|item| texts(item, around, out)),
+        Value::Map(pairs) => pairs
+            .iter()
+            .for_each(|(_, value)| texts(value, around, out)),
     }
 }
 
-fn look(node: &Node, text: &str, spot: Spot, out: &mut Collector<'_>) {
-    let Some(found) = expression(text, spot) else {
+/// Points at an expression of a script, or else warns of what its shell cannot read.
+fn script(node: &Node, text: &str, shell: bool, around: &Around<'_>, out: &mut Collector<'_>) {
+    if look(node, text, Spot::Script, around, out) || !shell {
         return;
+    }
+    let Some(at) = unreadable::first(text) else {
+        return;
+    };
+    let line = text[at..].lines().next().unwrap_or(OPEN);
+    let end = line.find(CLOSE).map_or(OPEN.len(), |it| it + CLOSE.len());
+    let place = out.part(node.place, text.lines().count(), &line[..end]);
+    let reason = format!("a shell cannot read `{}`", shown(&line[..end]));
+    let hint = "values reach scripts as variables, \"$NAME\"; a text that is meant as it stands is \
+                written `\\${{`, or between single quotes";
+    out.warn(place, reason, Some(hint.to_owned()));
+}
+
+/// Whether there was something to point at.
+fn look(node: &Node, text: &str, spot: Spot, around: &Around<'_>, out: &mut Collector<'_>) -> bool {
+    let Some(found) = expression(text, spot) else {
+        return false;
     };
     let place = out.part(node.place, text.lines().count(), found);
     let inner = &found[OPEN.len()..found.len() - CLOSE.len()];
-    let hint = instead(inner.trim(), spot);
+    let hint = instead(inner.trim(), spot, &around.axes);
     let reason = format!("`{}` is not replaced here", shown(found));
     out.push(place, reason, Some(hint));
     out.settle(node.place);
+    true
 }
 
 /// The first expression of a text, with what encloses it.
@@ -127,7 +201,7 @@ fn expression(text: &str, spot: Spot) -> Option<&str> {
 }
 
 /// What to write in the place of an expression.
-fn instead(inner: &str, spot: Spot) -> String {
+fn instead(inner: &str, spot: Spot, axes: &[&str]) -> String {
     let script = spot == Spot::Script;
     let word = |rest: &str| -> String {
         let letters = rest.chars();
@@ -136,7 +210,12 @@ fn instead(inner: &str, spot: Spot) -> String {
     };
     let of = |prefix: &str| inner.strip_prefix(prefix).map(word);
     if let Some(axis) = of("matrix.") {
-        let named = variable("MATRIX", &axis);
+        let near = match axes.contains(&axis.as_str()) {
+            true => None,
+            false => nearest(&axis, axes.iter().copied()),
+        };
+        let axis = near.unwrap_or(&axis);
+        let named = variable("MATRIX", axis);
         return match script {
             true => format!("write \"${named}\": values of a matrix reach scripts as variables"),
             false => format!("Delta CI writes `{{matrix.{axis}}}`"),
@@ -180,6 +259,41 @@ fn instead(inner: &str, spot: Spot) -> String {
         }
         _ => "there are no expressions: values reach scripts as variables".to_owned(),
     }
+}
+
+/// The names of values of a job's matrix.
+fn axes(job: &Node) -> Vec<&str> {
+    let mut names = Vec::new();
+    for (name, value) in value_of(job, "matrix").into_iter().flat_map(pairs) {
+        match (name, &value.value) {
+            ("include", Value::List(items)) => {
+                names.extend(items.iter().flat_map(pairs).map(|(name, _)| name));
+            }
+            ("include" | "exclude", _) => {}
+            _ => names.push(name),
+        }
+    }
+    names
+}
+
+/// Whether what is written behind `shell` reads scripts as `sh` does. Nothing behind it is `sh`.
+fn is_shell(node: &Node) -> bool {
+    let first = match &node.value {
+        Value::List(items) => items.first().unwrap_or(node),
+        _ => node,
+    };
+    match &first.value {
+        Value::Scalar { text, .. } => {
+            let program = text.split_whitespace().next();
+            program.is_none_or(unreadable::is_shell)
+        }
+        _ => false,
+    }
+}
+
+fn value_of<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
+    let found = pairs(node).find(|(name, _)| *name == key);
+    found.map(|(_, value)| value)
 }
 
 fn known<'n>(
@@ -237,9 +351,9 @@ mod tests {
             ("steps.a.outputs.b", "hand on files", "hand on files"),
             ("github.event.inputs.level", "$INPUT_LEVEL", "$INPUT_LEVEL"),
         ] {
-            let said = instead(inner, Spot::Script);
+            let said = instead(inner, Spot::Script, &[]);
             assert!(said.contains(script), "{inner}: {said}");
-            let said = instead(inner, Spot::Text);
+            let said = instead(inner, Spot::Text, &[]);
             assert!(said.contains(text), "{inner}: {said}");
         }
     }

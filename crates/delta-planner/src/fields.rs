@@ -8,8 +8,18 @@ use crate::yaml::{Node, Place};
 
 pub(crate) use delta_yaml::fields::{
     Fields, Foreign, Keys, boolean, by_name_alone, did_you_mean, duration, fields, integer, list,
-    pairs, text, texts,
+    text, texts,
 };
+
+/// The pairs of a map with free keys.
+pub(crate) fn pairs<'n>(
+    node: &'n Node,
+    what: &str,
+    examples: &[&str],
+    out: &mut Collector<'_>,
+) -> Option<Vec<(&'n str, &'n Node, &'n Node)>> {
+    delta_yaml::fields::pairs(node, what, examples, delta_yaml::fields::TEMPLATES, out)
+}
 
 /// A condition. What is wrong in it is pointed at where it stands on the same line.
 pub(crate) fn condition(

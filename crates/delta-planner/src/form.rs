@@ -64,6 +64,9 @@ impl Refused {
                 },
             }),
             ("secrets", Value::Map(pairs)) => Some(values_of_secrets(pairs, out)),
+            ("secrets", Value::Scalar { text, .. }) if text.contains(['=', ':']) => {
+                Some(value_of_a_secret(node, text, out))
+            }
             ("secrets", Value::Scalar { text, .. }) if text == "inherit" => Some(Said {
                 reason: "`secrets` is a list of names, and there is nothing to inherit".to_owned(),
                 hint: NO_VALUES.to_owned(),
@@ -87,6 +90,13 @@ impl Refused {
     fn item(&mut self, path: &str, at: usize, item: &Node, out: &mut Collector<'_>) {
         let said = match (path, &item.value) {
             ("caches", Value::Scalar { text, .. }) => a_cache(item, text),
+            ("artifacts", Value::Map(pairs)) if pairs.iter().any(|(key, _)| is_path(key)) => Said {
+                reason: "an item of `artifacts` must be a pattern, this is a map".to_owned(),
+                hint: format!("write `artifacts: [{}]`", patterns(item).join(", ")),
+            },
+            ("secrets", Value::Scalar { text, .. }) if text.contains(['=', ':']) => {
+                value_of_a_secret(item, text, out)
+            }
             ("results", Value::Scalar { text, .. }) => a_report("an item of `results`", item, text),
             ("container.services", Value::Scalar { text, .. }) => {
                 let name = text.rsplit('/').next().unwrap_or_default();
@@ -149,13 +159,8 @@ fn patterns(node: &Node) -> Vec<String> {
     let Value::Map(pairs) = &node.value else {
         return texts;
     };
-    let named = |key: &Node| match &key.value {
-        Value::Scalar { text, .. } => {
-            matches!(text.as_str(), "path" | "paths" | "path_glob" | "files")
-        }
-        _ => false,
-    };
-    for (_, value) in pairs.iter().filter(|(key, _)| named(key)) {
+    let glob = |key: &Node| matches!(&key.value, Value::Scalar { text, .. } if text == "path_glob");
+    for (_, value) in pairs.iter().filter(|(key, _)| is_path(key) || glob(key)) {
         let all = match &value.value {
             Value::List(items) => items.as_slice(),
             _ => std::slice::from_ref(value),
@@ -169,6 +174,14 @@ fn patterns(node: &Node) -> Vec<String> {
         texts.push("\"dist/**\"".to_owned());
     }
     texts
+}
+
+/// Words with which other systems name what is kept.
+fn is_path(key: &Node) -> bool {
+    match &key.value {
+        Value::Scalar { text, .. } => matches!(text.as_str(), "path" | "paths" | "files"),
+        _ => false,
+    }
 }
 
 /// A folder by everything in it.
@@ -189,6 +202,18 @@ fn values_of_secrets(pairs: &[(Node, Node)], out: &mut Collector<'_>) -> Said {
     Said {
         reason: "`secrets` is a list of names, and values do not belong into this file".to_owned(),
         hint: NO_VALUES.replace("NAME", &name),
+    }
+}
+
+/// Somebody gives a value behind a name, as in a shell. It is not shown.
+fn value_of_a_secret(node: &Node, text: &str, out: &mut Collector<'_>) -> Said {
+    out.hide(node.place);
+    let name = text.split(['=', ':']).next().unwrap_or_default().trim();
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let named = !name.is_empty() && name.chars().all(plain);
+    Said {
+        reason: "`secrets` is a list of names, and values do not belong into this file".to_owned(),
+        hint: NO_VALUES.replace("NAME", if named { name } else { "NAME" }),
     }
 }
 

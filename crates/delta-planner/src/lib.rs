@@ -18,6 +18,7 @@ mod foreign;
 mod form;
 mod glob;
 mod graph;
+mod interpreter;
 mod job;
 mod matrix;
 mod merge;
@@ -31,6 +32,7 @@ mod steps;
 mod substitute;
 mod tree;
 mod trigger;
+mod unreadable;
 
 use delta_yaml::{diagnostic, yaml};
 

@@ -151,10 +151,11 @@ fn read_file(root: &Node, out: &mut Collector<'_>) -> Pipeline {
         }
         return pipeline;
     };
+    let faults = out.pushed();
     let Some(pairs) = fields::pairs(jobs, "`jobs`", &["build"], out) else {
         return pipeline;
     };
-    if pairs.is_empty() {
+    if pairs.is_empty() && out.pushed() == faults {
         out.push(jobs.place, "`jobs` is empty", Some(example.into()));
     }
     let mut reader = Reader {

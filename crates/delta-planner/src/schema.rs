@@ -384,8 +384,12 @@ fn around_properties() -> Map<String, Value> {
                 "properties": {
                     "type": { "type": "string" },
                     "key": { "type": "string" },
-                    "paths": { "type": "array", "minItems": 1, "items": { "type": "string" } },
-                    "restore_keys": { "type": "array", "items": { "type": "string" } },
+                    "paths": {
+                        "type": ["array", "string"], "minItems": 1, "items": { "type": "string" },
+                    },
+                    "restore_keys": {
+                        "type": ["array", "string"], "items": { "type": "string" },
+                    },
                 },
             },
         },

@@ -111,7 +111,7 @@ static SHAPES: [Shape; 7] = [
 ];
 
 /// Keys whose list may be written as its only item, a text.
-const LISTS: [&str; 3] = ["artifacts", "inputs", "secrets"];
+const LISTS: [&str; 5] = ["artifacts", "inputs", "secrets", "paths", "restore_keys"];
 
 /// What was found out while keys were looked at.
 #[derive(Default)]
@@ -135,14 +135,7 @@ impl Known {
             Some(shape) => self.value(shape, key, node, out),
             None => node.clone(),
         };
-        let alone = LISTS.contains(&key) && matches!(node.value, Value::Scalar { .. });
-        Some(match alone {
-            true => Node {
-                place: node.place,
-                value: Value::List(vec![node]),
-            },
-            false => node,
-        })
+        Some(listed(key, node))
     }
 
     /// Whether what the rules say of a path follows from something that was said already.
@@ -156,6 +149,7 @@ impl Known {
 
     fn value(&mut self, shape: &Shape, path: &str, node: &Node, out: &mut Collector<'_>) -> Node {
         let value = match &node.value {
+            _ if self.refused.covers(path) => return node.clone(),
             Value::Scalar { .. } => return node.clone(),
             Value::List(items) => {
                 let items = items.iter().enumerate();
@@ -202,6 +196,10 @@ impl Known {
                 }
                 continue;
             }
+            let given = matches!(&value.value, Value::Scalar { text, .. } if text.contains('='));
+            if shape.key == "secrets" && given {
+                out.hide(value.place);
+            }
             let inner = shape.inner.iter().find(|it| it.key == text);
             let value = match inner {
                 Some(inner) => {
@@ -211,7 +209,7 @@ impl Known {
                         false => self.value(inner, &path, value, out),
                     }
                 }
-                None => value.clone(),
+                None => listed(text, value.clone()),
             };
             kept.push((key.clone(), value));
         }
@@ -232,8 +230,20 @@ impl Known {
     }
 }
 
+/// The value of a key, as a list where one is meant and its only item is written.
+fn listed(key: &str, node: Node) -> Node {
+    let alone = matches!(node.value, Value::Scalar { .. }) && !node.is_absent();
+    match alone && LISTS.contains(&key) {
+        true => Node {
+            place: node.place,
+            value: Value::List(vec![node]),
+        },
+        false => node,
+    }
+}
+
 /// What the rules say of a key that is not there.
-const MISSING: &str = "is missing";
+pub(crate) const MISSING: &str = "is missing";
 
 #[cfg(test)]
 mod tests {

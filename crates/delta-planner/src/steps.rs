@@ -10,6 +10,7 @@ use crate::diagnostic::{Collector, shown};
 use crate::env;
 use crate::fields::{self, Keys};
 use crate::foreign;
+use crate::interpreter;
 use crate::job::TIMEOUTS;
 use crate::pipeline::PlannedStep;
 use crate::yaml::{self, Node, Place};
@@ -126,14 +127,31 @@ fn script(node: &Node, field: &str, what: &str, out: &mut Collector<'_>) -> Opti
 /// What reads scripts: `bash`, or a program with its arguments.
 pub(crate) fn shell(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<Shell> {
     let read = match &node.value {
-        yaml::Value::List(_) => {
+        yaml::Value::List(items) => {
+            let faults = out.pushed();
             let words = fields::texts(node, "`shell`", MAX_SHELL_WORDS, out);
+            items.iter().for_each(|item| no_number(item, out));
+            // Of what is left of a list nothing more can be said.
+            if out.pushed() != faults {
+                return None;
+            }
             Shell::of(words.into_iter().map(|(word, _)| word).collect())
         }
         _ => Shell::parse(fields::text(node, "`shell`", out)?),
     };
     match read {
-        Ok(shell) => Some(shell),
+        Ok(shell) => {
+            let words = shell.words();
+            if let Some(write) = interpreter::instead(&words) {
+                let reason = format!(
+                    "`shell` of {what} would take the script for the name of a file: `{}`",
+                    shown(&words.join(" "))
+                );
+                let rule = format!("a script is the last argument: write `{}`", shown(&write));
+                out.push(node.place, reason, Some(rule));
+            }
+            Some(shell)
+        }
         Err(why) => {
             let rule = "`shell: bash` is `bash -eo pipefail`; `shell: python` or \
                         `shell: [perl, -e]` take the script as their last argument";
@@ -145,6 +163,29 @@ pub(crate) fn shell(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<
             None
         }
     }
+}
+
+/// Refuses a word of a list that YAML takes for a number or a truth: something else was meant.
+fn no_number(node: &Node, out: &mut Collector<'_>) {
+    let yaml::Value::Scalar {
+        text,
+        quoted: false,
+    } = &node.value
+    else {
+        return;
+    };
+    let kind = match text.as_str() {
+        "true" | "false" => "a truth",
+        "null" | "~" => "nothing",
+        number if number.parse::<f64>().is_ok() => "a number",
+        _ => return,
+    };
+    let reason = format!("each item of `shell` must be text, this is {kind}");
+    let rule = format!(
+        "a word of a command that is meant so needs quotes: `\"{}\"`",
+        shown(text)
+    );
+    out.push(node.place, reason, Some(rule));
 }
 
 /// The shell of a job is that of its steps which have none of their own.

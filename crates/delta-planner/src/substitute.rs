@@ -96,16 +96,24 @@ impl Replace<'_, '_, '_> {
         }
     }
 
-    /// A script in which a value of this cell would have to be replaced.
+    /// A script in which a value of this cell would have to be replaced, by its name or by one that
+    /// is almost it. Any other name is text: a script may hold a template of its own.
     fn script(&mut self, text: &str, place: Place) {
         let mut rest = text;
         while let Some(at) = rest.find(OPEN) {
+            // `${{` is for whoever reads expressions.
+            let doubled = rest[..at].ends_with('{');
             rest = &rest[at + OPEN.len()..];
             let Some((axis, _)) = rest.split_once('}') else {
                 return;
             };
-            if self.cell.is_some_and(|cell| value(cell, axis).is_some()) {
-                let variable = crate::plan::variable("MATRIX", axis);
+            let cell = self.cell.filter(|_| !doubled);
+            let meant = cell.and_then(|cell| match value(cell, axis) {
+                Some(_) => Some(axis),
+                None => nearest(axis, cell.iter().map(|(name, _)| name.as_str())),
+            });
+            if let Some(meant) = meant {
+                let variable = crate::plan::variable("MATRIX", meant);
                 let reason = format!("`{OPEN}{}}}` in a script is not replaced", shown(axis));
                 let hint = format!("write \"${variable}\": values reach scripts as variables");
                 return self.out.push(place, reason, Some(hint));

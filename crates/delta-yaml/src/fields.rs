@@ -58,6 +58,10 @@ pub fn by_name_alone(_: &str, _: &Node) -> Option<&'static str> {
     None
 }
 
+/// What to write in a pipeline file for a merge key.
+pub const TEMPLATES: &str = "write what jobs share as a template, `templates: {NAME: {…}}`, and \
+                             `extends: NAME` in each of them";
+
 /// Reads a map with known keys. `what` names the map in sentences, such as ``job `unit` ``.
 pub fn fields<'n>(
     node: &'n Node,
@@ -65,7 +69,7 @@ pub fn fields<'n>(
     what: &str,
     out: &mut Collector<'_>,
 ) -> Option<Fields<'n>> {
-    let pairs = pairs(node, what, keys.known, out)?;
+    let pairs = all_pairs(node, what, keys.known, out)?;
     let mut read = Fields {
         values: HashMap::new(),
         meant: Vec::new(),
@@ -106,14 +110,8 @@ fn unknown(
     let (bare, name) = (name, shown(name));
     if bare == "<<" {
         read.merged = true;
-        let reason = format!("merge keys (`<<`) are not supported in {what}");
         let own = keys.foreign.iter().find(|it| it.word == bare);
-        let advice = own.map_or(
-            "write what jobs share as a template, `templates: {NAME: {…}}`, and `extends: NAME` \
-             in each of them",
-            |it| it.advice,
-        );
-        return out.push(key.place, reason, Some(advice.to_owned()));
+        return merge_key(key, what, own.map_or(TEMPLATES, |it| it.advice), out);
     }
     let reason = match keys.not_yet.contains(&bare) {
         true => format!("key `{name}` in {what} is not supported by this version yet"),
@@ -136,8 +134,32 @@ fn unknown(
     out.push(key.place, reason, Some(hint));
 }
 
-/// The pairs of a map with free keys; a key that is no text or repeats is reported and left out.
+fn merge_key(key: &Node, what: &str, advice: &str, out: &mut Collector<'_>) {
+    let reason = format!("merge keys (`<<`) are not supported in {what}");
+    out.push(key.place, reason, Some(advice.to_owned()));
+}
+
+/// The pairs of a map with free keys; a key that is no text or repeats is reported and left out,
+/// and so is a merge key, with what to write instead.
 pub fn pairs<'n>(
+    node: &'n Node,
+    what: &str,
+    examples: &[&str],
+    merge: &str,
+    out: &mut Collector<'_>,
+) -> Option<Vec<(&'n str, &'n Node, &'n Node)>> {
+    let mut read = all_pairs(node, what, examples, out)?;
+    read.retain(|(name, key, _)| {
+        let merges = *name == "<<";
+        if merges {
+            merge_key(key, what, merge, out);
+        }
+        !merges
+    });
+    Some(read)
+}
+
+fn all_pairs<'n>(
     node: &'n Node,
     what: &str,
     examples: &[&str],

@@ -213,7 +213,11 @@ fn pools<'n>(
     folder: &Path,
     out: &mut Collector<'_>,
 ) -> Option<(Vec<Read>, Vec<&'n str>)> {
-    let pairs = fields::pairs(node, "`pools`", &["python"], out)?;
+    let faults = out.pushed();
+    let pairs = fields::pairs(node, "`pools`", &["python"], MERGE.advice, out)?;
+    if pairs.is_empty() && out.pushed() != faults {
+        return None;
+    }
     if pairs.is_empty() || pairs.len() > MAX_POOLS {
         let reason = format!("`pools` must name 1 to {MAX_POOLS} pools");
         out.push(node.place, reason, Some(EXAMPLE.to_owned()));
@@ -427,7 +431,8 @@ fn address(node: &Node, out: &mut Collector<'_>) -> Option<SocketAddr> {
 
 /// Values are taken as they are written, and never shown.
 fn variables(node: &Node, out: &mut Collector<'_>) -> Vec<(String, String)> {
-    let pairs = fields::pairs(node, "`env`", &["NAME"], out).unwrap_or_default();
+    let pairs = fields::pairs(node, "`env`", &["NAME"], MERGE.advice, out);
+    let pairs = pairs.unwrap_or_default();
     if pairs.len() > MAX_VARIABLES {
         let reason = format!("`env` has more than {MAX_VARIABLES} variables");
         out.push(node.place, reason, None);
@@ -517,6 +522,10 @@ mod tests {
             ("pools: {a: {}}", "pool `a` has no `command`"),
             ("pools: {a: }", "pool `a` has no `command`"),
             ("pools: {a: {command: []}}", "`command` is empty"),
+            (
+                "pools: {a: {command: [x], env: {<<: {A: b}}}}",
+                "merge keys (`<<`) are not supported in `env`",
+            ),
             (
                 "pools: {a: {command: python3 -m app}}",
                 "write `command: [python3, -m, app]`",

@@ -25,7 +25,7 @@ const fn stranger(
     Stranger { name, files, steps }
 }
 
-static STRANGERS: [Stranger; 20] = [
+static STRANGERS: [Stranger; 24] = [
     stranger(
         "CMake",
         &["CMakeLists.txt"],
@@ -70,8 +70,25 @@ static STRANGERS: [Stranger; 20] = [
     ),
     stranger(
         "Bazel",
-        &["MODULE.bazel", "WORKSPACE", "WORKSPACE.bazel"],
+        &[
+            "MODULE.bazel",
+            "WORKSPACE",
+            "WORKSPACE.bazel",
+            "BUILD.bazel",
+        ],
         "bazel test //...",
+    ),
+    stranger("Nix", &["flake.nix"], "nix flake check"),
+    stranger("OCaml", &["dune-project"], "dune build && dune test"),
+    stranger(
+        "PDM",
+        &["pdm.lock"],
+        "pdm install && pdm run python -m pytest",
+    ),
+    stranger(
+        "Pipenv",
+        &["Pipfile", "Pipfile.lock"],
+        "pipenv install --dev && pipenv run python -m pytest",
     ),
     stranger("Elixir", &["mix.exs"], "mix test"),
     stranger("sbt", &["build.sbt"], "sbt test"),
@@ -219,6 +236,12 @@ mod tests {
             "build.gradle.kts",
             "meson.build",
             "justfile",
+            "lib/BUILD.bazel",
+            "flake.nix",
+            "dune-project",
+            "pdm.lock",
+            "Pipfile",
+            "Pipfile.lock",
             ".github/workflows/ci.yml",
             ".gitlab-ci.yml",
             ".gitea/workflows/ci.yaml",

@@ -388,3 +388,53 @@ fn a_file_of_almost_the_right_name_is_remarked() {
         "{empty}"
     );
 }
+
+/// The steps of the job `test` of a repository.
+fn test_steps(files: &[(&str, &str)]) -> Vec<String> {
+    let files = files.iter();
+    let tree = Tree::of(files.map(|(path, text)| ((*path).to_owned(), (*text).to_owned())));
+    let found = discover(&tree).expect("a plan").pipeline();
+    let job = found.jobs.iter().find(|it| it.name == "test");
+    let steps = &job.expect("a job `test`").steps;
+    steps.iter().map(|it| it.spec.run.clone()).collect()
+}
+
+const PIP: &str = ".venv/bin/python -m pip install";
+
+#[test]
+fn pytest_is_installed_wherever_nothing_else_brings_it() {
+    let test = ("tests/test_a.py", "def test_a():\n    pass\n");
+    let of_poetry = "[tool.poetry.group.dev.dependencies]\npytest = \"*\"\n";
+    for (path, text) in [
+        ("pyproject.toml", "[tool.pytest.ini_options]\n"),
+        ("pytest.ini", "[pytest]\n"),
+        ("setup.cfg", "[tool:pytest]\n"),
+        ("pyproject.toml", of_poetry),
+    ] {
+        let wanted = [
+            "python3 -m venv .venv".to_owned(),
+            format!("{PIP} pytest"),
+            ".venv/bin/python -m pytest --junitxml=test-results.xml".to_owned(),
+        ];
+        assert_eq!(test_steps(&[(path, text), test]), wanted, "{path}: {text}");
+    }
+}
+
+#[test]
+fn a_package_below_src_is_installed_without_a_named_backend() {
+    let test = ("tests/test_a.py", "import pk\n\ndef test_a():\n    pass\n");
+    let project = "[project]\nname = \"pk\"\nversion = \"1\"\n";
+    let told = "[project]\nname = \"pk\"\nversion = \"1\"\n\
+                [tool.pytest.ini_options]\npythonpath = [\"src\"]\n";
+    for (manifest, file, wanted) in [
+        (project, "src/pk/__init__.py", format!("{PIP} -e . pytest")),
+        ("[project]\n", "src/pk/__init__.py", format!("{PIP} pytest")),
+        (told, "src/pk/__init__.py", format!("{PIP} pytest")),
+        (project, "src/__init__.py", format!("{PIP} pytest")),
+        (project, "src/pk.c", format!("{PIP} pytest")),
+        (project, "pk/__init__.py", format!("{PIP} pytest")),
+    ] {
+        let steps = test_steps(&[("pyproject.toml", manifest), (file, ""), test]);
+        assert_eq!(steps[1], wanted, "{manifest}{file}");
+    }
+}

@@ -246,3 +246,17 @@ fn a_step_says_when_it_runs() {
     });
     assert_eq!(*steps, json!(["make", tidy]));
 }
+
+#[test]
+fn a_path_of_a_cache_alone_is_a_list_of_one() {
+    let read = |caches: &str| {
+        let text = format!("jobs: {{a: {{steps: [x], caches: [{caches}]}}}}");
+        let pipeline = parse("f", text.as_bytes()).unwrap_or_else(|found| panic!("{found}"));
+        pipeline.jobs[0].around["caches"].clone()
+    };
+    let alone = read("{key: k, paths: node_modules, restore_keys: k-}");
+    assert_eq!(
+        alone,
+        read("{key: k, paths: [node_modules], restore_keys: [k-]}")
+    );
+}

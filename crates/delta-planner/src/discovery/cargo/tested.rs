@@ -525,8 +525,10 @@ mod tests {
             ),
             ("fn a() {} /*\n#[test]\nfn b() {}\n*/", "none"),
             ("/* /* */\n#[test]\nfn b() {}\n*/", "none"),
-            // Whether it is skipped is the runner's word, and then no test ran.
-            ("#[test]\n#[ignore]\nfn a() {}", "sure"),
+            // It does not run by itself, and a plan that counts it would always be red.
+            ("#[test]\n#[ignore]\nfn a() {}", "perhaps"),
+            ("#[ignore = \"slow\"]\n#[test]\nfn a() {}", "perhaps"),
+            ("#[test]\n#[ignore]\nfn a() {}\n#[test]\nfn b() {}", "sure"),
             (
                 "proptest! {\n    #[test]\n    fn a(b in 0..1) {}\n}",
                 "sure",

@@ -104,7 +104,8 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
     for target in TARGETS.into_iter().filter(|it| makefile.has(it)) {
         let mut job = job(folder, path, target, &makefile);
         in_their_versions(&mut job, found);
-        if let Some(why) = tests_nothing(target, &makefile, found, folder) {
+        let nothing = only_says(target, &makefile).then(|| ONLY_SAYS.to_owned());
+        if let Some(why) = nothing.or_else(|| tests_nothing(target, &makefile, found, folder)) {
             found.remark(format!("make {target}"), why);
             continue;
         }
@@ -188,6 +189,25 @@ fn in_their_versions(job: &mut Job, found: &Found) {
             own.clone_from(same);
         }
     }
+}
+
+const ONLY_SAYS: &str = "only says something, and tests nothing";
+
+/// Whether all that a target for tests does is to say something. One that needs others is believed:
+/// what makes them may stand in another file.
+fn only_says(target: &str, makefile: &Makefile<'_>) -> bool {
+    let commands = makefile.commands(target);
+    let of_tests = matches!(target, "test" | "check") && !makefile.needs_any(target);
+    let starts = |it: &String| it.contains(['`', '|', '>']) || it.contains("$(");
+    if !of_tests || commands.iter().any(starts) {
+        return false;
+    }
+    let calls: Vec<_> = commands.iter().flat_map(|it| calls(it)).collect();
+    let first = |it: &[String]| it.first().cloned().unwrap_or_default();
+    let mut says = calls.iter().map(|it| first(&it.words));
+    says.clone()
+        .any(|it| matches!(it.as_str(), "echo" | "printf"))
+        && says.all(|it| matches!(it.as_str(), "echo" | "printf" | "exit" | "true" | ":"))
 }
 
 /// Why a target that only has Go test, vet or build something would find nothing to do it to.
@@ -298,6 +318,30 @@ mod tests {
 
     fn kinds(text: &str) -> Vec<&'static str> {
         jobs(text).iter().map(|it| it.kind).collect()
+    }
+
+    #[test]
+    fn a_target_that_only_says_something_is_no_test() {
+        for recipe in [
+            "; @echo no tests",
+            "\n\t@echo none; exit 1",
+            "\n\t@printf 'a\\n' && true",
+        ] {
+            let text = format!("test:{recipe}\n");
+            assert!(kinds(&text).is_empty(), "{text}");
+            let found = found(&[("Makefile", text.as_str())]);
+            assert!(found.remarks.iter().any(|it| it.reason == ONLY_SAYS));
+        }
+        for recipe in [
+            " unit\n\t@echo done",
+            "\n\t@echo go\n\t./run-tests",
+            "\n\techo x | sh",
+            "\n\techo $$(./run-tests)",
+            "\n\techo `./run-tests`",
+            "",
+        ] {
+            assert_eq!(kinds(&format!("test:{recipe}\n")), ["test"], "{recipe}");
+        }
     }
 
     #[test]

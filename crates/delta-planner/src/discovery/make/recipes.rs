@@ -171,6 +171,11 @@ impl<'t> Makefile<'t> {
         target != other && self.made_for(target).contains(&other)
     }
 
+    /// Whether making a target needs anything else.
+    pub fn needs_any(&self, target: &str) -> bool {
+        self.made_for(target).len() > 1
+    }
+
     /// A target, and everything that it needs.
     fn made_for<'m>(&'m self, target: &'m str) -> BTreeSet<&'m str> {
         let mut seen = BTreeSet::from([target]);

@@ -23,6 +23,8 @@ pub struct Declared {
     pub requires_uv: Option<String>,
     /// Names of packages it asks for, in whatever group.
     pub asks: BTreeSet<String>,
+    /// Those of them that only poetry or uv would install, not pip.
+    not_by_pip: BTreeSet<String>,
     /// The project itself is to be installed: it has dependencies, or lies below `src`.
     pub installs: bool,
     /// The extra with what tests need.
@@ -119,8 +121,7 @@ impl Declared {
         let src = join(folder, "src");
         let path = deep(&table, &["tool", "pytest", "ini_options"]);
         let told = path.is_some_and(|it| it.contains_key("pythonpath"));
-        let package = table.contains_key("project") && table.contains_key("build-system");
-        declared.installs |= package && !told && !tree.below(&src).is_empty();
+        declared.installs |= !told && is_built(&table, tree, &src);
         let set_up = |(tool, files): &&(&str, &[&str])| {
             files.iter().any(|name| there(name)) || deep(&table, &["tool", tool]).is_some()
         };
@@ -200,7 +201,9 @@ impl Declared {
                 .map_or(Vec::new(), |it| it.keys().cloned().collect()),
             _ => strings(it, "default-groups"),
         });
-        self.ask(&deep(tools, &["uv"]).map_or(Vec::new(), |it| strings(it, "dev-dependencies")));
+        for asked in deep(tools, &["uv"]).map_or(Vec::new(), |it| strings(it, "dev-dependencies")) {
+            self.ask_without_pip(normal(&asked));
+        }
         for (name, source) in deep(tools, &["uv", "sources"]).into_iter().flatten() {
             let Some(source) = source.as_table() else {
                 continue;
@@ -222,7 +225,7 @@ impl Declared {
         let more = ["dependencies", "dev-dependencies"];
         let more = more.iter().filter_map(|key| sub(poetry, key));
         for (name, value) in groups.chain(more).flatten() {
-            self.asks.insert(normal(name));
+            self.ask_without_pip(normal(name));
             if name == "python" {
                 let version = value.as_str().map(str::to_owned);
                 self.requires_python = self.requires_python.take().or(version);
@@ -253,11 +256,25 @@ impl Declared {
 
     fn ask(&mut self, requirements: &[String]) {
         for requirement in requirements {
-            self.asks.insert(normal(requirement));
+            let name = normal(requirement);
+            self.not_by_pip.remove(&name);
+            self.asks.insert(name);
             if let Some((_, path)) = requirement.split_once("@ file:") {
                 self.paths.push(path.trim().to_owned());
             }
         }
+    }
+
+    /// Notes a package that is asked for in a table which pip does not read.
+    fn ask_without_pip(&mut self, name: String) {
+        if self.asks.insert(name.clone()) {
+            self.not_by_pip.insert(name);
+        }
+    }
+
+    /// Whether pip brings a package with what it is told to install here.
+    pub fn pip_brings(&self, name: &str) -> bool {
+        self.asks.contains(name) && !self.not_by_pip.contains(name)
     }
 
     fn requirements(&mut self, text: &str) {
@@ -296,6 +313,24 @@ impl Declared {
         needed.remove(folder);
         needed
     }
+}
+
+/// Whether pip builds a package from what lies below `src`, so that tests can import it. Where no
+/// tool for that is named it takes setuptools, which asks for a name and a version.
+fn is_built(table: &Table, tree: &Tree, src: &str) -> bool {
+    let Some(project) = sub(table, "project") else {
+        return false;
+    };
+    let below = tree.below(src);
+    if table.contains_key("build-system") {
+        return !below.is_empty();
+    }
+    let dynamic = strings(project, "dynamic");
+    let versioned = project.contains_key("version") || dynamic.iter().any(|it| it == "version");
+    // With this file `src` is itself what tests import, and found without being installed.
+    let itself = tree.has(&join(src, "__init__.py"));
+    let python = below.iter().any(|it| it.ends_with(".py"));
+    project.contains_key("name") && versioned && python && !itself
 }
 
 /// pytest is told of files that it would not take for tests by itself.

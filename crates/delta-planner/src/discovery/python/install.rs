@@ -28,9 +28,17 @@ pub struct Needs<'a> {
 
 impl<'a> Needs<'a> {
     /// Of a project, and of the workspace that it is installed with.
-    pub fn of(own: &'a Declared, workspace: &'a Declared, tools: &[&'a str]) -> Needs<'a> {
+    pub fn of(
+        own: &'a Declared,
+        workspace: &'a Declared,
+        install: &Install,
+        tools: &[&'a str],
+    ) -> Needs<'a> {
         let either = |of: fn(&'a Declared) -> Option<&'a str>| of(own).or_else(|| of(workspace));
-        let asked = |tool: &&&str| own.asks.contains(**tool) || workspace.asks.contains(**tool);
+        let asked = |tool: &&&str| match install.is_locked() {
+            true => own.asks.contains(**tool) || workspace.asks.contains(**tool),
+            false => own.pip_brings(tool),
+        };
         Needs {
             extra: either(|it| it.extra.as_deref()),
             group: either(|it| it.group.as_deref().filter(|name| !it.uv_takes(name))),

@@ -4,7 +4,8 @@
 //! as they do it: a linter that is only set up is named and not run.
 //!
 //! What is installed follows the lock file: uv, poetry, or pip into a folder of the job's own. A
-//! project that declares nothing to install is tested with the Python that is there.
+//! project that declares nothing to install is tested with the Python that is there; pytest, which
+//! that does not have, is then installed alone.
 
 mod commands;
 mod declared;
@@ -334,8 +335,8 @@ impl Seen<'_> {
     }
 
     fn pytest(&mut self, manifest: &str, base: Job) -> Job {
-        // Who has set it up has it; who has not gets it.
-        if matches!(self.install, Install::None) && !self.declared.configured {
+        // Python does not bring pytest along, whoever has set it up.
+        if matches!(self.install, Install::None) {
             self.install = Install::Venv;
         }
         let report = Report::in_folder(&base.workdir, "junit", "test-results.xml");
@@ -369,7 +370,7 @@ impl Seen<'_> {
 
     /// What installs, then the commands; `tools` are brought where nobody declared them.
     fn steps(&self, tools: &[&str], commands: &[&str]) -> Vec<Step> {
-        let needs = Needs::of(self.declared, self.workspace, tools);
+        let needs = Needs::of(self.declared, self.workspace, &self.install, tools);
         let install = self.install.steps(self.declared, &needs).into_iter();
         let commands = commands.iter().map(|it| self.install.run(it, &needs));
         install.chain(commands).map(Step::of).collect()
