@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::steps::succeed;
 
 /// Program, and the package that has it. Add a row to make a part available to tests. What is no
-/// program is named by its whole path.
+/// program is named by its whole path, in which a folder's name may end with a star.
 const NEEDS: &[(&str, &str)] = &[
     ("initdb", "postgresql"),
     ("pg_ctl", "postgresql"),
@@ -30,6 +30,7 @@ const NEEDS: &[(&str, &str)] = &[
         "/usr/lib/python3/dist-packages/pip/__init__.py",
         "python3-pip",
     ),
+    ("/usr/lib/python3.*/ensurepip/__init__.py", "python3-venv"),
     ("redis-server", "redis-server"),
     ("node", "nodejs"),
     ("npm", "npm"),
@@ -118,12 +119,25 @@ fn missing() -> Vec<&'static str> {
     let folders = folders();
     let mut packages: Vec<&str> = NEEDS
         .iter()
-        .filter(|(program, _)| !folders.iter().any(|folder| folder.join(program).is_file()))
+        .filter(|(program, _)| !is_there(program, &folders))
         .map(|(_, package)| *package)
         .collect();
     packages.sort_unstable();
     packages.dedup();
     packages
+}
+
+/// Whether a program is in one of these folders, or a file where its path says.
+fn is_there(program: &str, folders: &[PathBuf]) -> bool {
+    let Some((before, after)) = program.split_once("*/") else {
+        return folders.iter().any(|folder| folder.join(program).is_file());
+    };
+    let (above, start) = before.rsplit_once('/').unwrap_or(("", before));
+    let entries = fs::read_dir(above).into_iter().flatten().flatten();
+    let named = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(start);
+    entries
+        .filter(named)
+        .any(|entry| entry.path().join(after).is_file())
 }
 
 fn folders() -> Vec<PathBuf> {
@@ -192,6 +206,17 @@ mod tests {
 
     fn scratch(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn a_file_may_lie_below_a_folder_of_some_version() {
+        let folder = scratch("star");
+        fs::create_dir_all(folder.join("python3.99/ensurepip")).unwrap();
+        fs::write(folder.join("python3.99/ensurepip/x.py"), "").unwrap();
+        let path = |name: &str| format!("{}/{name}*/ensurepip/x.py", folder.display());
+        assert!(is_there(&path("python3."), &[]));
+        assert!(!is_there(&path("python4."), &[]));
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -172,7 +172,9 @@ class Connection:
         self.answer(request, status="success", result="waited")
 
     def do_until(self, request, event):
-        """Waits for a file, and heeds its cancel."""
+        """Says that it has begun, waits for a file, and heeds its cancel."""
+        if "begun" in request["params"]:
+            open(request["params"]["begun"], "w").close()
         while not os.path.exists(request["params"]["path"]):
             if event.wait(0.01):
                 error = {"message": "Job cancelled", "type": "cancelled"}

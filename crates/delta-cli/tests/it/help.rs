@@ -14,15 +14,40 @@ fn the_exit_codes_are_one_table() {
 #[test]
 fn help_of_every_command_has_examples() {
     let place = Place::new();
-    for command in [
-        "run", "plan", "init", "up", "server", "agent", "runs", "show", "logs", "cancel", "rerun",
-        "why", "events", "doctor", "sim", "drain", "undrain",
-    ] {
-        let ran = place.delta([command, "--help"]).expect(0);
-        assert!(ran.stdout.contains("Examples:"), "{command}");
-        let same = place.delta(["help", command]).expect(0);
-        assert!(same.stdout.contains("Examples:"), "help {command}");
+    let mut open: Vec<Vec<String>> = commands_in(&place.say("--help").expect(0).stdout)
+        .into_iter()
+        .map(|command| vec![command])
+        .collect();
+    let mut seen = 0;
+    while let Some(command) = open.pop() {
+        let help = command.iter().map(String::as_str).chain(["--help"]);
+        let help = place.delta(help).expect(0).stdout;
+        let below = commands_in(&help);
+        // A command that only has commands leaves the examples to them.
+        assert!(
+            help.contains("Examples:") || !below.is_empty(),
+            "{command:?}"
+        );
+        let asked = command.iter().map(String::as_str);
+        let asked = place.delta(["help"].into_iter().chain(asked)).expect(0);
+        let told = asked.stdout.contains("Examples:") || !below.is_empty();
+        assert!(told, "help {command:?}");
+        let path = |name| command.iter().cloned().chain([name]).collect();
+        open.extend(below.into_iter().map(path));
+        seen += 1;
     }
+    assert!(seen > 50, "only {seen} commands were found");
+}
+
+/// The commands that a help lists, but for `help` itself.
+fn commands_in(help: &str) -> Vec<String> {
+    let below = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = below.take_while(|line| !line.is_empty());
+    listed
+        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
+        .filter(|name| !name.is_empty() && *name != "help")
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]

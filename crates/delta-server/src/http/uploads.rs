@@ -146,7 +146,10 @@ async fn put_upload(
             return Ok(answer);
         }
         return match received {
-            Received::Whole(part, whole) => seal(&app, part, whole).await,
+            Received::Whole(received) => {
+                let (part, whole) = *received;
+                seal(&app, part, whole).await
+            }
             Received::NotAnnounced => Err(ApiError::not_found("upload")),
             // It is good again: whoever sends it does so once more.
             Received::BrokenOff => Err(NotDone::Unavailable(BROKEN_OFF.into()).into()),
@@ -205,7 +208,7 @@ pub(super) const BROKEN_OFF: &str = "the lease was not good for a moment; send i
 
 /// What came of an upload. A part that is not kept goes when it is dropped.
 enum Received {
-    Whole(Part, ArtifactMeta),
+    Whole(Box<(Part, ArtifactMeta)>),
     NotAnnounced,
     /// The right to it ended on the way.
     BrokenOff,
@@ -273,7 +276,7 @@ async fn fill(
         size: Some(size),
         sha256: Some(hash),
     };
-    Ok(Received::Whole(part, whole))
+    Ok(Received::Whole(Box::new((part, whole))))
 }
 
 async fn reserve(app: &App, mut part: Part, least: u64, most: u64) -> Result<Part, ApiError> {

@@ -166,6 +166,24 @@ async fn a_lease_that_is_over_or_anothers_gets_nothing() {
     fetch(&bench, &second, json!(["TOKEN"])).await.expect(200);
 }
 
+/// Every file below a folder, with its bytes.
+fn files_below(folder: &std::path::Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let path = entry.path();
+            if entry.file_type().unwrap().is_dir() {
+                open.push(path);
+            } else if entry.file_type().unwrap().is_file() {
+                let bytes = std::fs::read(&path).unwrap();
+                files.push((path, bytes));
+            }
+        }
+    }
+    files
+}
+
 #[tokio::test]
 async fn the_store_holds_no_value_and_a_rotation_changes_the_key() {
     let data = tempfile::tempdir().unwrap();
@@ -179,11 +197,15 @@ async fn the_store_holds_no_value_and_a_rotation_changes_the_key() {
         .await
         .expect(200);
     bench.stop().await;
-    for entry in std::fs::read_dir(&path).unwrap().flatten() {
-        let bytes = std::fs::read(entry.path()).unwrap_or_default();
-        let there = bytes.windows(VALUE.len()).any(|it| it == VALUE.as_bytes());
-        assert!(!there, "{}", entry.path().display());
-    }
+    let files = files_below(&path);
+    let holding = |word: &str| {
+        let has = |bytes: &[u8]| bytes.windows(word.len()).any(|it| it == word.as_bytes());
+        let found = files.iter().filter(|(_, bytes)| has(bytes));
+        found.map(|(path, _)| path.clone()).collect::<Vec<_>>()
+    };
+    assert!(holding(VALUE).is_empty(), "{:?}", holding(VALUE));
+    // What is in the store is seen by whoever looks so.
+    assert!(!holding("TOKEN").is_empty(), "{files:?}");
     let old = std::fs::read_to_string(path.join("secret.key")).unwrap();
     let text = format!("{}\n{old}", "ab".repeat(32));
     let rotated = delta_server::Config {

@@ -79,13 +79,20 @@ mod tests {
         let frame = AgentFrame {
             messages: vec![drained("a"), drained("b")],
         };
-        let raw = read(&frame.encode_to_vec()[..]);
-        let whole: Vec<_> = raw
-            .messages
-            .into_iter()
-            .map(|bytes| AgentMessage::decode(bytes).unwrap())
-            .collect();
-        assert_eq!(whole, frame.messages);
+        let bytes = frame.encode_to_vec();
+        let messages = |raw: Received| -> Vec<AgentMessage> {
+            let messages = raw.messages.into_iter();
+            messages
+                .map(|bytes| AgentMessage::decode(bytes).unwrap())
+                .collect()
+        };
+        assert_eq!(messages(read(&bytes[..])), frame.messages);
+        // As a network hands it over: cut anywhere, in the middle of a length too.
+        for cut in 0..=bytes.len() {
+            let (first, second) = bytes.split_at(cut);
+            let pieces = first.chain(second);
+            assert_eq!(messages(read(pieces)), frame.messages, "cut at {cut}");
+        }
     }
 
     #[test]

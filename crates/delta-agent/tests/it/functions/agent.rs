@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::bench::{one_pool, settings};
 use crate::agent::{Agent, hex, sha256, steps};
+use crate::bench::until;
 use crate::fake_server::FakeServer;
 
 fn function(name: &str, params: Value) -> Value {
@@ -95,13 +96,23 @@ async fn a_function_is_assigned_called_and_answered() {
 
 #[tokio::test]
 async fn many_calls_are_under_way_at_once() {
+    const AT_ONCE: usize = 64;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (begun, go) = (folder.path().join("begun"), folder.path().join("go"));
+    std::fs::create_dir(&begun).expect("a folder");
+    let hold = |number: usize| json!({"begun": begun.join(number.to_string()), "path": go});
     let jobs: Vec<Value> = (0..100)
-        .map(|number| function("h#say", json!({"status": "success", "result": number})))
+        .map(|number| function("h#until", hold(number)))
         .collect();
     let server = FakeServer::start(&jobs).await;
     let agent = Agent::start_with(&server, with_pool("in_flight: 64\n    pipeline: true"));
+    // None ends before so many have begun, and no more begin before one has ended.
+    let under_way = || std::fs::read_dir(&begun).expect("a folder").count();
+    until("as many as may be", || under_way() == AT_ONCE).await;
+    std::fs::write(&go, "").expect("a file");
     let results = server.wait_results(100).await;
     assert!(results.iter().all(|it| it.status() == RunStatus::Success));
+    assert_eq!(under_way(), 100);
     assert!(server.rejections().is_empty());
     agent.shut_down().await;
 }
