@@ -318,7 +318,7 @@ fn what_cannot_be_planned_or_believed_runs_nothing_and_says_why() {
     let empty = project.app.publish("empty").unwrap();
     let run = run_of(&person, &project.pushed("d5", &elsewhere, &empty));
     assert_eq!(person.until_over(&run)["cause"], "empty_plan");
-    let make = "test:\n\t@echo tested\n";
+    let make = "test:\n\t./run-tests\n";
     let found = project.app.commit("Makefile", make).unwrap();
     let run = run_of(&person, &project.pushed("d6", &empty, &found));
     let look = || person.run(&run)["state"].clone();

@@ -189,12 +189,18 @@ fn a_runner_that_finds_no_test_fails_by_its_report() {
     );
     std::fs::write(
         place.path().join("src/lib.rs"),
-        "#[test]\n#[ignore]\nfn a() {}\n",
+        "#[test]\n#[cfg_attr(not(any()), ignore)]\nfn a() {}\n",
     )
     .expect("x");
     let (ran, job) = run_job(&place, "test", place.path());
     assert_eq!(job["cause"], "no_tests", "{}", ran.shown());
     assert_eq!(job["summary"], "no test ran: 1 was skipped");
+    // Whoever ignores all of them has said that none is to run.
+    let ignored = "#[test]\n#[ignore]\nfn a() {}\n";
+    std::fs::write(place.path().join("src/lib.rs"), ignored).expect("x");
+    let (ran, job) = run_job(&place, "test", place.path());
+    assert_eq!(ran.exit, 0, "{}", ran.shown());
+    assert_eq!(job["summary"], "1 step succeeded; tests not counted");
 }
 
 /// Where nobody can tell how many tests ran, that is said before, at the end and afterwards.
