@@ -12,6 +12,8 @@ mod fuzz_api;
 mod install;
 mod purity;
 mod reach;
+mod relapse;
+mod relapses;
 mod rooms;
 mod scan;
 mod source;
@@ -35,6 +37,8 @@ Usage: cargo xtask <chore>
   fuzz                mutated reports, pipeline files and messages of runners, a minute each
   fuzz-api [SECONDS]  a fuzzer of schemas against a live server as each role, 300 s when absent
   storm [--only NAME] the long versions; `storm --list` names them
+  relapse [--only NAME]  puts mended faults back, one at a time: each time a test must fail;
+                      `relapse --list` names them
 
 One check alone:
   tidy | deps | purity | third-party | coverage [--strict]
@@ -66,6 +70,12 @@ fn run() -> Result<()> {
             Ok(())
         }
         ["storm", "--only", name] => storm::run(Some(name)),
+        ["relapse"] => relapse::run(None),
+        ["relapse", "--list"] => {
+            relapse::list();
+            Ok(())
+        }
+        ["relapse", "--only", name] => relapse::run(Some(name)),
         ["fuzz"] => fuzz::run(),
         ["fuzz-api"] => fuzz_api::run("300"),
         ["fuzz-api", seconds] => fuzz_api::run(seconds),

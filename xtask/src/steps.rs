@@ -61,6 +61,23 @@ pub fn succeed(mut command: Command) -> Result<()> {
     Ok(())
 }
 
+/// Fails where a run of tests would run none: a filter whose test has another name by now is no
+/// success.
+pub fn lists_a_test(mut tests: Command) -> Result<()> {
+    let output = tests.arg("--list").output().context("list the tests")?;
+    ensure!(
+        output.status.success(),
+        "the tests do not build:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let listed = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        listed.lines().any(|line| line.ends_with(": test")),
+        "its filter matches no test"
+    );
+    Ok(())
+}
+
 /// Whether cargo knows this subcommand (`nextest`, `deny`).
 pub fn cargo_has(subcommand: &str) -> bool {
     cargo(&[subcommand, "--version"])

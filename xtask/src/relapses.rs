@@ -1,0 +1,214 @@
+//! The faults that `cargo xtask relapse` puts back.
+//!
+//! Owns one table. To add a row: the line as it is, the line with the fault, and the tests that an
+//! attacker or a user would recognise themselves in. What no test notices does not belong here but
+//! wants a test.
+
+/// A fault that was mended once.
+pub struct Relapse {
+    pub name: &'static str,
+    /// What happens with the fault.
+    pub what: &'static str,
+    pub file: &'static str,
+    /// Each line as it is, and as it was. Those of one fault lie in one file.
+    pub lines: &'static [(&'static str, &'static str)],
+    pub package: &'static str,
+    /// Part of the names of the tests of which one has to fail.
+    pub filter: &'static str,
+}
+
+const RIGHTS: &str = "crates/delta-core/src/rights.rs";
+const CONTROL: &str = "crates/delta-shim/src/control.rs";
+const NAMESPACES: &str = "crates/delta-shim/src/sandbox/namespaces.rs";
+
+pub const RELAPSES: [Relapse; 17] = [
+    Relapse {
+        name: "revoked-agent",
+        what: "a revoked agent renews its lease, reads secrets and completes",
+        file: RIGHTS,
+        lines: &[("        if self.revoked {", "        if false {")],
+        package: "delta-e2e",
+        filter: "a_revoked_agent_renews_nothing",
+    },
+    Relapse {
+        name: "superseded-session",
+        what: "an older session of an agent goes on with the leases of the newer",
+        file: RIGHTS,
+        lines: &[(
+            "(*epoch < self.session).then_some(Barred::Superseded)",
+            "(*epoch < 0).then_some(Barred::Superseded)",
+        )],
+        package: "delta-core",
+        filter: "rights::",
+    },
+    Relapse {
+        name: "shared-token",
+        what: "whoever shares the token of an agent and has its lease is taken for it",
+        file: RIGHTS,
+        lines: &[("            _ if !proven => Some(Barred::Unproven),\n", "")],
+        package: "delta-e2e",
+        filter: "rights::",
+    },
+    Relapse {
+        name: "silent-stranger",
+        what: "a connection to a shim that says nothing is kept",
+        file: CONTROL,
+        lines: &[(
+            "let until = peer.came + INTRODUCTION;",
+            "let until = peer.came + INTRODUCTION * 86_400;",
+        )],
+        package: "delta-shim",
+        filter: "control::",
+    },
+    Relapse {
+        name: "full-house",
+        what: "strangers on a shim's socket keep the newest, its agent, out",
+        file: CONTROL,
+        lines: &[(
+            "self.make_room(MAX_STRANGERS - 1, |peer| !peer.knows_key);",
+            "if self.peers.len() >= MAX_AGENTS { continue; }",
+        )],
+        package: "delta-e2e",
+        filter: "a_job_cannot_spoil_the_adoption",
+    },
+    Relapse {
+        name: "lost-shim",
+        what: "what is left of a lost shim is known by its environment alone",
+        file: "crates/delta-shim/src/processes/strays.rs",
+        lines: &[(
+            "self.is_shim(seen.pid) || self.is_marked(seen.pid) || self.is_named(seen.pid)",
+            "self.is_named(seen.pid)",
+        )],
+        package: "delta-e2e",
+        filter: "nothing_of_a_job_outlives_its_lost_shim",
+    },
+    Relapse {
+        name: "inherited-files",
+        what: "a job is born with what whoever started the agent had open",
+        file: "crates/delta-shim/src/inherited_files.rs",
+        lines: &[("    close_fds::set_fds_cloexec(FIRST_FURTHER, &[]);\n", "")],
+        package: "delta-e2e",
+        filter: "a_job_is_born_with_three_descriptors",
+    },
+    Relapse {
+        name: "shared-memory",
+        what: "a confined job leaves files in /dev/shm for the next",
+        file: NAMESPACES,
+        lines: &[(
+            "        mount(\"delta-ci\", SHARED_MEMORY, \"tmpfs\", PLAIN, SHARED)?;\n",
+            "",
+        )],
+        package: "delta-e2e",
+        filter: "what_a_job_leaves_in_shared_memory",
+    },
+    Relapse {
+        name: "sockets-outside",
+        what: "a confined job connects to the sockets of services",
+        file: NAMESPACES,
+        lines: &[(
+            "    leave_only(&outermost(parts))\n}",
+            "    let _ = (leave_only, outermost(parts));\n    Ok(())\n}",
+        )],
+        package: "delta-e2e",
+        filter: "a_confined_job_reaches_no_socket_outside",
+    },
+    Relapse {
+        name: "relative-folder",
+        what: "nothing is planned where the data folder was given as a relative path",
+        file: "crates/delta-cli/src/args.rs",
+        lines: &[(
+            "true => arg.value_parser(PathBufValueParser::new().map(secret_input::whole_path)),",
+            "true => arg,",
+        )],
+        package: "delta-e2e",
+        filter: "relative::",
+    },
+    Relapse {
+        name: "early-answer",
+        what: "somebody hears of a decision before it is committed",
+        file: "crates/delta-server/src/writer/thread.rs",
+        lines: &[(
+            "Ok((answers, news, matches)) => Ok(Done {\n                writes: batch.commit()?,",
+            "Ok((answers, news, matches)) => Ok(Done {
+                writes: {
+                    let mut bells = Bells::default();
+                    for given in &matches.given {
+                        self.parking.answer(given.slot, Ok(None), &mut bells);
+                    }
+                    drop(bells);
+                    batch.commit()?
+                },",
+        )],
+        package: "delta-server",
+        filter: "nobody_hears_anything_before_the_commit",
+    },
+    Relapse {
+        name: "damaged-file",
+        what: "the doctor does not ask the engine whether its file is whole",
+        file: "crates/delta-store/src/sqlite/reader.rs",
+        lines: &[(
+            "faults.for_each(|line| found.fault(line));",
+            "drop(faults);",
+        )],
+        package: "delta-e2e",
+        filter: "the_doctor_names_what_is_gone",
+    },
+    Relapse {
+        name: "lost-database",
+        what: "a database that is gone is taken for a first start",
+        file: "crates/delta-server/src/database_note.rs",
+        lines: &[
+            (
+                "if empty && (witness.known().is_some() || witness.unexplained) {",
+                "if empty && false {",
+            ),
+            (
+                "Some(_) if !self.accept && store.is_unused()? => {",
+                "Some(_) if false && store.is_unused()? => {",
+            ),
+        ],
+        package: "delta-e2e",
+        filter: "a_database_that_is_gone_cut_or_replaced",
+    },
+    Relapse {
+        name: "full-disk",
+        what: "a full disk is called something else",
+        file: "crates/delta-server/src/full_disk.rs",
+        lines: &[(
+            "matches!(error.kind(), StorageFull | QuotaExceeded)",
+            "matches!(error.kind(), StorageFull | QuotaExceeded) && error.raw_os_error().is_none()",
+        )],
+        package: "delta-e2e",
+        filter: "a_start_on_a_full_disk",
+    },
+    Relapse {
+        name: "markup",
+        what: "a secret is shown where it stands in a report in XML",
+        file: "crates/delta-shim/src/mask/forms.rs",
+        lines: &[("'&' => out.push_str(\"&amp;\"),", "'&' => out.push('&'),")],
+        package: "delta-shim",
+        filter: "a_secret_in_a_report_is_masked",
+    },
+    Relapse {
+        name: "quicker-witness",
+        what: "a container that ran out of memory is taken for one that was ended from outside",
+        file: "crates/delta-shim/src/container/verdict.rs",
+        lines: &[(
+            "(self.unnamed() == Some(0)).then_some(self.engine)",
+            "Some(self.engine)",
+        )],
+        package: "delta-shim",
+        filter: "the_witnesses_of_an_end_are_heard_in_any_order",
+    },
+    Relapse {
+        name: "no-tests",
+        what: "a job whose tool says that no test ran is green",
+        file: "crates/delta-agent/src/job_io/test_count.rs",
+        lines: &[(
+            "Some(it) if it.told => Counted::None(\"no test ran, as its tool says\".to_owned()),",
+            "Some(it) if it.told => Counted::Unknown(None),",
+        )],
+        package: "delta-agent",
+        filter: "test_count",
+    },
+];
