@@ -40,9 +40,10 @@ pub fn run_must_end_by(run: &Run, settings: &Settings) -> Option<Millis> {
             Some(run.created_at + waiting.plus(running))
         }
         RunState::Queued => {
-            let turn = match run.waits_for_turn() {
-                true => header.wait_timeout,
-                false => Span::ZERO,
+            let turn = if run.waits_for_turn() {
+                header.wait_timeout
+            } else {
+                Span::ZERO
             };
             Some(run.waits_since()? + turn.plus(header.wait_timeout).plus(running))
         }

@@ -144,9 +144,10 @@ impl Client {
         let response = request.send().await.map_err(unreachable)?;
         let (status, headers) = (response.status(), response.headers().clone());
         let bytes = bounded(response).await?;
-        match status.is_success() {
-            true => Ok((headers, bytes)),
-            false => Err(Verdict::of(status, &headers, &said(&bytes), now)),
+        if status.is_success() {
+            Ok((headers, bytes))
+        } else {
+            Err(Verdict::of(status, &headers, &said(&bytes), now))
         }
     }
 
@@ -161,10 +162,11 @@ impl Client {
             Err(error) => return unreachable(error),
         };
         let (status, headers) = (response.status(), response.headers().clone());
-        match status.is_success() {
-            true => Verdict::done(&headers, outgoing.timestamp),
+        if status.is_success() {
+            Verdict::done(&headers, outgoing.timestamp)
+        } else {
             // What a receiver says is not repeated: it is not a forge, and anybody's page.
-            false => Verdict::of(status, &headers, "", outgoing.timestamp),
+            Verdict::of(status, &headers, "", outgoing.timestamp)
         }
     }
 }

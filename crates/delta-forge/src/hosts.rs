@@ -19,9 +19,10 @@ impl Resolve for Hosts {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
             let kept: Vec<SocketAddr> = found.filter(|it| !never(it.ip())).collect();
-            match kept.is_empty() {
-                true => Err(io::Error::other("the name stands for no address of a server").into()),
-                false => Ok(Box::new(kept.into_iter()) as Addrs),
+            if kept.is_empty() {
+                Err(io::Error::other("the name stands for no address of a server").into())
+            } else {
+                Ok(Box::new(kept.into_iter()) as Addrs)
             }
         })
     }

@@ -28,9 +28,10 @@ impl Commit {
     pub fn parse(text: &str) -> Result<Commit, BadName> {
         let digits = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let whole = matches!(text.len(), 40 | 64) && text.bytes().all(digits);
-        match whole && !is_none(text) {
-            true => Ok(Commit(text.to_owned())),
-            false => Err(BadName::Commit),
+        if whole && !is_none(text) {
+            Ok(Commit(text.to_owned()))
+        } else {
+            Err(BadName::Commit)
         }
     }
 
@@ -65,9 +66,10 @@ impl Ref {
             && !short.ends_with('.')
             && short != "@"
             && short.split('/').all(part);
-        match good {
-            true => Ok(Ref(text.to_owned())),
-            false => Err(BadName::Ref),
+        if good {
+            Ok(Ref(text.to_owned()))
+        } else {
+            Err(BadName::Ref)
         }
     }
 

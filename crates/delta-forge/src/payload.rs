@@ -101,12 +101,13 @@ fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, BadDelivery> {
 /// Refuses what is about another repository: one address may get the deliveries of many.
 pub fn check_repository(body: &[u8], wanted: &str) -> Result<(), BadDelivery> {
     let found = read::<Whose>(body)?.repository.full_name;
-    match found.eq_ignore_ascii_case(wanted) {
-        true => Ok(()),
-        false => Err(BadDelivery::OtherRepository {
+    if found.eq_ignore_ascii_case(wanted) {
+        Ok(())
+    } else {
+        Err(BadDelivery::OtherRepository {
             found: short(&found),
             wanted: wanted.to_owned(),
-        }),
+        })
     }
 }
 
@@ -121,9 +122,10 @@ pub fn push(body: &[u8]) -> Result<Event, BadDelivery> {
     if said.deleted || is_none(&said.after) {
         return Ok(Event::Deleted { git_ref });
     }
-    let before = match is_none(&said.before) {
-        true => None,
-        false => Some(commit("before", &said.before)?),
+    let before = if is_none(&said.before) {
+        None
+    } else {
+        Some(commit("before", &said.before)?)
     };
     let after = commit("after", &said.after)?;
     let tagged = said.head_commit.filter(|_| git_ref.is_tag());

@@ -46,12 +46,11 @@ impl Status {
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let line: String = text.chars().map(plain).collect();
         let line = line.trim();
-        match line.chars().count() > MAX_DESCRIPTION {
-            false => line.to_owned(),
-            true => {
-                let cut: String = line.chars().take(MAX_DESCRIPTION - 1).collect();
-                cut + "…"
-            }
+        if line.chars().count() > MAX_DESCRIPTION {
+            let cut: String = line.chars().take(MAX_DESCRIPTION - 1).collect();
+            cut + "…"
+        } else {
+            line.to_owned()
         }
     }
 }

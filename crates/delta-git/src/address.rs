@@ -189,9 +189,10 @@ fn file(text: &str, path: &str, allowed: Protocols) -> Result<Address, RefusedAd
     if !path.starts_with('/') {
         return Err(RefusedAddress::Incomplete);
     }
-    let url = match text.starts_with('/') {
-        true => format!("file://{text}"),
-        false => text.to_owned(),
+    let url = if text.starts_with('/') {
+        format!("file://{text}")
+    } else {
+        text.to_owned()
     };
     Ok(Address {
         url,
@@ -219,9 +220,10 @@ fn host(place: &str, protocol: Protocol) -> Result<&str, RefusedAddress> {
     if protocol != Protocol::File && is_never_a_host(name) {
         return Err(RefusedAddress::LinkLocal);
     }
-    match port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) {
-        true => Ok(host),
-        false => Err(RefusedAddress::Incomplete),
+    if port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0)) {
+        Ok(host)
+    } else {
+        Err(RefusedAddress::Incomplete)
     }
 }
 
@@ -241,9 +243,10 @@ pub fn name_and_port(host: &str) -> Result<(&str, Option<&str>), RefusedAddress>
         None => (host, None),
     };
     let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    match name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
-        true => Err(RefusedAddress::Incomplete),
-        false => Ok((name, port)),
+    if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
+        Err(RefusedAddress::Incomplete)
+    } else {
+        Ok((name, port))
     }
 }
 
@@ -272,18 +275,20 @@ pub fn check_ref(name: &str) -> Result<(), RefusedAddress> {
         || name.contains("@{")
         || name.chars().any(bad)
         || name.split('/').any(part);
-    match wrong {
-        true => Err(RefusedAddress::Ref),
-        false => Ok(()),
+    if wrong {
+        Err(RefusedAddress::Ref)
+    } else {
+        Ok(())
     }
 }
 
 /// A whole hash, in the letters that git prints.
 pub fn check_commit(text: &str) -> Result<String, RefusedAddress> {
     let whole = matches!(text.len(), 40 | 64) && text.bytes().all(|it| it.is_ascii_hexdigit());
-    match whole {
-        true => Ok(text.to_ascii_lowercase()),
-        false => Err(RefusedAddress::Commit),
+    if whole {
+        Ok(text.to_ascii_lowercase())
+    } else {
+        Err(RefusedAddress::Commit)
     }
 }
 

@@ -177,9 +177,10 @@ impl Git<'_> {
         let (stdout, stderr) = (family.child.stdout.take(), family.child.stderr.take());
         let (printed, last) = tokio::try_join!(print(stdout), self.listen(stderr, call.shown))?;
         let status = family.wait().await?;
-        match status.success() {
-            true => Ok(printed),
-            false => Err(GitError::Ended { status, last }),
+        if status.success() {
+            Ok(printed)
+        } else {
+            Err(GitError::Ended { status, last })
         }
     }
 
@@ -279,9 +280,10 @@ impl Git<'_> {
 
 /// An empty list would allow everything.
 fn allowed(protocols: &str) -> &str {
-    match protocols.is_empty() {
-        true => "none",
-        false => protocols,
+    if protocols.is_empty() {
+        "none"
+    } else {
+        protocols
     }
 }
 

@@ -153,11 +153,12 @@ impl Work<'_> {
             self.fetch(&[&format!("+{commit}:refs/delta/commits/{commit}")])
                 .await?;
         }
-        match self.has(&commit).await {
-            true => Ok(Mirrored { commit, head, base }),
-            false => Err(FetchError::NotThere(format!(
+        if self.has(&commit).await {
+            Ok(Mirrored { commit, head, base })
+        } else {
+            Err(FetchError::NotThere(format!(
                 "the repository has no commit {commit}"
-            ))),
+            )))
         }
     }
 

@@ -107,9 +107,10 @@ impl Running {
     }
 
     pub fn go(&mut self, event: Go, cases: &mut Cases) -> Result<(), Problem> {
-        let package = match event.package.is_empty() {
-            true => event.import_path,
-            false => event.package,
+        let package = if event.package.is_empty() {
+            event.import_path
+        } else {
+            event.package
         };
         let key = (package, event.test);
         let status = match event.action.as_str() {
@@ -146,9 +147,10 @@ impl Running {
         } else if status != Status::Pass && status != Status::Skip {
             self.blamed.insert(package.clone());
         }
-        let (name, status) = match whole {
-            true => (PACKAGE.to_owned(), Status::Error),
-            false => (test, status),
+        let (name, status) = if whole {
+            (PACKAGE.to_owned(), Status::Error)
+        } else {
+            (test, status)
         };
         let mut case = Case::new(package, name, status);
         case.duration_ms = event.elapsed.and_then(|s| crate::junit::millis(s * 1e3));
@@ -169,9 +171,10 @@ impl Running {
     pub fn end(self, cases: &mut Cases) -> Result<bool, Problem> {
         let whole = self.tests.is_empty() && self.suites == 0;
         for ((suite, name), printed) in self.tests {
-            let name = match name.is_empty() {
-                true => PACKAGE.to_owned(),
-                false => name,
+            let name = if name.is_empty() {
+                PACKAGE.to_owned()
+            } else {
+                name
             };
             let mut case = Case::new(suite, name, Status::Error);
             case.explain(Some("it began and did not end".into()), Some(printed));

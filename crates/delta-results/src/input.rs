@@ -106,9 +106,10 @@ impl<R: BufRead> Input<R> {
 impl<R: BufRead> BufRead for Input<R> {
     fn fill_buf(&mut self) -> Result<&[u8]> {
         let left = self.limit - self.read;
-        let bytes = match self.taken < self.ahead.len() {
-            true => &self.ahead[self.taken..],
-            false => self.inner.fill_buf()?,
+        let bytes = if self.taken < self.ahead.len() {
+            &self.ahead[self.taken..]
+        } else {
+            self.inner.fill_buf()?
         };
         if left == 0 && !bytes.is_empty() {
             self.over = true;

@@ -151,9 +151,12 @@ fn parse(line: &[u8], limits: &Limits) -> Line {
         Err(error) if error.is_eof() && line.trim_ascii().starts_with(b"{") => return Line::Torn,
         Err(_) => return Line::Other,
     };
-    let wrong = |error: serde_json::Error| match keys.are_ours() {
-        true => Line::Wrong(error.to_string()),
-        false => Line::Other,
+    let wrong = |error: serde_json::Error| {
+        if keys.are_ours() {
+            Line::Wrong(error.to_string())
+        } else {
+            Line::Other
+        }
     };
     if let Err(error) = object.end() {
         return wrong(error);

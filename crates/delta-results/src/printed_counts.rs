@@ -335,9 +335,10 @@ fn others(text: &str) -> Option<(u64, u64)> {
         return number(share).and(number(all)).map(|it| (it, 0));
     }
     if let Some(rest) = text.strip_prefix("[==========] ") {
-        return match rest.contains(" ran.") {
-            true => Some((number(rest.split(' ').next()?)?, 0)),
-            false => None,
+        return if rest.contains(" ran.") {
+            Some((number(rest.split(' ').next()?)?, 0))
+        } else {
+            None
         };
     }
     if let Some(rest) = text.strip_prefix("Files=") {

@@ -318,9 +318,10 @@ impl Reader<'_, '_> {
             self.cases.claim(Counts { passed, ..seen });
         }
         let unplanned = self.versioned && self.levels[0].planned.is_none();
-        match self.torn || open || unplanned || self.levels[0].lacks_some() {
-            true => Err(Problem::CutOff),
-            false => Ok(()),
+        if self.torn || open || unplanned || self.levels[0].lacks_some() {
+            Err(Problem::CutOff)
+        } else {
+            Ok(())
         }
     }
 }
@@ -342,9 +343,10 @@ impl Level {
 /// What a point is called.
 fn called(described: &str, number: u64) -> String {
     let described = described.trim().trim_start_matches("- ").trim();
-    match described.is_empty() || described == "-" {
-        true => format!("test {number}"),
-        false => unescaped(described),
+    if described.is_empty() || described == "-" {
+        format!("test {number}")
+    } else {
+        unescaped(described)
     }
 }
 
@@ -383,9 +385,10 @@ fn directive(rest: &str) -> (&str, Option<(&'static str, &str)>) {
         }
     }
     // `# time=12ms` and other remarks of the tool are no part of the name.
-    match after.starts_with("time=") {
-        true => (before, None),
-        false => (rest, None),
+    if after.starts_with("time=") {
+        (before, None)
+    } else {
+        (rest, None)
     }
 }
 

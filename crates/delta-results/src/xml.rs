@@ -134,12 +134,13 @@ impl<'i, R: BufRead> Pieces<'i, R> {
         }
         let at = self.reader.error_position();
         let ended = self.reader.get_mut().fill_buf();
-        match ended.is_ok_and(<[u8]>::is_empty) {
-            true => Problem::CutOff,
-            false => Problem::Malformed {
+        if ended.is_ok_and(<[u8]>::is_empty) {
+            Problem::CutOff
+        } else {
+            Problem::Malformed {
                 at,
                 why: error.to_string(),
-            },
+            }
         }
     }
 }

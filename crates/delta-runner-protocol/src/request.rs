@@ -123,11 +123,12 @@ pub(crate) fn check_version(members: &Members<'_>) -> Result<(), Wrong> {
     let version = members
         .get("protocol_version")
         .and_then(|raw| member::read::<String>(raw));
-    match version.as_deref() == Some(PROTOCOL_VERSION) {
-        true => Ok(()),
-        false => Err(format!(
+    if version.as_deref() == Some(PROTOCOL_VERSION) {
+        Ok(())
+    } else {
+        Err(format!(
             "Unsupported protocol version: this runner speaks \"{PROTOCOL_VERSION}\""
-        )),
+        ))
     }
 }
 

@@ -71,9 +71,10 @@ fn request(read: &ExecutionRequest) -> Value {
 fn response(outcome: &Outcome) -> Value {
     let after = outcome.retry_after().map(|after| {
         let seconds = after.delay.as_secs_f64();
-        let seconds = match seconds.fract() == 0.0 {
-            true => json!(after.delay.as_secs()),
-            false => json!(seconds),
+        let seconds = if seconds.fract() == 0.0 {
+            json!(after.delay.as_secs())
+        } else {
+            json!(seconds)
         };
         json!({ "seconds": seconds, "clamped": after.clamped })
     });

@@ -32,9 +32,10 @@ struct Until {
 }
 
 async fn flaky(params: Until, context: Context) -> Result<u32, Failure> {
-    match context.attempt < params.until {
-        true => Err(Failure::error("not yet")),
-        false => Ok(context.attempt),
+    if context.attempt < params.until {
+        Err(Failure::error("not yet"))
+    } else {
+        Ok(context.attempt)
     }
 }
 

@@ -50,9 +50,10 @@ impl std::str::FromStr for Socket {
             }
             None => text.parse().map_err(|_| malformed())?,
         };
-        match address.ip().to_canonical().is_loopback() {
-            true => Ok(Socket(address)),
-            false => Err(AddressError::NotLoopback(text.to_owned())),
+        if address.ip().to_canonical().is_loopback() {
+            Ok(Socket(address))
+        } else {
+            Err(AddressError::NotLoopback(text.to_owned()))
         }
     }
 }

@@ -162,12 +162,11 @@ impl Runner {
         shared.connections.close();
         let _ = tokio::time::timeout(LAST_WORDS, shared.connections.wait()).await;
         shared.say_counts();
-        Ok(
-            match shared.permits.available_permits() == self.concurrency {
-                true => End::Orderly,
-                false => End::LeftBehind,
-            },
-        )
+        Ok(if shared.permits.available_permits() == self.concurrency {
+            End::Orderly
+        } else {
+            End::LeftBehind
+        })
     }
 }
 

@@ -37,9 +37,10 @@ pub struct Integrity {
 
 impl Integrity {
     pub fn fault(&mut self, what: String) {
-        match self.faults.len() < TOLD_FAULTS {
-            true => self.faults.push(what),
-            false => self.more = true,
+        if self.faults.len() < TOLD_FAULTS {
+            self.faults.push(what)
+        } else {
+            self.more = true
         }
     }
 }

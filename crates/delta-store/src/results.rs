@@ -252,11 +252,11 @@ pub(crate) fn last_of_each(rows: &[ResultRow]) -> Vec<&ResultRow> {
 
 /// Statuses as bits, for a filter in SQL.
 pub(crate) fn mask(only: &[ResultStatus]) -> i64 {
-    match only.is_empty() {
-        true => 0b1111,
-        false => only
-            .iter()
-            .fold(0, |mask, status| mask | 1 << status.code()),
+    if only.is_empty() {
+        0b1111
+    } else {
+        only.iter()
+            .fold(0, |mask, status| mask | 1 << status.code())
     }
 }
 

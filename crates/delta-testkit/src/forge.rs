@@ -309,9 +309,10 @@ fn answer(request: &crate::git::Request, shared: &Shared) -> Answer {
         return (401, vec![], json!({"message": "Bad credentials"}));
     }
     let path = request.path.as_str();
-    let path = match gitea {
-        true => path.strip_prefix("/api/v1"),
-        false => Some(path),
+    let path = if gitea {
+        path.strip_prefix("/api/v1")
+    } else {
+        Some(path)
     };
     let parts: Vec<&str> = path.unwrap_or_default().split('/').skip(1).collect();
     match (request.method.as_str(), &parts[..]) {

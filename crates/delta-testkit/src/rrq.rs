@@ -59,9 +59,10 @@ pub fn rust_runner(package: &Path) -> Result<PathBuf> {
         .arg(package.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&target);
-    let profile = match cfg!(debug_assertions) {
-        true => "debug",
-        false => "release",
+    let profile = if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
     };
     if profile == "release" {
         command.arg("--release");

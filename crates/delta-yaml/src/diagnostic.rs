@@ -243,9 +243,10 @@ impl<'a> Collector<'a> {
 
     /// A reason without the name of whoever is being read.
     fn bare(&self, reason: &str) -> String {
-        match self.reading.what.is_empty() {
-            true => reason.to_owned(),
-            false => reason.replace(&self.reading.what, ""),
+        if self.reading.what.is_empty() {
+            reason.to_owned()
+        } else {
+            reason.replace(&self.reading.what, "")
         }
     }
 

@@ -113,9 +113,10 @@ fn unknown(
         let own = keys.foreign.iter().find(|it| it.word == bare);
         return merge_key(key, what, own.map_or(TEMPLATES, |it| it.advice), out);
     }
-    let reason = match keys.not_yet.contains(&bare) {
-        true => format!("key `{name}` in {what} is not supported by this version yet"),
-        false => format!("unknown key `{name}` in {what}"),
+    let reason = if keys.not_yet.contains(&bare) {
+        format!("key `{name}` in {what} is not supported by this version yet")
+    } else {
+        format!("unknown key `{name}` in {what}")
     };
     let foreign = keys.foreign.iter().find(|it| it.word == bare);
     let near = nearest(bare, keys.known.iter().copied());

@@ -242,9 +242,10 @@ fn a_thread_that_heeds_nothing_is_not_answered_while_it_goes_on_and_keeps_its_pl
         let marks = Marks::new();
         let mut worker = runner.connect();
         let deaf = request("deaf", "deaf", marks.params());
-        match by_deadline {
-            true => worker.send(&until(deaf, Duration::from_millis(800))),
-            false => worker.send(&deaf),
+        if by_deadline {
+            worker.send(&until(deaf, Duration::from_millis(800)))
+        } else {
+            worker.send(&deaf)
         }
         marks.begun();
         if !by_deadline {

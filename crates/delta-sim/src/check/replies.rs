@@ -17,9 +17,10 @@ pub fn i15_what_is_acknowledged_is_recorded(step: &Step, _: &Memory) -> Verdict 
                 .attempt_after(proof.key.attempt)
                 .and_then(|attempt| attempt.lease.as_ref());
             let active = lease.is_some_and(|l| l.state == LeaseState::Active);
-            return match active {
-                true => Ok(()),
-                false => Err(format!("{:?} was acknowledged, yet is not", proof.key)),
+            return if active {
+                Ok(())
+            } else {
+                Err(format!("{:?} was acknowledged, yet is not", proof.key))
             };
         }
         _ => return Ok(()),
@@ -40,9 +41,10 @@ pub fn i15_what_is_acknowledged_is_recorded(step: &Step, _: &Memory) -> Verdict 
 }
 
 fn closing_of(cancel: bool, digest: &delta_core::Digest) -> Closing {
-    let kind = match cancel {
-        true => ClosingKind::CancelAck,
-        false => ClosingKind::Complete,
+    let kind = if cancel {
+        ClosingKind::CancelAck
+    } else {
+        ClosingKind::Complete
     };
     Closing {
         kind,
@@ -62,23 +64,35 @@ pub fn i16_repeats_change_nothing(step: &Step, memory: &Memory) -> Verdict {
     }
     match (message, first) {
         // What a heartbeat is told is the time that is left, and a cancel that came since.
-        (Message::Beat(..), Some(_)) => match step.edits.is_empty() {
-            true => Ok(()),
-            false => Err(format!("a repeat of {message:?} renewed the lease")),
-        },
+        (Message::Beat(..), Some(_)) => {
+            if step.edits.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("a repeat of {message:?} renewed the lease"))
+            }
+        }
         (Message::Beat(..), None) => Ok(()),
-        (Message::Ack(_), Some(first)) => match accepts(step.reply) && step.reply != first {
-            true => Err(format!("{message:?}: {first:?}, then {:?}", step.reply)),
-            false => Ok(()),
-        },
-        (_, Some(first)) => match step.reply == first {
-            true => Ok(()),
-            false => Err(format!("{message:?}: {first:?}, then {:?}", step.reply)),
-        },
-        (_, None) => match accepts(step.reply) && !step.changed() {
-            true => Err(format!("{message:?} is new, yet {:?}", step.reply)),
-            false => Ok(()),
-        },
+        (Message::Ack(_), Some(first)) => {
+            if accepts(step.reply) && step.reply != first {
+                Err(format!("{message:?}: {first:?}, then {:?}", step.reply))
+            } else {
+                Ok(())
+            }
+        }
+        (_, Some(first)) => {
+            if step.reply == first {
+                Ok(())
+            } else {
+                Err(format!("{message:?}: {first:?}, then {:?}", step.reply))
+            }
+        }
+        (_, None) => {
+            if accepts(step.reply) && !step.changed() {
+                Err(format!("{message:?} is new, yet {:?}", step.reply))
+            } else {
+                Ok(())
+            }
+        }
     }
 }
 

@@ -51,9 +51,10 @@ pub fn i09_failure_has_a_reason(step: &Step, memory: &Memory) -> Verdict {
     }
     if matches!(run.cause, Some(Cause::NoAgent | Cause::NoTurn)) {
         let due = run.queued_at.map(|at| at + run.header.wait_timeout);
-        return match due.is_some_and(|at| step.now >= at) {
-            true => Ok(()),
-            false => Err(format!("{} gave up waiting before {due:?}", run.id)),
+        return if due.is_some_and(|at| step.now >= at) {
+            Ok(())
+        } else {
+            Err(format!("{} gave up waiting before {due:?}", run.id))
         };
     }
     let lost = step.jobs_after().any(|job| {
@@ -71,9 +72,10 @@ pub fn i09_failure_has_a_reason(step: &Step, memory: &Memory) -> Verdict {
         );
         job.policy.required && resolved && for_good
     });
-    match lost {
-        true => Ok(()),
-        false => Err(format!("{} failed without a lost required job", run.id)),
+    if lost {
+        Ok(())
+    } else {
+        Err(format!("{} failed without a lost required job", run.id))
     }
 }
 
@@ -124,11 +126,12 @@ fn forced_in_time(step: &Step, after: &Attempt) -> Verdict {
         (Some(LeaseState::Revoked), Some(Revocation::Operator | Revocation::Disowned)) => true,
         _ => false,
     };
-    match settled {
-        true => Ok(()),
-        false => Err(format!(
+    if settled {
+        Ok(())
+    } else {
+        Err(format!(
             "{} was canceled at {:?} with its lease {state:?}, deadline {deadline:?}",
             after.id, step.now
-        )),
+        ))
     }
 }

@@ -159,9 +159,10 @@ pub fn command(agent: u8, held: Held, says: Says, settings: &Settings) -> Comman
                 exit_code: Some(i64::from(!success)),
                 ..Report::default()
             };
-            let status = match success {
-                true => Status::Succeeded,
-                false => Status::Failed,
+            let status = if success {
+                Status::Succeeded
+            } else {
+                Status::Failed
             };
             Command::Complete {
                 proof,

@@ -189,16 +189,15 @@ impl Agent {
                 self.phase = former;
                 asked
             }
-            Phase::Taking(proof) => Some(Ask::Do(match rng.per_mille(40) {
-                true => Command::Decline {
+            Phase::Taking(proof) => Some(Ask::Do(if rng.per_mille(40) {
+                Command::Decline {
                     proof: proof.clone(),
-                },
-                false => {
-                    self.first_ack.get_or_insert(now);
-                    Command::AckLease {
-                        proof: proof.clone(),
-                        job: proof.key.attempt.job,
-                    }
+                }
+            } else {
+                self.first_ack.get_or_insert(now);
+                Command::AckLease {
+                    proof: proof.clone(),
+                    job: proof.key.attempt.job,
                 }
             })),
             Phase::Working { proof, seq, .. } => {
@@ -254,9 +253,10 @@ impl Agent {
 
     /// Another result for a lease whose result is already on its way.
     pub fn contradict(&mut self, rng: &mut Rng) -> Option<Command> {
-        let proof = match rng.coin() {
-            true => self.held(),
-            false => self.old.last().cloned(),
+        let proof = if rng.coin() {
+            self.held()
+        } else {
+            self.old.last().cloned()
         };
         proof.map(|proof| ending(proof, rng))
     }

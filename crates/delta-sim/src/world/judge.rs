@@ -69,12 +69,13 @@ impl Judge {
         let all = self.delivered.entry(run).or_default();
         let expected = all.len() as u64 + 1;
         all.push(version);
-        match version == expected {
-            true => Ok(()),
-            false => Err(broken(
+        if version == expected {
+            Ok(())
+        } else {
+            Err(broken(
                 "I18",
                 format!("a subscriber of {run} got version {version} instead of {expected}"),
-            )),
+            ))
         }
     }
 
@@ -119,9 +120,10 @@ impl Judge {
             .filter(|attempt| attempt.state == AttemptState::Queued)
             .map(|attempt| attempt.id)
             .collect();
-        match queued == claimable {
-            true => Ok(()),
-            false => Err(fail(format!("queued {queued:?}, claimable {claimable:?}"))),
+        if queued == claimable {
+            Ok(())
+        } else {
+            Err(fail(format!("queued {queued:?}, claimable {claimable:?}")))
         }
     }
 
@@ -169,15 +171,14 @@ fn stands(store: &MemoryStore, command: &Command, reply: &Reply) -> Result<(), V
         }
         _ => true,
     };
-    match kept {
-        true => Ok(()),
-        false => {
-            let what = format!(
-                "{} was answered {reply:?} and is not stored",
-                command.name()
-            );
-            Err(broken("I15", what))
-        }
+    if kept {
+        Ok(())
+    } else {
+        let what = format!(
+            "{} was answered {reply:?} and is not stored",
+            command.name()
+        );
+        Err(broken("I15", what))
     }
 }
 

@@ -123,9 +123,10 @@ impl Sim {
         }
         let due = self.store.due(Millis::FAR, 10).unwrap_or_default();
         let leased = self.store.leased().unwrap_or_default();
-        match due.is_empty() && leased.is_empty() {
-            true => Ok(()),
-            false => Err(late("L5", format!("left over: {due:?} {leased:?}"))),
+        if due.is_empty() && leased.is_empty() {
+            Ok(())
+        } else {
+            Err(late("L5", format!("left over: {due:?} {leased:?}")))
         }
     }
 }

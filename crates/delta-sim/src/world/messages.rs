@@ -51,9 +51,10 @@ impl Sim {
 
     /// Most messages are quick; a few take as long as this story allows.
     fn delay(&mut self) -> i64 {
-        match self.rng.per_mille(850) {
-            true => self.rng.between(1, 20),
-            false => self.rng.between(1, self.faults.delay),
+        if self.rng.per_mille(850) {
+            self.rng.between(1, 20)
+        } else {
+            self.rng.between(1, self.faults.delay)
         }
     }
 

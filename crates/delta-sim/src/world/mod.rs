@@ -330,9 +330,12 @@ impl Sim {
         let speaker = &mut self.agents[agent];
         let ask = speaker.speak(now, rng);
         let lies = speaker.kind == Kind::Liar && rng.per_mille(600);
-        let lie = lies.then(|| match rng.per_mille(400) {
-            true => speaker.contradict(rng),
-            false => speaker.lie(&self.stolen, rng),
+        let lie = lies.then(|| {
+            if rng.per_mille(400) {
+                speaker.contradict(rng)
+            } else {
+                speaker.lie(&self.stolen, rng)
+            }
         });
         let pause = speaker.pause(rng);
         for ask in ask.into_iter().chain(lie.flatten().map(Ask::Do)) {

@@ -86,9 +86,10 @@ impl SqliteStore {
         let mut projects: IdMap<RunId, Text> = IdMap::default();
         let events = Chained::of(&writes.records, |run| {
             projects.insert(run, self.project(run, writes)?);
-            match touched.runs.contains(&run) {
-                true => Ok(Tip::NONE),
-                false => self.tip(run),
+            if touched.runs.contains(&run) {
+                Ok(Tip::NONE)
+            } else {
+                self.tip(run)
             }
         })?;
         let mut entering = IdMap::default();
@@ -180,9 +181,10 @@ impl SqliteStore {
         }
         for (id, attempt) in &edits.attempts {
             index.put_attempt(attempt, || &plan.entering[id]);
-            match attempt.state.is_final() {
-                true => self.attempts.remove(*id),
-                false => self.attempts.put(*id, attempt.clone(), batch),
+            if attempt.state.is_final() {
+                self.attempts.remove(*id)
+            } else {
+                self.attempts.put(*id, attempt.clone(), batch)
             }
         }
         drop(index);

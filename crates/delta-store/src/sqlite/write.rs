@@ -266,9 +266,10 @@ impl<'c> Write<'c> {
         values.put(header.rerun_of.map(|id| id.to_string()))?;
         values.put(json::encode_header(header))?;
         values.run()?;
-        match header.needs_report {
-            true => self.insert_report(run),
-            false => Ok(()),
+        if header.needs_report {
+            self.insert_report(run)
+        } else {
+            Ok(())
         }
     }
 

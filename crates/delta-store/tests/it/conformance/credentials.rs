@@ -157,9 +157,10 @@ pub fn of_many_exchanges_at_once_one_succeeds(make: &dyn Fn() -> Fixture) {
     let enrolment = credential(1, Role::Enrolment);
     bench.tables.put_credential(&enrolment).unwrap();
     let own = |_| -> Arc<dyn SideTables> {
-        match bench.fixture.shared {
-            true => (bench.fixture.open)().2,
-            false => bench.tables.clone(),
+        if bench.fixture.shared {
+            (bench.fixture.open)().2
+        } else {
+            bench.tables.clone()
         }
     };
     let servers: Vec<Arc<dyn SideTables>> = (0..CALLERS).map(own).collect();

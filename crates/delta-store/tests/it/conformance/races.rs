@@ -19,9 +19,12 @@ use super::faulty::Faulty;
 type Hand = Arc<Mutex<Box<dyn Store>>>;
 
 fn hands(bench: &Bench, count: usize, shared_store: &Hand) -> Vec<Hand> {
-    let hand = |_| match bench.fixture.shared {
-        true => Arc::new(Mutex::new((bench.fixture.open)().0)),
-        false => shared_store.clone(),
+    let hand = |_| {
+        if bench.fixture.shared {
+            Arc::new(Mutex::new((bench.fixture.open)().0))
+        } else {
+            shared_store.clone()
+        }
     };
     (0..count).map(hand).collect()
 }
