@@ -65,7 +65,7 @@ pub enum Turn {
 pub fn turn(id: JobId, members: &Members) -> Turn {
     if members
         .values()
-        .any(|it| it.cancel_older && it.id.run > id.run)
+        .any(|member| member.cancel_older && member.id.run > id.run)
     {
         return Turn::Superseded;
     }
@@ -73,7 +73,7 @@ pub fn turn(id: JobId, members: &Members) -> Turn {
         return Turn::Wait;
     };
     let mut before = members.range(..own.id).filter(|(_, it)| !it.taken);
-    let held = members.values().any(|it| it.taken);
+    let held = members.values().any(|member| member.taken);
     match before.by_ref().take(MAX_LINE).count() {
         0 if !held => Turn::Take,
         MAX_LINE => Turn::Full,
@@ -145,8 +145,10 @@ mod tests {
             taken,
             cancel_older: true,
         };
-        let cells = [member(1, true), member(2, false)];
-        let cells: Members = cells.into_iter().map(|it| (it.id, it)).collect();
+        let cells: Members = [member(1, true), member(2, false)]
+            .into_iter()
+            .map(|it| (it.id, it))
+            .collect();
         assert_eq!(due(&cells, 9), []);
     }
 
@@ -155,7 +157,7 @@ mod tests {
         let mut list: Vec<_> = (1..=MAX_LINE as u128 + 1)
             .map(|n| (n, n == 1, false))
             .collect();
-        assert!(turns(&list).iter().all(|it| *it == Turn::Wait));
+        assert!(turns(&list).iter().all(|turn| *turn == Turn::Wait));
         list.push((1000, false, false));
         assert_eq!(turns(&list).last(), Some(&Turn::Full));
         assert_eq!(due(&members(&list), 9), [RunId(1000).job(0)]);

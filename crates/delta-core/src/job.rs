@@ -85,7 +85,7 @@ impl Job {
 
     pub fn meets_needs(&self) -> bool {
         let resolution = self.resolution;
-        resolution.is_some_and(|it| it.meets_needs(self.policy.required))
+        resolution.is_some_and(|resolution| resolution.meets_needs(self.policy.required))
     }
 
     /// Whether others of its group come first.

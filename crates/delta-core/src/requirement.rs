@@ -248,10 +248,10 @@ impl Capabilities {
     /// Whether a function that names no runner would be called in the pool of this slot.
     fn takes_unnamed(&self, key: &str) -> bool {
         let queue = queue_of(key).unwrap_or_default();
-        let names = |values: &[String]| values.iter().any(|it| it == queue);
+        let names = |values: &[String]| values.iter().any(|value| value == queue);
         match (self.values(UNNAMED), self.values(UNNAMED_BUT)) {
             (None, None) => true,
-            (own, others) => own.is_some_and(names) || others.is_some_and(|it| !names(it)),
+            (own, others) => own.is_some_and(names) || others.is_some_and(|others| !names(others)),
         }
     }
 

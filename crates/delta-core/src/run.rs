@@ -329,7 +329,7 @@ impl Run {
         if self.is_dead_letter() {
             return None;
         }
-        let unique = self.header.unique.map_or(until, |it| it.until);
+        let unique = self.header.unique.map_or(until, |unique| unique.until);
         Some(until.max(unique))
     }
 

@@ -62,7 +62,7 @@ pub static TOOLS: [Tool; 26] = [
 
 /// The tool of this name.
 pub fn named(name: &str) -> Option<&'static Tool> {
-    let at = TOOLS.binary_search_by(|it| it.name.cmp(name));
+    let at = TOOLS.binary_search_by(|tool| tool.name.cmp(name));
     at.ok().map(|at| &TOOLS[at])
 }
 

@@ -33,12 +33,15 @@ pub struct SeenOffer {
 
 impl SeenAgent {
     pub fn fits(&self, key: &str) -> bool {
-        self.offers.iter().any(|it| it.capabilities.fits(key))
+        self.offers.iter().any(|offer| offer.capabilities.fits(key))
     }
 
     /// Whether no slot that could take this is free.
     fn is_busy(&self, key: &str) -> bool {
-        let mut fit = self.offers.iter().filter(|it| it.capabilities.fits(key));
+        let mut fit = self
+            .offers
+            .iter()
+            .filter(|offer| offer.capabilities.fits(key));
         fit.all(|it| it.busy)
     }
 
@@ -54,7 +57,10 @@ impl SeenAgent {
 
     /// What the nearest of its slots lacks.
     fn missing(&self, key: &str) -> Vec<String> {
-        let missing = self.offers.iter().map(|it| it.capabilities.missing(key));
+        let missing = self
+            .offers
+            .iter()
+            .map(|offer| offer.capabilities.missing(key));
         missing.min_by_key(Vec::len).unwrap_or_default()
     }
 }
@@ -134,11 +140,13 @@ pub struct Line {
 
 impl Line {
     pub fn of(concurrency: &Concurrency, members: &Members, id: JobId) -> Line {
-        let held = members.values().find(|it| it.taken && it.id != id);
+        let held = members
+            .values()
+            .find(|member| member.taken && member.id != id);
         let ahead = members.range(..id).filter(|(_, it)| !it.taken).count();
         Line {
             group: concurrency.group.clone(),
-            held_by: held.map(|it| it.id),
+            held_by: held.map(|held| held.id),
             ahead,
         }
     }
@@ -241,8 +249,11 @@ fn queued(scene: &Scene) -> Why {
     }
     if fit().next().is_none() {
         let missing = |agent: &SeenAgent| agent.missing(key);
-        let nearest = scene.agents.iter().min_by_key(|agent| missing(agent).len());
-        let nearest = nearest.expect("there is at least one agent");
+        let nearest = scene
+            .agents
+            .iter()
+            .min_by_key(|agent| missing(agent).len())
+            .expect("there is at least one agent");
         return Why::NoFitAgent {
             nearest: nearest.name.clone(),
             missing: missing(nearest),

@@ -197,7 +197,7 @@ async fn bounded(mut response: Response) -> Result<Vec<u8>, Verdict> {
 
 /// Both forges explain themselves in `message`.
 fn said(bytes: &[u8]) -> String {
-    let said = serde_json::from_slice::<Said>(bytes).map(|it| it.message);
+    let said = serde_json::from_slice::<Said>(bytes).map(|value| value.message);
     let plain = |c: &char| !c.is_control();
     said.unwrap_or_default()
         .chars()

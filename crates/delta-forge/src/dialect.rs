@@ -136,12 +136,12 @@ const SIGNED_256: &str = "x-hub-signature-256";
 
 impl Dialect for GitHub {
     fn is_signed(&self, headers: &HeaderMap, body: &[u8], secret: &Secret) -> bool {
-        let hex = header(headers, SIGNED_256).and_then(|it| it.strip_prefix("sha256="));
+        let hex = header(headers, SIGNED_256).and_then(|header| header.strip_prefix("sha256="));
         hex.is_some_and(|hex| secret.verifies(body, hex))
     }
 
     fn has_signature(&self, headers: &HeaderMap) -> bool {
-        let hex = header(headers, SIGNED_256).and_then(|it| it.strip_prefix("sha256="));
+        let hex = header(headers, SIGNED_256).and_then(|header| header.strip_prefix("sha256="));
         hex.is_some_and(may_be_signature)
     }
 

@@ -11,8 +11,11 @@ const FORM: &str = "application/x-www-form-urlencoded";
 
 /// The JSON of a delivery: the body, or the field of the form that it is.
 pub(crate) fn json<'b>(headers: &HeaderMap, body: &'b [u8]) -> Result<Cow<'b, [u8]>, BadDelivery> {
-    let kind = headers.get(CONTENT_TYPE).and_then(|it| it.to_str().ok());
-    let kind = kind.and_then(|it| it.split(';').next()).unwrap_or_default();
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|header| header.to_str().ok())
+        .and_then(|it| it.split(';').next())
+        .unwrap_or_default();
     if !kind.trim().eq_ignore_ascii_case(FORM) {
         return Ok(Cow::Borrowed(body));
     }
@@ -46,7 +49,9 @@ mod tests {
 
     #[test]
     fn what_is_written_in_a_form_is_read_as_it_was() {
-        let read = |text: &str| decoded(text.as_bytes()).map(|it| String::from_utf8(it).unwrap());
+        let read = |text: &str| {
+            decoded(text.as_bytes()).map(|decoded| String::from_utf8(decoded).unwrap())
+        };
         assert_eq!(read("a+b%2Bc%3d%26").as_deref(), Some("a b+c=&"));
         assert_eq!(read("%C3%A4").as_deref(), Some("ä"));
         for bad in ["%", "%4", "%zz", "%+1"] {

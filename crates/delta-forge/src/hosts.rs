@@ -18,7 +18,7 @@ impl Resolve for Hosts {
         let never = self.never;
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let kept: Vec<SocketAddr> = found.filter(|it| !never(it.ip())).collect();
+            let kept: Vec<SocketAddr> = found.filter(|found| !never(found.ip())).collect();
             if kept.is_empty() {
                 Err(io::Error::other("the name stands for no address of a server").into())
             } else {

@@ -54,8 +54,8 @@ impl Ref {
     pub fn parse(text: &str) -> Result<Ref, BadName> {
         let short = text
             .strip_prefix("refs/heads/")
-            .or_else(|| text.strip_prefix("refs/tags/"));
-        let short = short.ok_or(BadName::Ref)?;
+            .or_else(|| text.strip_prefix("refs/tags/"))
+            .ok_or(BadName::Ref)?;
         let bad = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
         let part =
             |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
@@ -112,7 +112,7 @@ mod tests {
             "refs/tags/v1.0",
             "refs/heads/ümlaut",
         ] {
-            assert_eq!(Ref::parse(name).map(|it| it.0), Ok(name.to_owned()));
+            assert_eq!(Ref::parse(name).map(|parsed| parsed.0), Ok(name.to_owned()));
         }
     }
 

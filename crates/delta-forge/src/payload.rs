@@ -128,8 +128,10 @@ pub fn push(body: &[u8]) -> Result<Event, BadDelivery> {
         Some(commit("before", &said.before)?)
     };
     let after = commit("after", &said.after)?;
-    let tagged = said.head_commit.filter(|_| git_ref.is_tag());
-    let tagged = tagged.map(|it| commit("head_commit.id", &it.id));
+    let tagged = said
+        .head_commit
+        .filter(|_| git_ref.is_tag())
+        .map(|head_commit| commit("head_commit.id", &head_commit.id));
     Ok(Event::Push(Push {
         before,
         commit: tagged.transpose()?.unwrap_or_else(|| after.clone()),
@@ -152,7 +154,7 @@ pub fn pull_request(body: &[u8]) -> Result<Event, BadDelivery> {
         // GitHub says synchronize, Gitea synchronized.
         "opened" | "reopened" | "synchronize" | "synchronized" => {}
         // With another target the same head is another question.
-        "edited" if said.changes.is_some_and(|it| it.is_of_target()) => {}
+        "edited" if said.changes.is_some_and(|change| change.is_of_target()) => {}
         "closed" => {
             return Ok(Event::Closed {
                 number: said.number,
@@ -193,8 +195,8 @@ pub fn other(name: &str) -> Event {
 }
 
 fn actor(sender: Option<Person>) -> String {
-    let said = |it: Option<String>| it.filter(|it| !it.is_empty());
-    let name = sender.and_then(|it| said(it.login).or_else(|| said(it.username)));
+    let said = |text: Option<String>| text.filter(|text| !text.is_empty());
+    let name = sender.and_then(|sender| said(sender.login).or_else(|| said(sender.username)));
     name.map_or_else(String::new, |name| short(&name))
 }
 

@@ -47,8 +47,10 @@ impl Site {
         }
         let dialect = kind.dialect();
         let told = || found.and_then(|(_, _, path)| dialect.project_of(&path));
-        let project = project.map(str::to_owned).or_else(told);
-        let project = project.ok_or(BadSite::Project)?;
+        let project = project
+            .map(str::to_owned)
+            .or_else(told)
+            .ok_or(BadSite::Project)?;
         let parts: Vec<&str> = project.split('/').collect();
         if !dialect.takes_parts(parts.len()) || !parts.into_iter().all(is_name) {
             return Err(BadSite::Project);
@@ -112,10 +114,9 @@ fn plain_url(text: &str) -> Option<Url> {
 }
 
 fn is_here(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    let host = host.trim_matches(['[', ']']);
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let address: Option<std::net::IpAddr> = host.parse().ok();
-    host == "localhost" || address.is_some_and(|it| it.is_loopback())
+    host == "localhost" || address.is_some_and(|address| address.is_loopback())
 }
 
 fn is_name(name: &str) -> bool {

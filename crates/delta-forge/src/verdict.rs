@@ -112,7 +112,7 @@ mod tests {
 
     fn after(verdict: Verdict) -> Option<u64> {
         match verdict {
-            Verdict::Again { after, .. } => after.map(|it| it.as_secs()),
+            Verdict::Again { after, .. } => after.map(|after| after.as_secs()),
             other => panic!("{other:?}"),
         }
     }

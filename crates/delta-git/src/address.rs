@@ -284,7 +284,7 @@ pub fn check_ref(name: &str) -> Result<(), RefusedAddress> {
 
 /// A whole hash, in the letters that git prints.
 pub fn check_commit(text: &str) -> Result<String, RefusedAddress> {
-    let whole = matches!(text.len(), 40 | 64) && text.bytes().all(|it| it.is_ascii_hexdigit());
+    let whole = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if whole {
         Ok(text.to_ascii_lowercase())
     } else {

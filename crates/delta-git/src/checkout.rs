@@ -95,8 +95,8 @@ pub fn differing(
         id.ok_or_else(|| NotCompared::NoCommit(name.to_owned()))
     };
     let (base, tip) = (known(base)?, known(head.unwrap_or("HEAD"))?);
-    let merge_base = git(folder, &["merge-base", &base, &tip]);
-    let merge_base = merge_base.map_err(|_| NotCompared::NothingInCommon)?;
+    let merge_base =
+        git(folder, &["merge-base", &base, &tip]).map_err(|_| NotCompared::NothingInCommon)?;
     let merge_base = String::from_utf8_lossy(&merge_base).trim().to_owned();
     let mut arguments = vec![
         "diff",

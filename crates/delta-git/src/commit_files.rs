@@ -107,8 +107,7 @@ impl ObjectReader {
         object: &str,
         most: usize,
     ) -> Result<(ObjectReader, Option<Vec<u8>>), UnreadFile> {
-        let size = self.sizes.header(object)?;
-        let size = size.ok_or(UnreadFile::Missing)?;
+        let size = self.sizes.header(object)?.ok_or(UnreadFile::Missing)?;
         if size > most {
             return Ok((self, None));
         }

@@ -138,13 +138,13 @@ impl Credential {
 fn ssh_command(known_hosts: &Path) -> io::Result<String> {
     let hosts = known_hosts
         .to_str()
-        .filter(|it| !it.contains(['"', '\'', '\\', '$', '\n']));
+        .filter(|text| !text.contains(['"', '\'', '\\', '$', '\n']));
     let Some(hosts) = hosts else {
         return Err(io::Error::other("ssh cannot be told of a path like that"));
     };
     // ssh puts words of its own for a percent sign.
     let hosts = hosts.replace('%', "%%");
-    let options = [
+    let options: String = [
         "BatchMode=yes",
         "IdentitiesOnly=yes",
         "IdentityAgent=none",
@@ -159,8 +159,10 @@ fn ssh_command(known_hosts: &Path) -> io::Result<String> {
         // A minute without a word.
         "ServerAliveInterval=15",
         "ServerAliveCountMax=4",
-    ];
-    let options: String = options.iter().map(|it| format!(" -o {it}")).collect();
+    ]
+    .iter()
+    .map(|it| format!(" -o {it}"))
+    .collect();
     Ok(format!(
         r#"ssh -F /dev/null -i /proc/$PPID/fd/3{options} -o 'UserKnownHostsFile="{hosts}"'"#
     ))

@@ -133,11 +133,14 @@ pub async fn fetch(
     let call = Call::bare(repository, &["rev-parse", "--verify", &name]);
     let found = git.ask(call).await?;
     let exact = |commit: &String| wanted.commit.as_ref().is_none_or(|it| it == commit);
-    let commit = check_commit(&found).ok().filter(exact);
-    let commit = commit.ok_or_else(|| FetchError::AnotherCommit {
-        wanted: wanted.revision(),
-        found,
-    })?;
+    let commit =
+        check_commit(&found)
+            .ok()
+            .filter(exact)
+            .ok_or_else(|| FetchError::AnotherCommit {
+                wanted: wanted.revision(),
+                found,
+            })?;
     let name = format!("{COMMITS}/{commit}");
     git.call(Call::bare(repository, &["update-ref", &name, &commit]))
         .await?;
@@ -189,8 +192,9 @@ async fn over_the_line(
     loan: Option<&Loan>,
 ) -> Result<(), FetchError> {
     let address = &wanted.address;
-    let call = fetching(repository, options, &address.url, specs);
-    let call = call.over(address.protocol.name(), loan).shown();
+    let call = fetching(repository, options, &address.url, specs)
+        .over(address.protocol.name(), loan)
+        .shown();
     git.call(call).await?;
     Ok(())
 }

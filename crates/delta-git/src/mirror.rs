@@ -55,7 +55,7 @@ pub async fn mirror(order: &FetchOrder, home: &Path) -> Result<Mirrored, NotMirr
 async fn brought(order: &FetchOrder, home: &Path) -> Result<Mirrored, FetchError> {
     let address = Address::parse(&order.url, Protocols::default())?;
     let commit = order.commit.as_deref().map(check_commit).transpose()?;
-    let branch = order.base.as_ref().map(|it| format!("refs/heads/{it}"));
+    let branch = order.base.as_ref().map(|base| format!("refs/heads/{base}"));
     for name in order.git_ref.iter().chain(&branch) {
         check_ref(name)?;
     }
@@ -124,7 +124,7 @@ fn loan(order: &FetchOrder, address: &Address, home: &Path) -> Result<Option<Loa
         return Ok(None);
     };
     let credential = Credential::from_secret(&Secret::new(text.as_str()));
-    let lent = credential.and_then(|it| it.lend(address, home));
+    let lent = credential.and_then(|credential| credential.lend(address, home));
     lent.map(Some).map_err(|problem| FetchError::Credential {
         name: "of the repository".into(),
         problem,
@@ -167,9 +167,11 @@ impl Work<'_> {
         let address = &self.target.address;
         // The commit of a tag that is an object of its own.
         let inner = format!("{name}^{{}}");
-        let call = Call::in_folder(self.git.home, &["ls-remote", "--end-of-options"]);
-        let call = call.arg(&address.url).arg(name).arg(&inner);
-        let call = call.over(address.protocol.name(), self.loan);
+        let call = Call::in_folder(self.git.home, &["ls-remote", "--end-of-options"])
+            .arg(&address.url)
+            .arg(name)
+            .arg(&inner)
+            .over(address.protocol.name(), self.loan);
         let printed = self.git.call(call).await?;
         let printed = String::from_utf8_lossy(&printed);
         let lines = || printed.lines().filter_map(|line| line.split_once('\t'));
@@ -189,8 +191,8 @@ impl Work<'_> {
 
     async fn fetch(&self, specs: &[&str]) -> Result<(), GitError> {
         let address = &self.target.address;
-        let call = fetching(self.folder, &[], &address.url, specs);
-        let call = call.over(address.protocol.name(), self.loan);
+        let call = fetching(self.folder, &[], &address.url, specs)
+            .over(address.protocol.name(), self.loan);
         self.git.call(call).await.map(drop)
     }
 

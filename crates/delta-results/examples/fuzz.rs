@@ -22,8 +22,10 @@ fn main() -> ExitCode {
         let at = words.iter().position(|word| word == name)?;
         words.get(at + 1)?.parse::<u64>().ok()
     };
-    let wanted = words.iter().find(|word| READERS.contains(&word.as_str()));
-    let wanted = wanted.and_then(|word| Some((word, Format::from_name(word)?)));
+    let wanted = words
+        .iter()
+        .find(|word| READERS.contains(&word.as_str()))
+        .and_then(|word| Some((word, Format::from_name(word)?)));
     let Some((reader, format)) = wanted else {
         eprintln!("usage: fuzz [--seconds N] [--seed N] {}", READERS.join("|"));
         return ExitCode::from(2);

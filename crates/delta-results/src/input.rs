@@ -229,8 +229,7 @@ mod tests {
 
     #[test]
     fn broken_characters_are_replaced_wherever_the_reads_fall() {
-        let bytes = "aä€😀".bytes().chain([0xff, b'b', 0xe2, 0x82]);
-        let bytes: Vec<u8> = bytes.collect();
+        let bytes: Vec<u8> = "aä€😀".bytes().chain([0xff, b'b', 0xe2, 0x82]).collect();
         for size in 1..=bytes.len() {
             let reader = std::io::BufReader::with_capacity(size, &bytes[..]);
             let mut input = Input::new(reader, 100);

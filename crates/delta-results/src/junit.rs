@@ -68,8 +68,10 @@ fn claim(element: &mut Element, cases: &mut Cases) {
     };
     let failed = element.number("failures").unwrap_or(0);
     let errors = element.number("errors").unwrap_or(0);
-    let skipped = element.number("skipped").or(element.number("disabled"));
-    let skipped = skipped.unwrap_or(0);
+    let skipped = element
+        .number("skipped")
+        .or(element.number("disabled"))
+        .unwrap_or(0);
     let bad = failed.saturating_add(errors).saturating_add(skipped);
     cases.claim(Counts {
         passed: tests.saturating_sub(bad),
@@ -125,7 +127,7 @@ fn test_case<R: BufRead>(
     case.note("line", element.take("line").unwrap_or_default());
     // GoogleTest has no element for a test that is disabled.
     let (status, result) = (element.take("status"), element.take("result"));
-    let left_out = |it: &str| matches!(it, "notrun" | "disabled" | "suppressed" | "skipped");
+    let left_out = |text: &str| matches!(text, "notrun" | "disabled" | "suppressed" | "skipped");
     if [status, result].iter().flatten().any(|it| left_out(it)) {
         case.status = Status::Skip;
     }

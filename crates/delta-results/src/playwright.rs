@@ -146,8 +146,8 @@ impl Held for Try {
             "status" => self.status = text(map)?,
             "duration" => self.duration = map.next_value::<Option<f64>>()?.unwrap_or(0.0),
             "error" => self.error = Some(map.next_value_seed(One::new(room))?),
-            "errors" => each(map, room, |it: Trouble| {
-                self.first.get_or_insert(it);
+            "errors" => each(map, room, |trouble: Trouble| {
+                self.first.get_or_insert(trouble);
             })?,
             _ => skip(map)?,
         }
@@ -231,8 +231,11 @@ fn one(
     }
     let unhappy = matches!(status, Status::Fail | Status::Error);
     if let Some(last) = last.filter(|_| unhappy) {
-        let error = last.error.as_ref().filter(|it| it.says_something());
-        let error = error.or(last.first.as_ref());
+        let error = last
+            .error
+            .as_ref()
+            .filter(|error| error.says_something())
+            .or(last.first.as_ref());
         let message = error.and_then(|error| error.message.clone());
         let stack = error.and_then(|error| error.stack.clone());
         let trace = stack.or_else(|| message.clone());

@@ -99,8 +99,10 @@ fn hear(line: &[u8], counted: &mut Printed) {
 /// Whether this line of a log, such as `--- step 2: make`, stands before what a step printed.
 fn begins_step(text: &str) -> bool {
     let step = text.strip_prefix("--- step ");
-    let number = step.and_then(|it| it.split_once(": ")).map(|it| it.0);
-    number.is_some_and(|it| it.bytes().all(|byte| byte.is_ascii_digit()))
+    let number = step
+        .and_then(|step| step.split_once(": "))
+        .map(|halves| halves.0);
+    number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Beginnings of lines by which tools say that they found nothing to run.
@@ -152,7 +154,10 @@ fn none_exit(text: &str) -> Option<i32> {
     let failing = FAILING.iter().find(|(start, _)| text.starts_with(start));
     let nextest = || text.starts_with("error: no tests to run").then_some(4);
     let pytest = || (pytest(text) == Some((0, 0))).then_some(5);
-    failing.map(|it| it.1).or_else(nextest).or_else(pytest)
+    failing
+        .map(|failing| failing.1)
+        .or_else(nextest)
+        .or_else(pytest)
 }
 
 /// `make: *** [Makefile:2: test] Error 5`
@@ -174,7 +179,7 @@ fn says_none(text: &str) -> bool {
     });
     // `nox > Session tests-3.9 skipped: Python interpreter 3.9 not found.`
     let nox = text.strip_prefix("nox > Session ");
-    tox || nox.is_some_and(|it| it.contains(" skipped: ") || it.ends_with(" skipped."))
+    tox || nox.is_some_and(|nox| nox.contains(" skipped: ") || nox.ends_with(" skipped."))
 }
 
 /// The line without what colours it on a terminal: `ESC [ … letter`.
@@ -183,7 +188,7 @@ fn without_colours(line: &[u8]) -> Vec<u8> {
     let mut bytes = line.iter().copied();
     while let Some(byte) = bytes.next() {
         match byte {
-            0x1b => drop(bytes.find(|it| it.is_ascii_alphabetic())),
+            0x1b => drop(bytes.find(|byte| byte.is_ascii_alphabetic())),
             byte => plain.push(byte),
         }
     }
@@ -247,8 +252,10 @@ fn pytest(text: &str) -> Option<(u64, u64)> {
     if !counts.are_all(&known) {
         return None;
     }
-    let ran = ["passed", "failed", "error", "xfailed", "xpassed"];
-    let ran = ran.iter().map(|word| counts.of_word(word)).sum();
+    let ran = ["passed", "failed", "error", "xfailed", "xpassed"]
+        .iter()
+        .map(|word| counts.of_word(word))
+        .sum();
     Some((ran, counts.of_word("skipped")))
 }
 
@@ -286,8 +293,8 @@ fn node(text: &str) -> Option<(u64, u64)> {
 
 /// Jest, Vitest, Mocha, AVA, Jasmine, Bun, Deno, Playwright.
 fn javascript(text: &str) -> Option<(u64, u64)> {
-    let jest = text.strip_prefix("Tests:").map(|it| (it, ','));
-    let vitest = text.strip_prefix("Tests  ").map(|it| (it, '|'));
+    let jest = text.strip_prefix("Tests:").map(|rest| (rest, ','));
+    let vitest = text.strip_prefix("Tests  ").map(|rest| (rest, '|'));
     if let Some((list, mark)) = jest.or(vitest) {
         let list = list.split(" (").next()?;
         let counts = Items::of(list, mark);
@@ -332,7 +339,7 @@ fn others(text: &str) -> Option<(u64, u64)> {
     // `100% tests passed, 0 tests failed out of 12`
     if let Some((share, rest)) = text.split_once("% tests passed") {
         let (_, all) = rest.split_once(" out of ")?;
-        return number(share).and(number(all)).map(|it| (it, 0));
+        return number(share).and(number(all)).map(|number| (number, 0));
     }
     if let Some(rest) = text.strip_prefix("[==========] ") {
         return if rest.contains(" ran.") {
@@ -379,7 +386,7 @@ fn others(text: &str) -> Option<(u64, u64)> {
 fn told_later(text: &str) -> Option<u64> {
     let rest = text.strip_prefix("# ").or(text.strip_prefix("ℹ "));
     if let Some(count) =
-        rest.and_then(|it| it.strip_prefix("skipped ").or(it.strip_prefix("skip ")))
+        rest.and_then(|rest| rest.strip_prefix("skipped ").or(rest.strip_prefix("skip ")))
     {
         return number(count.trim());
     }
@@ -387,7 +394,7 @@ fn told_later(text: &str) -> Option<u64> {
         .strip_prefix("OK (")
         .or(text.strip_prefix("FAILED ("))?;
     let mut items = list.strip_suffix(')')?.split(", ");
-    number(items.find_map(|it| it.strip_prefix("skipped="))?)
+    number(items.find_map(|item| item.strip_prefix("skipped="))?)
 }
 
 /// `3 passed, 1 skipped`: numbers, each with what it counts, in the singular.
@@ -400,7 +407,7 @@ impl<'l> Items<'l> {
             let (count, word) = item.trim().split_once(' ')?;
             Some((number(count)?, word.trim()))
         });
-        Items(pairs.map_while(|it| it).collect())
+        Items(pairs.map_while(|pair| pair).collect())
     }
 
     fn is(said: &str, word: &str) -> bool {
@@ -427,7 +434,7 @@ impl<'l> Items<'l> {
 
 fn number(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
-    (number <= MOST && text.bytes().all(|it| it.is_ascii_digit())).then_some(number)
+    (number <= MOST && text.bytes().all(|byte| byte.is_ascii_digit())).then_some(number)
 }
 
 #[cfg(test)]

@@ -102,12 +102,14 @@ impl<'s> Cases<'s> {
                 self.fit_text(text, limit);
             }
         }
-        let kept = std::mem::take(&mut case.metadata).into_iter();
-        let kept = kept.take(limits.metadata).map(|(mut name, mut value)| {
-            self.fit_text(&mut name, limits.name);
-            self.fit_text(&mut value, limits.name);
-            (name, value)
-        });
+        let kept = std::mem::take(&mut case.metadata)
+            .into_iter()
+            .take(limits.metadata)
+            .map(|(mut name, mut value)| {
+                self.fit_text(&mut name, limits.name);
+                self.fit_text(&mut value, limits.name);
+                (name, value)
+            });
         case.metadata = kept.collect::<BTreeMap<_, _>>();
     }
 

@@ -137,7 +137,7 @@ impl Reader<'_, '_> {
     /// parent, as Node writes it: a level that is new is the one it names.
     fn open(&mut self, level: usize, name: &str) -> Result<(), Problem> {
         self.settle()?;
-        let new = |it: &Level| it.name.is_empty() && it.seen == 0;
+        let new = |level: &Level| level.name.is_empty() && level.seen == 0;
         let own = level > 0 && self.levels.get(level).is_none_or(new);
         let named = if own { level } else { level + 1 };
         self.levels.truncate(named);
@@ -148,7 +148,7 @@ impl Reader<'_, '_> {
 
     /// The plan of a new level comes right after a point with a brace: that point is its parent.
     fn brace_opened(&mut self, level: usize) -> bool {
-        let opens = |it: &Point| it.opens.is_some() && it.level + 1 == level;
+        let opens = |point: &Point| point.opens.is_some() && point.level + 1 == level;
         if !self.last.as_ref().is_some_and(opens) {
             return false;
         }
@@ -164,12 +164,16 @@ impl Reader<'_, '_> {
     /// A brace ends the level that one has opened.
     fn closes(&mut self, level: usize) -> Result<bool, Problem> {
         let inner = self.levels.get(level + 1);
-        if inner.is_none_or(|it| it.opener.is_none()) {
+        if inner.is_none_or(|inner| inner.opener.is_none()) {
             return Ok(false);
         }
         self.settle()?;
         let below = self.below(level);
-        let opener = below.levels.into_iter().next().and_then(|it| it.opener);
+        let opener = below
+            .levels
+            .into_iter()
+            .next()
+            .and_then(|level| level.opener);
         if let Some(opener) = opener {
             self.last = Some(Point {
                 parent: below.told,
@@ -186,8 +190,8 @@ impl Reader<'_, '_> {
         let levels: Vec<Level> = self.levels.drain(level + 1..).collect();
         self.torn |= levels.iter().any(Level::lacks_some);
         Below {
-            told: levels.iter().any(|it| it.told),
-            unhappy: levels.iter().any(|it| it.unhappy),
+            told: levels.iter().any(|level| level.told),
+            unhappy: levels.iter().any(|level| level.unhappy),
             levels,
         }
     }
@@ -206,12 +210,14 @@ impl Reader<'_, '_> {
         // What is deeper belonged to this point.
         let below = self.below(level);
         // A brace that nothing has closed.
-        self.torn |= below.levels.iter().any(|it| it.opener.is_some());
+        self.torn |= below.levels.iter().any(|level| level.opener.is_some());
         self.levels[level].seen += 1;
         let number = self.levels[level].seen;
         let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-        let opens = rest.trim_end().strip_suffix(" {");
-        let opens = opens.map(|rest| called(directive(rest).0, number));
+        let opens = rest
+            .trim_end()
+            .strip_suffix(" {")
+            .map(|rest| called(directive(rest).0, number));
         let (described, directive) = directive(rest);
         let name = called(described, number);
         let status = match (status, directive) {
@@ -221,7 +227,7 @@ impl Reader<'_, '_> {
             (status, _) => status,
         };
         let names = self.levels[1..=level].iter();
-        let suite: Vec<&str> = names.map(|it| it.name.as_str()).collect();
+        let suite: Vec<&str> = names.map(|name| name.name.as_str()).collect();
         let mut case = Case::new(suite.join(" > "), name, status);
         if let Some((kind, why)) = directive {
             case.explain(Some(why.trim().to_owned()), None);
@@ -260,8 +266,10 @@ impl Reader<'_, '_> {
         let Some(last) = &mut self.last else { return };
         let field = |name: &str| {
             let mut lines = yaml.lines().map(str::trim);
-            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-            let value = value.trim().trim_matches(['\'', '"']);
+            let value = lines
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
+                .trim()
+                .trim_matches(['\'', '"']);
             // A block: its first line says most.
             let block = value.is_empty() || value.starts_with(['|', '>']);
             let mut first = || lines.find(|line| !line.is_empty()).unwrap_or_default();

@@ -40,8 +40,9 @@ impl Message {
     pub fn read(json: &[u8]) -> Result<Message, Unreadable> {
         let envelope: Members<'_> =
             serde_json::from_slice(json).map_err(|_| Unreadable::NoObject)?;
-        let kind = member::given(&envelope, "type").and_then(member::read::<String>);
-        let kind = kind.ok_or(Unreadable::NoType)?;
+        let kind = member::given(&envelope, "type")
+            .and_then(member::read::<String>)
+            .ok_or(Unreadable::NoType)?;
         let payload = member::given(&envelope, "payload").ok_or(Unreadable::NoPayload)?;
         Ok(match kind.as_str() {
             "request" => Message::Request(ExecutionRequest::read(payload)),

@@ -28,8 +28,9 @@ impl Socket {
     /// What the command line says, or else the environment.
     pub fn given() -> Result<Socket, AddressError> {
         let flag = flag_in(env::args_os().skip(1));
-        let text = flag.or_else(|| env::var_os(SOCKET_VARIABLE));
-        let text = text.ok_or(AddressError::Missing)?;
+        let text = flag
+            .or_else(|| env::var_os(SOCKET_VARIABLE))
+            .ok_or(AddressError::Missing)?;
         text.to_string_lossy().parse()
     }
 

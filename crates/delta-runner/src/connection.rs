@@ -122,7 +122,7 @@ impl Shared {
     /// Frees the id of this call, unless another has it meanwhile.
     fn leave(&self, id: &str, call: &CancellationToken) {
         let mut in_flight = self.in_flight();
-        let same = |it: &InFlight| it.cancel == *call;
+        let same = |flight: &InFlight| flight.cancel == *call;
         if in_flight.by_id.get(id).is_some_and(same) {
             in_flight.by_id.remove(id);
         }

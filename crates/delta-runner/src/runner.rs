@@ -136,8 +136,9 @@ impl Runner {
     async fn listen(self, socket: Socket) -> Result<End, RunnerError> {
         let mut life = Life::begin().map_err(RunnerError::Signals)?;
         let address = socket.address();
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|error| RunnerError::Listen(address, error))?;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| RunnerError::Listen(address, error))?;
         let names: Vec<&str> = self.handlers.names().collect();
         say(format_args!("{} on {address}", names.join(", ")));
         let shared = Arc::new(Shared::new(self.handlers, self.concurrency));

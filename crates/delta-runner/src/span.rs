@@ -87,7 +87,7 @@ pub fn current_trace() -> BTreeMap<String, String> {
 fn parent(carrier: &BTreeMap<String, String>) -> Option<SpanContext> {
     let mut parts = carrier.get("traceparent")?.split('-');
     let mut number = |digits: usize| {
-        let part = parts.next().filter(|it| it.len() == digits)?;
+        let part = parts.next().filter(|part| part.len() == digits)?;
         let lower = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         let all = part.bytes().all(lower);
         u128::from_str_radix(part, 16).ok().filter(|_| all)
@@ -96,7 +96,9 @@ fn parent(carrier: &BTreeMap<String, String>) -> Option<SpanContext> {
     if version == 0xff || (version == 0 && parts.next().is_some()) {
         return None;
     }
-    let state = carrier.get("tracestate").and_then(|it| it.parse().ok());
+    let state = carrier
+        .get("tracestate")
+        .and_then(|carrier| carrier.parse().ok());
     let context = SpanContext::new(
         TraceId::from(trace),
         SpanId::from(u64::try_from(span).ok()?),
@@ -116,9 +118,11 @@ fn attributes(request: &ExecutionRequest) -> Vec<KeyValue> {
         KeyValue::new("rrq.attempt", i64::from(context.attempt)),
     ];
     let worker = context.worker_id.clone();
-    all.extend(worker.map(|it| KeyValue::new("rrq.worker_id", it)));
-    let epoch = context.lease_epoch.and_then(|it| i64::try_from(it).ok());
-    all.extend(epoch.map(|it| KeyValue::new("delta.lease_epoch", it)));
+    all.extend(worker.map(|worker| KeyValue::new("rrq.worker_id", worker)));
+    let epoch = context
+        .lease_epoch
+        .and_then(|lease_epoch| i64::try_from(lease_epoch).ok());
+    all.extend(epoch.map(|epoch| KeyValue::new("delta.lease_epoch", epoch)));
     all
 }
 

@@ -195,8 +195,8 @@ impl Bench {
 }
 
 fn own_server() -> anyhow::Result<Postgres> {
-    let settings = [("shared_buffers", "256MB"), ("max_wal_size", "4GB")];
-    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let settings = [("shared_buffers", "256MB"), ("max_wal_size", "4GB")]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
     Postgres::start_with(PostgresOptions {
         settings: settings.into(),
         ..PostgresOptions::durable()

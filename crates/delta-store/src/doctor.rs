@@ -246,8 +246,12 @@ fn compare_job(fold: &Fold, id: JobId, stored: &JobRows) -> Result<(), Trouble> 
         .filter_map(|(LeaseKey { attempt, .. }, lease)| Some((*attempt, lease.clone()?)))
         .map(|(attempt, lease)| (attempt, ended(lease)))
         .collect();
-    let found = stored.past_leases.iter().cloned();
-    let found: Vec<(AttemptId, Lease)> = found.map(|(id, lease)| (id, ended(lease))).collect();
+    let found: Vec<(AttemptId, Lease)> = stored
+        .past_leases
+        .iter()
+        .cloned()
+        .map(|(id, lease)| (id, ended(lease)))
+        .collect();
     let count = format!("{id}: past leases");
     row(run, &count, &told.len(), &found.len())?;
     for (told, found) in told.iter().zip(&found) {
@@ -309,8 +313,11 @@ fn field(lines: &[&str]) -> String {
         path.retain(|(outer, _)| *outer < depth);
         path.push((depth, named(line).0));
     }
-    let names = path.into_iter().map(|(_, name)| name);
-    let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+    let names: Vec<&str> = path
+        .into_iter()
+        .map(|(_, name)| name)
+        .filter(|name| !name.is_empty())
+        .collect();
     names.join(".")
 }
 

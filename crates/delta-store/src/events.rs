@@ -294,7 +294,8 @@ fn moments(pieces: &[&[u8]], latest: Millis) -> Vec<Millis> {
         #[serde(with = "primitives::millis")]
         at: Millis,
     }
-    let read = |bytes: &&[u8]| serde_json::from_slice(bytes).map_or(latest, |it: Moment| it.at);
+    let read =
+        |bytes: &&[u8]| serde_json::from_slice(bytes).map_or(latest, |moment: Moment| moment.at);
     let mut moments: Vec<Millis> = match pieces {
         [_] => Vec::from([latest]),
         several => several.iter().map(read).collect(),
@@ -356,8 +357,12 @@ mod tests {
                 let mut unfolding = Unfolding::new(after, limit);
                 unfolding.add(&first.rows[0]);
                 unfolding.add(&rest.rows[0]);
-                let wanted = expected.iter().skip(after as usize).take(limit);
-                let wanted: Vec<StoredEvent> = wanted.cloned().collect();
+                let wanted: Vec<StoredEvent> = expected
+                    .iter()
+                    .skip(after as usize)
+                    .take(limit)
+                    .cloned()
+                    .collect();
                 assert_eq!(unfolding.events, wanted, "after {after}, {limit}");
             }
         }

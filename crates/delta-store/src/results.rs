@@ -41,8 +41,9 @@ impl ResultStatus {
     }
 
     pub(crate) fn from_code(code: i64) -> Result<ResultStatus, StoreError> {
-        let found = usize::try_from(code).ok();
-        let found = found.and_then(|at| ResultStatus::ALL.get(at).copied());
+        let found = usize::try_from(code)
+            .ok()
+            .and_then(|at| ResultStatus::ALL.get(at).copied());
         found.ok_or_else(|| StoreError::Corrupt(format!("a result has the status {code}")))
     }
 }

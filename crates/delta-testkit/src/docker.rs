@@ -59,7 +59,10 @@ impl Docker {
         let docker = Docker {
             folder,
             daemon: Mutex::new(None),
-            further: further.iter().map(|it| (*it).to_owned()).collect(),
+            further: further
+                .iter()
+                .map(|further| (*further).to_owned())
+                .collect(),
         };
         docker.start_daemon()?;
         docker.make_image()?;
@@ -209,7 +212,7 @@ pub fn pack_image(folder: &Path, archive: &Path) -> Result<()> {
     fs::copy(&busybox, root.join("bin/busybox"))?;
     let list = Command::new(&busybox).arg("--list").output()?;
     let list = String::from_utf8_lossy(&list.stdout).into_owned();
-    for applet in list.lines().filter(|it| *it != "busybox") {
+    for applet in list.lines().filter(|line| *line != "busybox") {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(applet))?;
     }
     fs::write(root.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n")?;
@@ -243,8 +246,8 @@ fn program(name: &str, package: &str) -> Result<PathBuf> {
     let elsewhere = || {
         system
             .iter()
-            .map(|it| Path::new(it).join(name))
-            .find(|it| it.is_file())
+            .map(|system| Path::new(system).join(name))
+            .find(|text| text.is_file())
     };
     mortal_children::find_on_path(name)
         .or_else(elsewhere)

@@ -169,8 +169,8 @@ impl RecordingForge {
     /// The states that a commit had under a name, the oldest first.
     pub fn states(&self, commit: &str, context: &str) -> Vec<String> {
         let posted = self.posted().into_iter();
-        let of = posted.filter(|it| it.commit == commit && it.context == context);
-        of.map(|it| it.state).collect()
+        let of = posted.filter(|answer| answer.commit == commit && answer.context == context);
+        of.map(|of| of.state).collect()
     }
 
     /// Outgoing webhooks that arrived.
@@ -418,7 +418,11 @@ impl Delivery {
         };
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         let tag = hmac::sign(&key, body.as_bytes());
-        let hex: String = tag.as_ref().iter().map(|it| format!("{it:02x}")).collect();
+        let hex: String = tag
+            .as_ref()
+            .iter()
+            .map(|tag| format!("{tag:02x}"))
+            .collect();
         let name = speaks.name();
         let signature = match speaks {
             Speaks::GitHub => ("x-hub-signature-256".to_owned(), format!("sha256={hex}")),
@@ -441,8 +445,11 @@ fn as_gitea(mut body: Value) -> Value {
         let Some(person) = body.get(who) else {
             continue;
         };
-        let name = person["login"].as_str().or(person["name"].as_str());
-        let name = name.unwrap_or_default().to_owned();
+        let name = person["login"]
+            .as_str()
+            .or(person["name"].as_str())
+            .unwrap_or_default()
+            .to_owned();
         body[who] = json!({
             "id": 5, "login": name, "login_name": "", "source_id": 0, "full_name": "",
             "email": format!("{name}@noreply.example"), "avatar_url": "", "html_url": "",

@@ -38,8 +38,10 @@ impl LittleMemory {
         static MADE: AtomicU64 = AtomicU64::new(0);
         root::required("a control group with little memory")?;
         let membership = fs::read_to_string("/proc/self/cgroup").context("the groups")?;
-        let own = membership.lines().find(|line| line.contains(":memory:"));
-        let own = own.and_then(|line| line.rsplit_once(":/"));
+        let own = membership
+            .lines()
+            .find(|line| line.contains(":memory:"))
+            .and_then(|line| line.rsplit_once(":/"));
         let (home, version) = match own {
             Some((_, path)) => (Path::new("/sys/fs/cgroup/memory").join(path), Version::One),
             None => (PathBuf::from("/sys/fs/cgroup"), Version::Two),
@@ -88,8 +90,11 @@ impl LittleMemory {
 
     /// Groups that others made inside.
     pub fn inside(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let entries = entries.map(|entry| entry.path());
+        let entries = fs::read_dir(&self.folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
         let others = entries.filter(|path| path.is_dir() && !path.ends_with(PART));
         others.collect()
     }

@@ -32,8 +32,8 @@ fn install(wanted: &[&str], to: &Path) -> Result<()> {
         .arg(to)
         .args(wanted)
         .stdin(Stdio::null())
-        .output();
-    let output = output.context("npm is missing; install the package npm")?;
+        .output()
+        .context("npm is missing; install the package npm")?;
     ensure!(
         output.status.success(),
         "{wanted:?} cannot be installed; they come from the package registry that npm is set up \

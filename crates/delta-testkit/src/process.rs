@@ -244,8 +244,10 @@ impl Process {
     }
 
     fn is_stopped(&self) -> bool {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid));
-        let mut tasks = tasks.into_iter().flatten().flatten();
+        let mut tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid))
+            .into_iter()
+            .flatten()
+            .flatten();
         tasks.all(|task| {
             let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
             // The name of a thread may hold anything, a parenthesis too.

@@ -78,8 +78,8 @@ fn install(wanted: &[&str], to: &Path) -> Result<()> {
         .arg(to)
         .args(wanted)
         .stdin(Stdio::null())
-        .output();
-    let output = output.with_context(|| format!("{PYTHON} is missing; install python3"))?;
+        .output()
+        .with_context(|| format!("{PYTHON} is missing; install python3"))?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(
         !said.contains("No module named pip"),

@@ -34,7 +34,7 @@ impl TraceContext {
         let known = text.get(..LENGTH)?;
         let mut parts = known.split('-');
         let mut part = |digits: usize| {
-            let part = parts.next().filter(|it| it.len() == digits)?;
+            let part = parts.next().filter(|part| part.len() == digits)?;
             let lower = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
             let all = part.bytes().all(lower);
             u128::from_str_radix(part, 16).ok().filter(|_| all)
@@ -72,7 +72,8 @@ impl fmt::Display for TraceContext {
 pub fn carry(mut carrier: Carrier, context: Option<TraceContext>) -> Carrier {
     let came = TraceContext::of(&carrier);
     // The state is about a trace: it goes where that goes.
-    let same = came.is_some() && came.map(|it| it.trace) == context.map(|it| it.trace);
+    let same =
+        came.is_some() && came.map(|came| came.trace) == context.map(|context| context.trace);
     carrier.retain(|(name, value)| {
         if is(name, TRACESTATE) {
             same && is_state(value)
@@ -80,7 +81,7 @@ pub fn carry(mut carrier: Carrier, context: Option<TraceContext>) -> Carrier {
             !is(name, TRACEPARENT)
         }
     });
-    carrier.extend(context.map(|it| (TRACEPARENT.to_owned(), it.to_string())));
+    carrier.extend(context.map(|context| (TRACEPARENT.to_owned(), context.to_string())));
     carrier
 }
 

@@ -86,8 +86,10 @@ fn client(settings: &Settings) -> Result<Otlp, BadSetting> {
         problem: format!("cannot begin: {error}"),
         fix: "docs/tracing.md says which variables there are".to_owned(),
     })?;
-    let all = settings.resource.iter();
-    let all = all.map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
+    let all = settings
+        .resource
+        .iter()
+        .map(|(name, value)| KeyValue::new(name.clone(), value.clone()));
     otlp.set_resource(&Resource::builder_empty().with_attributes(all).build());
     Ok(otlp)
 }

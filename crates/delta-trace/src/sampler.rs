@@ -84,8 +84,9 @@ mod tests {
         // What the run ids of one millisecond have in common, and a spread over the rest.
         let common = 0x0197_f3c4_0000_7000_8000_0000_0000_0000_u128;
         let spread = (0..10_000u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 2);
-        let kept = spread.filter(|rest| sampler.keeps(None, common | u128::from(*rest)));
-        let kept = kept.count();
+        let kept = spread
+            .filter(|rest| sampler.keeps(None, common | u128::from(*rest)))
+            .count();
         assert!((2_300..2_700).contains(&kept), "{kept}");
         let all = Sampler::named("traceidratio", Some(1.0)).unwrap();
         assert!(all.keeps(None, u128::MAX));

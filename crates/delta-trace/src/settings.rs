@@ -77,7 +77,7 @@ impl Settings {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Settings>, BadSetting> {
         // As the specification has it, an empty one is none.
-        let given = |name: &str| variable(name).filter(|it| !it.trim().is_empty());
+        let given = |name: &str| variable(name).filter(|variable| !variable.trim().is_empty());
         let first = |names: [&'static str; 2]| {
             let mut names = names.into_iter();
             names.find_map(|name| Some((name, given(name)?)))
@@ -175,7 +175,7 @@ fn timeout(given: Option<(&str, String)>) -> Result<Duration, BadSetting> {
         return Ok(TIMEOUT);
     };
     let millis = text.trim().parse().ok().map(Duration::from_millis);
-    let fits = |it: &Duration| !it.is_zero() && *it <= LONGEST_TIMEOUT;
+    let fits = |duration: &Duration| !duration.is_zero() && *duration <= LONGEST_TIMEOUT;
     millis.filter(fits).ok_or_else(|| {
         let problem = "is no number of milliseconds from 1 to 60000".to_owned();
         bad(name, problem, format!("{name}=10000"))
@@ -240,14 +240,17 @@ fn authority((name, path): (&str, String)) -> Result<String, BadSetting> {
 
 /// `name=value,name=value`, values with `%20` for what may not stand there. No value is repeated.
 fn pairs(field: &str, text: &str) -> Result<Vec<(String, String)>, BadSetting> {
-    let parts = text.split(',').map(str::trim).filter(|it| !it.is_empty());
+    let parts = text
+        .split(',')
+        .map(str::trim)
+        .filter(|text| !text.is_empty());
     let mut all = Vec::new();
     for (n, part) in parts.enumerate() {
         let pair = part
             .split_once('=')
-            .map(|(name, value)| (name.trim(), value.trim()));
-        let pair = pair.filter(|(name, _)| !name.is_empty() && name.bytes().all(is_plain));
-        let pair = pair.and_then(|(name, value)| Some((name.to_owned(), unescaped(value)?)));
+            .map(|(name, value)| (name.trim(), value.trim()))
+            .filter(|(name, _)| !name.is_empty() && name.bytes().all(is_plain))
+            .and_then(|(name, value)| Some((name.to_owned(), unescaped(value)?)));
         all.push(pair.ok_or_else(|| {
             let problem = format!("has no name=value in place {}", n + 1);
             bad(field, problem, format!("{field}=name=value,other=value"))

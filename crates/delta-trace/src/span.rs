@@ -85,9 +85,9 @@ impl Tracer {
                 span: None,
             };
         };
-        let trace = parent.map_or(own, |it| it.trace);
+        let trace = parent.map_or(own, |parent| parent.trace);
         let sampled = inner.sampler.keeps(parent, trace);
-        if !sampled && parent.is_some_and(|it| !it.sampled) {
+        if !sampled && parent.is_some_and(|parent| !parent.sampled) {
             return Begun {
                 context: parent,
                 span: None,
@@ -181,7 +181,7 @@ impl Span {
 
     /// By the clock that only goes forward.
     fn now(&self) -> SystemTime {
-        let start = self.data.as_ref().map(|it| it.start_time);
+        let start = self.data.as_ref().map(|data| data.start_time);
         start.map_or_else(SystemTime::now, |start| start + self.begun.elapsed())
     }
 }
@@ -213,7 +213,7 @@ fn data(
             false,
             TraceState::NONE,
         ),
-        parent_span_id: SpanId::from(parent.map_or(0, |it| it.span)),
+        parent_span_id: SpanId::from(parent.map_or(0, |parent| parent.span)),
         parent_span_is_remote: parent.is_some(),
         span_kind: match kind {
             Kind::Server => SpanKind::Server,

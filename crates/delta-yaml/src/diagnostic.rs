@@ -92,7 +92,7 @@ pub struct Diagnostics {
 impl Diagnostics {
     /// How many faults there are, those left out counted and warnings not.
     pub fn faults(&self) -> usize {
-        let faults = self.items.iter().filter(|it| it.level == Level::Fault);
+        let faults = self.items.iter().filter(|item| item.level == Level::Fault);
         faults.count() + self.left_out
     }
 }
@@ -235,9 +235,9 @@ impl<'a> Collector<'a> {
             (it.place.line, it.place.column) == (place.line, place.column)
         });
         let bare = self.bare(reason);
-        same_place.any(|it| {
-            let other_cell = it.owner.what == reading.what && it.owner.cell != reading.cell;
-            other_cell || it.bare == bare
+        same_place.any(|place| {
+            let other_cell = place.owner.what == reading.what && place.owner.cell != reading.cell;
+            other_cell || place.bare == bare
         })
     }
 
@@ -266,14 +266,19 @@ impl<'a> Collector<'a> {
     /// What is to be said of a file that is read all the same.
     pub fn warnings(&self) -> Vec<Diagnostic> {
         let all = self.warnings.iter();
-        sorted(all.map(|it| self.shown(it, Level::Warning)).collect())
+        sorted(all.map(|all| self.shown(all, Level::Warning)).collect())
     }
 
     /// Everything, of a file that is refused. Faults come before warnings where not all fit.
     pub fn finish(self) -> Diagnostics {
-        let faults = self.faults.iter().map(|it| self.shown(it, Level::Fault));
-        let warnings = self.warnings.iter();
-        let warnings = warnings.map(|it| self.shown(it, Level::Warning));
+        let faults = self
+            .faults
+            .iter()
+            .map(|fault| self.shown(fault, Level::Fault));
+        let warnings = self
+            .warnings
+            .iter()
+            .map(|warning| self.shown(warning, Level::Warning));
         let items = faults.chain(warnings).take(MAX_DIAGNOSTICS);
         Diagnostics {
             items: sorted(items.collect()),
@@ -284,8 +289,11 @@ impl<'a> Collector<'a> {
     fn shown(&self, noted: &Noted, level: Level) -> Diagnostic {
         let place = noted.place;
         let line = self.lines.get(place.line - 1).copied().unwrap_or("");
-        let hidden = self.hidden.iter().filter(|it| it.line == place.line);
-        let open = hidden.map(|it| it.column - 1).min();
+        let hidden = self
+            .hidden
+            .iter()
+            .filter(|hidden| hidden.line == place.line);
+        let open = hidden.map(|hidden| hidden.column - 1).min();
         let covered: String = match open {
             Some(open) => line.chars().take(open).chain(['…']).collect(),
             None => line.to_owned(),

@@ -80,10 +80,13 @@ pub fn fields<'n>(
             read.values.insert(known, value);
             continue;
         }
-        let foreign = keys.foreign.iter().find(|it| it.word == *name);
-        let beside = |it: &Foreign| it.means != it.word && !keys.known.contains(&it.means);
-        let said = foreign
-            .is_some_and(|it| beside(it) && pairs.iter().any(|(name, ..)| *name == it.means));
+        let foreign = keys.foreign.iter().find(|foreign| foreign.word == *name);
+        let beside = |foreign: &Foreign| {
+            foreign.means != foreign.word && !keys.known.contains(&foreign.means)
+        };
+        let said = foreign.is_some_and(|foreign| {
+            beside(foreign) && pairs.iter().any(|(name, ..)| *name == foreign.means)
+        });
         match foreign {
             Some(it) if it.idle => {
                 let reason = format!("`{name}` of {what} means nothing here");
@@ -110,15 +113,15 @@ fn unknown(
     let (bare, name) = (name, shown(name));
     if bare == "<<" {
         read.merged = true;
-        let own = keys.foreign.iter().find(|it| it.word == bare);
-        return merge_key(key, what, own.map_or(TEMPLATES, |it| it.advice), out);
+        let own = keys.foreign.iter().find(|foreign| foreign.word == bare);
+        return merge_key(key, what, own.map_or(TEMPLATES, |own| own.advice), out);
     }
     let reason = if keys.not_yet.contains(&bare) {
         format!("key `{name}` in {what} is not supported by this version yet")
     } else {
         format!("unknown key `{name}` in {what}")
     };
-    let foreign = keys.foreign.iter().find(|it| it.word == bare);
+    let foreign = keys.foreign.iter().find(|foreign| foreign.word == bare);
     let near = nearest(bare, keys.known.iter().copied());
     let seen = (keys.look)(bare, value);
     let hint = match (seen, foreign) {

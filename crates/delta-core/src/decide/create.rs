@@ -90,12 +90,15 @@ fn held_by(work: &Work, new: &NewRun) -> Result<Option<crate::RunId>, Stop> {
     let Some(run) = newest.ok_or(Stop::Missing(Want::Unique(unique.key)))? else {
         return Ok(None);
     };
-    let known = work.world.runs.get(run);
-    let known = known.ok_or(Stop::Missing(Want::Run(*run)))?;
+    let known = work
+        .world
+        .runs
+        .get(run)
+        .ok_or(Stop::Missing(Want::Run(*run)))?;
     let until = known
         .as_ref()
         .and_then(|it| it.header.unique)
-        .map(|it| it.until);
+        .map(|unique| unique.until);
     Ok(until.filter(|until| work.now() < *until).map(|_| *run))
 }
 

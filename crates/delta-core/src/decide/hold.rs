@@ -54,8 +54,10 @@ pub(super) fn grant(work: &mut Work, asked: Asked) -> Result<Reply, Stop> {
     }
     work.move_attempt(id, AttemptEvent::Granted, None)?;
     let now = work.now();
-    let run_end = work.run()?.deadline();
-    let run_end = run_end.map_or(Millis::FAR, |at| at + settings.force_after());
+    let run_end = work
+        .run()?
+        .deadline()
+        .map_or(Millis::FAR, |at| at + settings.force_after());
     // The job's clock starts with the acknowledgement: never before this moment, so a lease that
     // ends by then cannot outlive its job.
     let cap = run_end.min(now + job_span(max_runtime, settings));

@@ -34,12 +34,16 @@ pub(super) fn attempt_ended(work: &mut Work, id: AttemptId) -> Result<(), Stop> 
 
 /// A new attempt with the next index, queued when its delay is over (SM-57, SM-58).
 fn retry(work: &mut Work, id: AttemptId) -> Result<(), Stop> {
-    let backoff = work.job(id.job)?.policy.backoff;
-    let backoff = backoff.unwrap_or_else(|| work.context.settings.backoff());
+    let backoff = work
+        .job(id.job)?
+        .policy
+        .backoff
+        .unwrap_or_else(|| work.context.settings.backoff());
     let report = work.attempt(id)?.report.as_ref();
     // What a function asks for is a hint: bounded, and only where it is a delay.
-    let asked = report.and_then(|report| report.retry_after);
-    let asked = asked.map(|span| Span(span.0.clamp(0, LONGEST_HINT.0)));
+    let asked = report
+        .and_then(|report| report.retry_after)
+        .map(|span| Span(span.0.clamp(0, LONGEST_HINT.0)));
     let delay = asked.unwrap_or_else(|| retry_delay(backoff, id.index, work.context.entropy));
     let (job, index) = (id.job.n, id.index + 1);
     work.emit(Fact::AttemptCreated {

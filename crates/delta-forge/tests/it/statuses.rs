@@ -129,7 +129,7 @@ async fn bad_days_have_their_verdicts() {
     let mut pauses = Vec::new();
     for _ in 0..5 {
         match it.publish(&wanted, false).await {
-            Verdict::Again { after, .. } => pauses.push(after.map(|it| it.as_secs())),
+            Verdict::Again { after, .. } => pauses.push(after.map(|after| after.as_secs())),
             other => panic!("{other:?}"),
         }
     }

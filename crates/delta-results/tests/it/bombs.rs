@@ -32,8 +32,9 @@ impl Read for Endless {
 fn peak() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("a status");
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kilobytes = most.and_then(|it| it.trim().strip_suffix(" kB"));
-    let kilobytes = kilobytes.and_then(|it| it.parse::<usize>().ok());
+    let kilobytes = most
+        .and_then(|most| most.trim().strip_suffix(" kB"))
+        .and_then(|it| it.parse::<usize>().ok());
     kilobytes.expect("a number") * 1024
 }
 

@@ -18,8 +18,11 @@ fn holds(format: Format, bytes: &[u8]) {
     let report = read(format, bytes, "/build/app", &TIGHT, &mut |case| {
         seen += 1;
         assert!(case.name.len() <= TIGHT.name && case.suite.len() <= TIGHT.name);
-        assert!(case.message.is_none_or(|it| it.len() <= TIGHT.message));
-        assert!(case.trace.is_none_or(|it| it.len() <= TIGHT.trace));
+        assert!(
+            case.message
+                .is_none_or(|message| message.len() <= TIGHT.message)
+        );
+        assert!(case.trace.is_none_or(|trace| trace.len() <= TIGHT.trace));
         assert!(case.metadata.len() <= TIGHT.metadata);
     });
     assert!(seen <= TIGHT.cases);

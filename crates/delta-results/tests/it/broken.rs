@@ -32,8 +32,8 @@ fn a_line_of_ours_with_a_wrong_type_is_malformed() {
 #[test]
 fn what_is_null_in_our_schema_is_not_there() {
     let line = r#"{"name":"n","suite":null,"status":"fail","duration_ms":null,"message":null,
-        "trace":null,"metadata":null}"#;
-    let line = line.replace('\n', " ");
+        "trace":null,"metadata":null}"#
+        .replace('\n', " ");
     for text in [
         line.clone(),
         format!("[{line}]"),

@@ -14,7 +14,7 @@ fn read_as_meant(format: Format, text: &str) -> (Vec<Case>, Report) {
 
 fn told(found: &[Case]) -> Vec<(&str, &str, Status)> {
     let told = found.iter();
-    told.map(|it| (it.suite.as_str(), it.name.as_str(), it.status))
+    told.map(|told| (told.suite.as_str(), told.name.as_str(), told.status))
         .collect()
 }
 

@@ -10,10 +10,11 @@ use crate::cases;
 
 fn corpus() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/real");
-    let files = std::fs::read_dir(folder)
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
-        .map(|it| it.unwrap().path());
-    let mut files: Vec<PathBuf> = files.filter(|it| !name(it).ends_with(".read")).collect();
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !name(path).ends_with(".read"))
+        .collect();
     files.sort();
     files
 }
@@ -69,7 +70,10 @@ fn reports_of_real_tools_read_as_they_were_written() {
 #[test]
 fn a_report_of_cargo_nextest_comes_to_what_it_printed() {
     let files = corpus();
-    let file = files.iter().find(|it| name(it) == "nextest.junit").unwrap();
+    let file = files
+        .iter()
+        .find(|file| name(file) == "nextest.junit")
+        .unwrap();
     let (found, report) = cases(format(file), &std::fs::read(file).unwrap());
     let seen = report.totals.seen;
     assert_eq!((seen.passed, seen.failed, seen.skipped), (3, 2, 1));

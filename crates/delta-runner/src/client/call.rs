@@ -218,7 +218,7 @@ impl Call {
             let call = Box::new(self);
             return Err(FunctionFailed { call }.into());
         }
-        let result = self.result.as_ref().map_or("null", |it| it.get());
+        let result = self.result.as_ref().map_or("null", |result| result.get());
         serde_json::from_str(result).map_err(ClientError::Result)
     }
 }

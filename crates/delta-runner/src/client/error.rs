@@ -59,7 +59,7 @@ pub struct FunctionFailed {
 
 /// What the handler or its runner said, or else the agent, or the server.
 fn message(call: &Call) -> &str {
-    let said = call.error.as_ref().map(|it| it.message.as_str());
+    let said = call.error.as_ref().map(|error| error.message.as_str());
     let told = said.or(call.summary.as_deref()).or(call.cause.as_deref());
     told.unwrap_or(&call.state)
 }

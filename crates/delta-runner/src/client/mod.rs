@@ -81,8 +81,9 @@ impl Client {
         // A token is for the server that was named, and for nobody it points to.
         let http = reqwest::Client::builder()
             .timeout(TIMEOUT)
-            .redirect(reqwest::redirect::Policy::none());
-        let http = http.build().map_err(ClientError::Http)?;
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .map_err(ClientError::Http)?;
         Ok(Client {
             http,
             base,
@@ -93,7 +94,7 @@ impl Client {
     /// The server that `DELTA_SERVER` names, with the token in `DELTA_TOKEN`, or in the file that
     /// `DELTA_TOKEN_FILE` names.
     pub fn from_environment() -> Result<Client, ClientError> {
-        let variable = |name| std::env::var(name).ok().filter(|it| !it.is_empty());
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let client = Client::new(&variable("DELTA_SERVER").ok_or(ClientError::NoServer)?)?;
         match (variable("DELTA_TOKEN"), variable("DELTA_TOKEN_FILE")) {
             (Some(token), _) => Ok(client.token(&token)),
@@ -156,8 +157,10 @@ impl Client {
         struct Made {
             functions: Vec<Call>,
         }
-        let functions = calls.into_iter().map(NewCall::body);
-        let functions = functions.collect::<Result<_, ClientError>>()?;
+        let functions = calls
+            .into_iter()
+            .map(NewCall::body)
+            .collect::<Result<_, ClientError>>()?;
         let body = Several { functions };
         let text = self.post(&["functions"], &body, Some(key)).await?;
         Ok(read::<Made>(&text)?.functions)
@@ -172,9 +175,9 @@ impl Client {
     /// The call once it has ended, however it did; [`ClientError::NotEnded`] when it has not by
     /// then.
     pub async fn wait(&self, id: &str, timeout: Option<Duration>) -> Result<Call, ClientError> {
-        let until = timeout.map(|it| Instant::now() + it);
+        let until = timeout.map(|timeout| Instant::now() + timeout);
         loop {
-            let left = until.map(|it| it.saturating_duration_since(Instant::now()));
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             let left = left.map_or(EACH_WAIT, |left| left.min(EACH_WAIT));
             let mut url = self.url(&["functions", id])?;
             url.set_query(Some(&format!("wait={:.3}", left.as_secs_f64())));
@@ -182,7 +185,7 @@ impl Client {
             if call.has_ended() {
                 return Ok(call);
             }
-            if until.is_some_and(|it| Instant::now() >= it) {
+            if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(ClientError::NotEnded(Box::new(call)));
             }
         }
@@ -277,7 +280,7 @@ async fn once(request: reqwest::RequestBuilder) -> Result<String, (ClientError, 
 
 fn asked_pause(response: &Response) -> Duration {
     let asked = response.headers().get("Retry-After");
-    let seconds = asked.and_then(|it| it.to_str().ok()?.trim().parse().ok());
+    let seconds = asked.and_then(|asked| asked.to_str().ok()?.trim().parse().ok());
     seconds.map_or(Duration::ZERO, Duration::from_secs)
 }
 
@@ -334,8 +337,9 @@ mod tests {
 
     #[test]
     fn a_token_is_not_shown() {
-        let client = Client::new("http://127.0.0.1:1").expect("an address");
-        let client = client.token(" hidden\n");
+        let client = Client::new("http://127.0.0.1:1")
+            .expect("an address")
+            .token(" hidden\n");
         assert_eq!(client.token.as_deref(), Some("hidden"));
         assert!(!format!("{client:?}").contains("hidden"), "{client:?}");
     }

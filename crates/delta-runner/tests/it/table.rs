@@ -102,8 +102,10 @@ impl Open<'_> {
         let times = step["times"].as_u64().unwrap_or(1);
         let mut heard = BTreeSet::new();
         for _ in 0..times {
-            let said = self.named(on).hear();
-            let said = said.unwrap_or_else(|| panic!("{}: closed", self.row));
+            let said = self
+                .named(on)
+                .hear()
+                .unwrap_or_else(|| panic!("{}: closed", self.row));
             heard.insert(said["request_id"].to_string());
             for (name, wanted) in step["hear"].as_object().unwrap() {
                 self.assert_member(&said[name], wanted, &said);

@@ -323,7 +323,7 @@ impl Model for Network {
             }
             Action::Crash { agent } => next.agents[agent as usize] = Phase::Idle,
             Action::Deliver(letter) | Action::Lose(letter) => {
-                let at = next.net.iter().position(|it| *it == letter);
+                let at = next.net.iter().position(|net| *net == letter);
                 next.net.remove(at.expect("only what is in flight arrives"));
                 if let Action::Deliver(_) = action {
                     self.receive(&mut next, letter, tally)?;

@@ -124,7 +124,7 @@ impl Agent {
         let valid = self
             .holder
             .as_ref()
-            .is_some_and(|it| now < it.valid_until());
+            .is_some_and(|holder| now < holder.valid_until());
         let working = self.kind == Kind::Honest && self.up && valid;
         working.then_some(proof.key.attempt.job)
     }

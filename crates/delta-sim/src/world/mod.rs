@@ -206,8 +206,9 @@ impl Sim {
             let tags: &[&str] = if rng.coin() { &["gpu"] } else { &[] };
             agents.push(Agent::new(n, kind, tags));
         }
-        let desks = (0..faults.servers).map(|_| Desk::new(&mut rng, &faults));
-        let desks = desks.collect();
+        let desks = (0..faults.servers)
+            .map(|_| Desk::new(&mut rng, &faults))
+            .collect();
         let mut store = MemoryStore::new();
         store.set_clock(DAWN);
         Sim {
@@ -419,12 +420,13 @@ impl Sim {
 
     fn read_by_global_number(&mut self) -> Result<(), Violation> {
         let (now, read) = (self.now, self.feed_read);
-        let visible = |it: &&Published| it.number > read && it.visible_at <= now;
+        let visible =
+            |published: &&Published| published.number > read && published.visible_at <= now;
         let mut page: Vec<(u64, RunId, u64)> = self
             .feed
             .iter()
             .filter(visible)
-            .map(|it| (it.number, it.run, it.version))
+            .map(|feed| (feed.number, feed.run, feed.version))
             .collect();
         page.sort_unstable();
         for (number, run, version) in page {

@@ -112,7 +112,13 @@ pub mod concurrency {
     );
 
     pub fn serialize<S: Serializer>(value: &Option<Concurrency>, to: S) -> Result<S::Ok, S::Error> {
-        let shown = |it: &Concurrency| Shown(it.group.clone(), it.key, it.cancel_older);
+        let shown = |concurrency: &Concurrency| {
+            Shown(
+                concurrency.group.clone(),
+                concurrency.key,
+                concurrency.cancel_older,
+            )
+        };
         value.as_ref().map(shown).serialize(to)
     }
 
@@ -168,7 +174,9 @@ mod unique {
     );
 
     pub fn serialize<S: Serializer>(value: &Option<Unique>, to: S) -> Result<S::Ok, S::Error> {
-        value.map(|it| Shown(it.key, it.until)).serialize(to)
+        value
+            .map(|value| Shown(value.key, value.until))
+            .serialize(to)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Unique>, D::Error> {
@@ -255,7 +263,9 @@ mod backoff {
     );
 
     pub fn serialize<S: Serializer>(value: &Option<Backoff>, to: S) -> Result<S::Ok, S::Error> {
-        value.map(|it| Shown(it.base, it.cap)).serialize(to)
+        value
+            .map(|value| Shown(value.base, value.cap))
+            .serialize(to)
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Backoff>, D::Error> {

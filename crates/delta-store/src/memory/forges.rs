@@ -23,8 +23,10 @@ impl ForgeReader for MemoryReader {
             run.is_none_or(|run| row.stage >= stage_of(run))
         };
         let rows = tables.reports.values();
-        let due = rows.filter(|row| row.next_at <= now && !told(row));
-        let mut due: Vec<ReportRow> = due.cloned().collect();
+        let mut due: Vec<ReportRow> = rows
+            .filter(|row| row.next_at <= now && !told(row))
+            .cloned()
+            .collect();
         due.sort_by_key(|row| (row.next_at, row.run));
         due.truncate(limit);
         Ok(due)
@@ -51,7 +53,7 @@ impl ForgeTables for MemorySideTables {
     ) -> Result<bool, StoreError> {
         let mut tables = self.tables();
         let there = tables.repositories.get(&row.name);
-        if there.map(|it| it.version) != instead_of {
+        if there.map(|there| there.version) != instead_of {
             return Ok(false);
         }
         let mut row = row.clone();

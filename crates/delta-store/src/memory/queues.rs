@@ -33,11 +33,13 @@ impl QueueTable for MemorySideTables {
 impl MemorySideTables {
     fn set(&self, name: &Text, change: impl FnOnce(&mut QueueRow)) {
         let mut tables = self.tables();
-        let row = tables.queues.entry(name.clone());
-        let row = row.or_insert_with(|| QueueRow {
-            name: name.clone(),
-            ..QueueRow::default()
-        });
+        let row = tables
+            .queues
+            .entry(name.clone())
+            .or_insert_with(|| QueueRow {
+                name: name.clone(),
+                ..QueueRow::default()
+            });
         change(row);
         if row.paused.is_none() && row.runner.is_none() {
             tables.queues.remove(name);

@@ -38,9 +38,11 @@ impl MemoryResults {
     }
 
     fn totals(&self, wanted: impl Fn(LeaseKey) -> bool) -> Vec<LeaseResults> {
-        let rows = self.rows.iter();
-        let rows = rows.filter(|((lease, _), _)| wanted(*lease));
-        let rows = rows.map(|((lease, _), (_, row))| (*lease, row.status, 1, row.size()));
+        let rows = self
+            .rows
+            .iter()
+            .filter(|((lease, _), _)| wanted(*lease))
+            .map(|((lease, _), (_, row))| (*lease, row.status, 1, row.size()));
         let claims = self.claims.iter().filter(|(lease, _)| wanted(**lease));
         fold(rows, claims.map(|(lease, claim)| (*lease, *claim)))
     }
@@ -93,11 +95,17 @@ impl ResultReader for MemoryReader {
         let mut found: Vec<StoredResult> = tables
             .results
             .all()
-            .filter(|it| it.lease.attempt.run() == query.run && shown(&tables, it.lease))
-            .filter(|it| query.job.is_none_or(|job| it.lease.attempt.job.n == job))
+            .filter(|result| {
+                result.lease.attempt.run() == query.run && shown(&tables, result.lease)
+            })
+            .filter(|result| {
+                query
+                    .job
+                    .is_none_or(|job| result.lease.attempt.job.n == job)
+            })
             .filter(latest)
-            .filter(|it| query.only.is_empty() || query.only.contains(&it.row.status))
-            .filter(|it| query.after.is_none_or(|after| it.place() > after))
+            .filter(|result| query.only.is_empty() || query.only.contains(&result.row.status))
+            .filter(|result| query.after.is_none_or(|after| result.place() > after))
             .collect();
         found.sort_by_key(StoredResult::place);
         found.truncate(limit);
@@ -106,9 +114,11 @@ impl ResultReader for MemoryReader {
 
     fn test_history(&self, query: &TestQuery, limit: usize) -> Result<Vec<PastResult>, StoreError> {
         let tables = self.tables();
-        let named = tables.results.all().filter(|it| it.row.name == query.name);
-        let mut named: Vec<StoredResult> = named
-            .filter(|it| query.before.is_none_or(|before| it.id < before))
+        let mut named: Vec<StoredResult> = tables
+            .results
+            .all()
+            .filter(|result| result.row.name == query.name)
+            .filter(|result| query.before.is_none_or(|before| result.id < before))
             .collect();
         named.sort_by_key(|it| std::cmp::Reverse(it.id));
         named.truncate(LOOKED_THROUGH);
@@ -122,7 +132,7 @@ impl ResultReader for MemoryReader {
                 id: it.id,
                 lease: it.lease,
                 job: job.name.clone(),
-                retried: metadata.is_some_and(|it| it.contains(RETRIED)),
+                retried: metadata.is_some_and(|metadata| metadata.contains(RETRIED)),
                 key: it.row.key,
                 status: it.row.status,
                 suite: it.row.suite,

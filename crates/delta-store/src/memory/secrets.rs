@@ -39,7 +39,7 @@ impl SecretTable for MemorySideTables {
     fn put_secret(&self, row: &SecretRow, instead_of: Option<u64>) -> Result<bool, StoreError> {
         let mut tables = self.tables();
         let there = tables.secrets.get(&row.about.id);
-        if there.map(|it| it.about.version) != instead_of {
+        if there.map(|there| there.about.version) != instead_of {
             return Ok(false);
         }
         let mut row = row.clone();

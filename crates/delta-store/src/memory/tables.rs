@@ -206,10 +206,14 @@ impl Tables {
         // What its forge has not heard of is owed, and not forgotten.
         let owes =
             |run: &Run| run.state != RunState::Reported && self.reports.contains_key(&run.id);
-        let ended = self.runs.values().filter(|run| run.live_jobs == 0);
-        let ended = ended.filter(|run| !owes(run));
-        let old = ended.filter_map(|run| said(run).map(|at| (at, run.id)));
-        let mut old: Vec<(Millis, RunId)> = old.collect();
+        let ended = self
+            .runs
+            .values()
+            .filter(|run| run.live_jobs == 0)
+            .filter(|run| !owes(run));
+        let mut old: Vec<(Millis, RunId)> = ended
+            .filter_map(|run| said(run).map(|at| (at, run.id)))
+            .collect();
         old.sort_unstable();
         old.truncate(limit);
         let ids: Vec<RunId> = old.into_iter().map(|(_, id)| id).collect();

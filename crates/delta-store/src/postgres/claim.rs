@@ -93,8 +93,10 @@ impl PgStore {
         }
         let rows =
             self.anywhere(async |session: &Session| session.rows(Sql::MatchKeys, &[]).await)?;
-        let keys = rows.iter().map(|row| Fields::of(row).text());
-        let keys: Vec<Text> = keys.collect::<Result<_, _>>()?;
+        let keys: Vec<Text> = rows
+            .iter()
+            .map(|row| Fields::of(row).text())
+            .collect::<Result<_, _>>()?;
         self.memory.keys = heard.map(|heard| (heard, keys.clone()));
         Ok(keys)
     }

@@ -187,8 +187,9 @@ impl<'a> Plan<'a> {
         let mut renewed = Rows::default();
         for (id, attempt) in &writes.edits.attempts {
             let key = rows::attempt_key(*id).into_iter();
-            let moving = rows::attempt_moving(attempt).into_iter();
-            let moving = moving.chain(rows::lease(attempt.lease.as_ref()));
+            let moving = rows::attempt_moving(attempt)
+                .into_iter()
+                .chain(rows::lease(attempt.lease.as_ref()));
             if reading.new_attempts.contains(id) {
                 let fixed = rows::attempt_fixed(attempt, projects.of(id.run()));
                 inserted.push(key.chain(fixed).chain(moving));
@@ -218,7 +219,7 @@ impl<'a> Plan<'a> {
         let place = |id: &AttemptId| {
             let attempt = writes.edits.attempts.get(id);
             let order = attempt.map_or(0, |attempt| attempt.order_key);
-            let since = attempt.map(|it| it.queued_at.unwrap_or(it.created_at).0);
+            let since = attempt.map(|attempt| attempt.queued_at.unwrap_or(attempt.created_at).0);
             let place = [Value::Int(order), Value::Int(since.unwrap_or(0))];
             rows::attempt_key(*id).into_iter().chain(place)
         };
@@ -235,7 +236,12 @@ impl<'a> Plan<'a> {
     /// Those who gave a lease up go before those who got one: a runner may do both in one batch.
     fn holders(&mut self, writes: &'a Writes, reading: &Reading, projects: &Projects<'a>) {
         let edits = &writes.edits;
-        let latest = |id: &AttemptId| edits.attempts.get(id).and_then(|it| it.lease.as_ref());
+        let latest = |id: &AttemptId| {
+            edits
+                .attempts
+                .get(id)
+                .and_then(|attempt| attempt.lease.as_ref())
+        };
         let row = |id: AttemptId, lease: &'a delta_core::Lease| {
             let holder = [Value::Text(&lease.principal), Value::Text(&lease.runner)];
             holder.into_iter().chain(rows::attempt_key(id))

@@ -108,8 +108,9 @@ impl Target {
     pub(super) fn parse(url: &str) -> Result<Target, StoreError> {
         let (url, root) = without_root(url);
         let mut config: Config = url.parse().map_err(|error: Error| {
-            let why = std::error::Error::source(&error).map(ToString::to_string);
-            let why = why.unwrap_or_else(|| error.to_string());
+            let why = std::error::Error::source(&error)
+                .map(ToString::to_string)
+                .unwrap_or_else(|| error.to_string());
             StoreError::Unavailable(format!("the address of the database cannot be read: {why}"))
         })?;
         config.connect_timeout(CONNECT_DEADLINE);

@@ -50,8 +50,11 @@ impl CredentialTable for PgSideTables {
     ) -> Result<bool, StoreError> {
         let id = escape(id);
         let found = self.with_values(Sql::ExchangeEnrolment, fresh, Some((&id, at)))?;
-        let done = found.first().map(|row| row.try_get(0));
-        let done = done.transpose().map_err(|e| corrupt("an exchange", e))?;
+        let done = found
+            .first()
+            .map(|row| row.try_get(0))
+            .transpose()
+            .map_err(|e| corrupt("an exchange", e))?;
         if done == Some(true) {
             return Ok(true);
         }

@@ -49,8 +49,11 @@ impl ForgeReader for PgReader {
     }
 
     fn plan(&self, run: RunId) -> Result<Option<Text>, StoreError> {
-        let found = self.pools.rows(Sql::ReadPlan, &[&uuid(run)])?;
-        let found = found.first().map(|row| Fields::of(row).text());
+        let found = self
+            .pools
+            .rows(Sql::ReadPlan, &[&uuid(run)])?
+            .first()
+            .map(|row| Fields::of(row).text());
         found.transpose()
     }
 }

@@ -75,8 +75,12 @@ impl<'a> Look<'a> {
 
     /// What was done without amcheck, and what was not.
     async fn without(&self, tables: usize, indexes: usize) -> Result<String, Trouble> {
-        let rows = self.session.client.query("SHOW data_checksums", &[]).await;
-        let rows = rows.map_err(|error| Trouble::of(&error))?;
+        let rows = self
+            .session
+            .client
+            .query("SHOW data_checksums", &[])
+            .await
+            .map_err(|error| Trouble::of(&error))?;
         let on = rows
             .first()
             .is_some_and(|row| row.get::<_, &str>(0) == "on");
@@ -90,8 +94,12 @@ impl<'a> Look<'a> {
 
     /// Where its functions are, if this role may call them.
     async fn amcheck(&self) -> Result<Option<String>, Trouble> {
-        let found = self.session.client.query(AMCHECK, &[]).await;
-        let found = found.map_err(|error| Trouble::of(&error))?;
+        let found = self
+            .session
+            .client
+            .query(AMCHECK, &[])
+            .await
+            .map_err(|error| Trouble::of(&error))?;
         let Some(schema) = found.first().map(|row| row.get::<_, String>(0)) else {
             return Ok(None);
         };
@@ -100,9 +108,14 @@ impl<'a> Look<'a> {
              WHERE p.pronamespace = '{schema}'::regnamespace \
              AND p.proname IN ('bt_index_check', 'verify_heapam')"
         );
-        let may = self.session.client.query(&may, &[]).await;
-        let may = may.map_err(|error| Trouble::of(&error))?;
-        let may = may.first().and_then(|row| row.get::<_, Option<bool>>(0));
+        let may = self
+            .session
+            .client
+            .query(&may, &[])
+            .await
+            .map_err(|error| Trouble::of(&error))?
+            .first()
+            .and_then(|row| row.get::<_, Option<bool>>(0));
         Ok(Some(schema).filter(|_| may == Some(true)))
     }
 
@@ -149,8 +162,12 @@ impl<'a> Look<'a> {
     }
 
     async fn list(&self, sql: &str) -> Result<Vec<(i64, String, bool)>, Trouble> {
-        let rows = self.session.client.query(sql, &[&SCHEMA]).await;
-        let rows = rows.map_err(|error| Trouble::of(&error))?;
+        let rows = self
+            .session
+            .client
+            .query(sql, &[&SCHEMA])
+            .await
+            .map_err(|error| Trouble::of(&error))?;
         let row = |row: &tokio_postgres::Row| {
             let valid = row.try_get(2).unwrap_or(true);
             (row.get(0), row.get(1), valid)

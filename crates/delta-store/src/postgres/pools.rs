@@ -68,8 +68,9 @@ impl Pools {
             .worker_threads(1)
             .thread_name("store-read")
             .enable_all();
-        let runtime = builder.build();
-        let runtime = runtime.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let runtime = builder
+            .build()
+            .map_err(|error| StoreError::Unavailable(error.to_string()))?;
         Ok(Arc::new(Pools {
             runtime: Some(runtime),
             target,

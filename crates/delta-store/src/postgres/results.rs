@@ -62,9 +62,9 @@ impl ResultReader for PgReader {
                 &query.job.map(i64::from),
                 &query.attempt.map(i64::from),
                 &mask(&query.only),
-                &after.map(|it| i64::from(it.job)),
-                &after.map(|it| it.status.code()),
-                &after.map(|it| it.id),
+                &after.map(|after| i64::from(after.job)),
+                &after.map(|after| after.status.code()),
+                &after.map(|after| after.id),
                 &i64::try_from(limit).unwrap_or(i64::MAX),
             ],
         )?;
@@ -130,7 +130,8 @@ impl ResultTable for PgSideTables {
     }
 
     fn put_result_claim(&self, lease: LeaseKey, claim: &ResultClaim) -> Result<(), StoreError> {
-        let said = |of: fn(&ResultCounts) -> u64| claim.counts.map(|it| of(&it).cast_signed());
+        let said =
+            |of: fn(&ResultCounts) -> u64| claim.counts.map(|count| of(&count).cast_signed());
         let key = Key::of(lease);
         let mut params = key.params();
         let counts = [
@@ -139,7 +140,7 @@ impl ResultTable for PgSideTables {
             said(|it| it.skipped),
             said(|it| it.passed),
         ];
-        params.extend(counts.iter().map(|it| it as &(dyn ToSql + Sync)));
+        params.extend(counts.iter().map(|count| count as &(dyn ToSql + Sync)));
         let dropped = claim.dropped.cast_signed();
         params.push(&dropped);
         self.pools.rows(Sql::PutResultClaim, &params).map(drop)
@@ -170,17 +171,21 @@ impl Key {
 }
 
 fn totals(counted: &[Row], claimed: &[Row]) -> Result<Vec<LeaseResults>, StoreError> {
-    let counted = counted.iter().map(|row| {
-        let mut fields = Fields::of(row);
-        let (lease, status) = (lease(&mut fields)?, status(&mut fields)?);
-        Ok((lease, status, fields.unsigned()?, fields.unsigned()?))
-    });
-    let counted: Vec<_> = counted.collect::<Result<_, StoreError>>()?;
-    let claimed = claimed.iter().map(|row| {
-        let mut fields = Fields::of(row);
-        Ok((lease(&mut fields)?, claim(&mut fields)?))
-    });
-    let claimed: Vec<_> = claimed.collect::<Result<_, StoreError>>()?;
+    let counted: Vec<_> = counted
+        .iter()
+        .map(|row| {
+            let mut fields = Fields::of(row);
+            let (lease, status) = (lease(&mut fields)?, status(&mut fields)?);
+            Ok((lease, status, fields.unsigned()?, fields.unsigned()?))
+        })
+        .collect::<Result<_, StoreError>>()?;
+    let claimed: Vec<_> = claimed
+        .iter()
+        .map(|row| {
+            let mut fields = Fields::of(row);
+            Ok((lease(&mut fields)?, claim(&mut fields)?))
+        })
+        .collect::<Result<_, StoreError>>()?;
     Ok(fold(counted.into_iter(), claimed.into_iter()))
 }
 

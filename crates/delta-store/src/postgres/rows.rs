@@ -190,7 +190,7 @@ pub(super) fn run_fixed(run: &Run) -> [Value<'_>; 10] {
         Value::OptText(header.commit.as_deref()),
         Value::Bytes(key),
         Value::OptText(header.queue.as_deref()),
-        Value::Bytes(header.unique.as_ref().map(|it| it.key.as_slice())),
+        Value::Bytes(header.unique.as_ref().map(|unique| unique.key.as_slice())),
         Value::Json(header.rerun_of.map(|id| id.to_string())),
         Value::Int(run.created_at.0),
     ]

@@ -38,7 +38,7 @@ impl SecretReader for PgReader {
         names: &[Text],
         place: SecretPlace<'_>,
     ) -> Result<Vec<SecretRow>, StoreError> {
-        let names: Vec<String> = names.iter().map(|it| escape(it).into_owned()).collect();
+        let names: Vec<String> = names.iter().map(|name| escape(name).into_owned()).collect();
         let found = self.pools.rows(
             Sql::SecretsFor,
             &[

@@ -63,8 +63,10 @@ pub(super) struct Locked {
 
 impl PgStore {
     pub(super) fn new(target: Target) -> Result<PgStore, StoreError> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| StoreError::Unavailable(error.to_string()))?;
         Ok(PgStore {
             runtime: Some(runtime),
             target,

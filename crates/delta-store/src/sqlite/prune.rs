@@ -73,8 +73,8 @@ impl SqliteStore {
         // Immediate: a token may be written by another connection at this moment, and a transaction
         // that begins by reading cannot wait for it.
         let immediate = rusqlite::TransactionBehavior::Immediate;
-        let transaction = rusqlite::Transaction::new_unchecked(&self.connection, immediate);
-        let transaction = transaction.map_err(store_error)?;
+        let transaction = rusqlite::Transaction::new_unchecked(&self.connection, immediate)
+            .map_err(store_error)?;
         for &id in &old {
             self.bury(id)?;
         }

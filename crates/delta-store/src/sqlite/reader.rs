@@ -326,8 +326,11 @@ mod tests {
         let mut statement = connection
             .prepare(&format!("EXPLAIN QUERY PLAN {sql}"))
             .unwrap();
-        let steps = statement.query_map(&values[..], |row| row.get::<_, String>(3));
-        let steps: Vec<String> = steps.unwrap().map(Result::unwrap).collect();
+        let steps: Vec<String> = statement
+            .query_map(&values[..], |row| row.get::<_, String>(3))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
         steps.join("\n")
     }
 
@@ -363,7 +366,11 @@ mod tests {
     fn credentials_are_looked_up_while_every_other_connection_is_busy() {
         let dir = tempfile::tempdir().unwrap();
         let (_store, reader, _) = super::super::open(dir.path()).unwrap();
-        let busy: Vec<_> = reader.readers.iter().map(|it| it.lock().unwrap()).collect();
+        let busy: Vec<_> = reader
+            .readers
+            .iter()
+            .map(|reader| reader.lock().unwrap())
+            .collect();
         assert_eq!(reader.credential(&[7; 32]).unwrap(), None);
         drop(busy);
     }

@@ -150,9 +150,9 @@ impl ResultReader for SqliteReader {
             query.job,
             query.attempt,
             mask(&query.only),
-            after.map(|it| it.job),
-            after.map(|it| it.status.code()),
-            after.map(|it| it.id),
+            after.map(|after| after.job),
+            after.map(|after| after.status.code()),
+            after.map(|after| after.id),
             i64::try_from(limit).unwrap_or(i64::MAX),
         ];
         rows::all(&self.reader(), PAGE, values, read)
@@ -231,7 +231,8 @@ impl ResultTable for SqliteSideTables {
         let sql = "INSERT OR REPLACE INTO result_claims (run_id, job, attempt, lease_epoch, \
                    project, failed, errors, skipped, passed, dropped) \
                    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
-        let said = |of: fn(&ResultCounts) -> u64| claim.counts.map(|it| column::signed(of(&it)));
+        let said =
+            |of: fn(&ResultCounts) -> u64| claim.counts.map(|count| column::signed(of(&count)));
         let values = params![
             column::run_bytes(lease.attempt.run()),
             lease.attempt.job.n,
@@ -297,7 +298,7 @@ fn key(bytes: &[u8]) -> Result<[u8; 16], StoreError> {
 
 fn read(row: &Row) -> Result<StoredResult, StoreError> {
     let mut c = Columns { row, next: 0 };
-    let text = |it: &str| Ok(it.into());
+    let text = |text: &str| Ok(text.into());
     Ok(StoredResult {
         id: c.get()?,
         lease: lease(&mut c)?,
@@ -318,7 +319,7 @@ fn read(row: &Row) -> Result<StoredResult, StoreError> {
 
 fn read_past(row: &Row) -> Result<PastResult, StoreError> {
     let mut c = Columns { row, next: 0 };
-    let text = |it: &str| Ok(it.into());
+    let text = |text: &str| Ok(text.into());
     Ok(PastResult {
         id: c.get()?,
         lease: lease(&mut c)?,

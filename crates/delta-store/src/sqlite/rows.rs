@@ -67,8 +67,7 @@ impl Columns<'_, '_> {
     ) -> Result<Option<T>, StoreError> {
         let value = self.row.get_ref(self.next).map_err(store_error)?;
         self.next += 1;
-        let text = value.as_str_or_null();
-        let text = text.map_err(|e| corrupt("a row", e))?;
+        let text = value.as_str_or_null().map_err(|e| corrupt("a row", e))?;
         text.map(read).transpose()
     }
 

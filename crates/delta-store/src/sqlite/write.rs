@@ -262,7 +262,7 @@ impl<'c> Write<'c> {
         values.put(header.commit.as_deref())?;
         values.put(header.idempotency.map(|(key, _)| key))?;
         values.put(header.queue.as_deref())?;
-        values.put(header.unique.map(|it| it.key))?;
+        values.put(header.unique.map(|unique| unique.key))?;
         values.put(header.rerun_of.map(|id| id.to_string()))?;
         values.put(json::encode_header(header))?;
         values.run()?;

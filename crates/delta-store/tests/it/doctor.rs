@@ -53,15 +53,15 @@ fn a_changed_byte_of_an_event_is_named() {
             [changed, text],
         )
         .unwrap()
-    });
-    let found = found.expect("a difference");
+    })
+    .expect("a difference");
     assert_eq!((found.version, &*found.what), (Some(3), "event hash"));
 }
 
 #[test]
 fn a_missing_event_is_named() {
-    let found = after(|file| sql(file, "DELETE FROM events WHERE first = 2"));
-    let found = found.expect("a difference");
+    let found =
+        after(|file| sql(file, "DELETE FROM events WHERE first = 2")).expect("a difference");
     assert_eq!((found.version, &*found.what), (Some(2), "event version"));
     assert_eq!((&*found.expected, &*found.found), ("2", "3"));
 }
@@ -110,8 +110,8 @@ fn an_altered_row_is_named_with_its_field() {
         ("DELETE FROM jobs WHERE job = 2", "jobs"),
     ];
     for (change, what) in table {
-        let found = after(|file| sql(file, change));
-        let found = found.unwrap_or_else(|| panic!("not found: {change}"));
+        let found =
+            after(|file| sql(file, change)).unwrap_or_else(|| panic!("not found: {change}"));
         assert!(found.what.ends_with(what), "{change}: {found:?}");
         assert_eq!(found.version, None);
         assert_ne!(found.expected, found.found);

@@ -129,8 +129,10 @@ fn a_store_that_is_closed_is_one_file_whoever_lets_go_of_it_last() {
         let kept = sides.swap_remove(last);
         drop(sides);
         drop(kept);
-        let names = std::fs::read_dir(dir.path()).unwrap();
-        let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+        let names: Vec<_> = std::fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         assert_eq!(names, ["delta-ci.db"], "side {last} was the last");
     }
 }

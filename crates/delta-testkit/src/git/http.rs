@@ -237,8 +237,10 @@ fn backend(request: &Request, shared: &Shared) -> Result<Answer> {
 
 /// Headers, an empty line, the body.
 fn cgi(output: &[u8]) -> Result<Answer> {
-    let end = output.windows(4).position(|it| it == b"\r\n\r\n");
-    let end = end.context("the CGI program said nothing")?;
+    let end = output
+        .windows(4)
+        .position(|pair| pair == b"\r\n\r\n")
+        .context("the CGI program said nothing")?;
     let text = std::str::from_utf8(&output[..end])?;
     let (mut status, mut headers) = (200, String::new());
     for line in text.split("\r\n") {
@@ -279,8 +281,7 @@ pub(crate) fn read(stream: &TcpStream) -> Result<Option<Request>> {
             .headers
             .push((name.to_ascii_lowercase(), value.to_owned()));
     }
-    let length = request.header("content-length");
-    let length: usize = length.parse().unwrap_or(0);
+    let length: usize = request.header("content-length").parse().unwrap_or(0);
     ensure!(length <= MAX_BODY, "a body of {length} bytes");
     let chunked = request.header("transfer-encoding") == "chunked";
     ensure!(!chunked, "no test sends that much");

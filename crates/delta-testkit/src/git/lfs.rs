@@ -40,7 +40,8 @@ impl Files<'_> {
     }
 
     fn object(&self, hash: &str) -> String {
-        let size = std::fs::metadata(self.root.join("lfs").join(hash)).map_or(0, |it| it.len());
+        let size = std::fs::metadata(self.root.join("lfs").join(hash))
+            .map_or(0, |metadata| metadata.len());
         let here = format!("http://{}", self.addr);
         let place = format!("{}/lfs/{hash}", self.elsewhere.unwrap_or(&here));
         let actions = format!(r#"{{"download": {{"href": "{place}"}}}}"#);
@@ -52,7 +53,7 @@ impl Files<'_> {
 fn hashes(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_ascii_hexdigit());
     words
-        .filter(|it| it.len() == 64)
+        .filter(|word| word.len() == 64)
         .map(str::to_owned)
         .collect()
 }

@@ -68,7 +68,7 @@ impl Sshd {
         let (host, users) = (folder.path().join("host"), folder.path().join("users"));
         make_key(&host)?;
         fs::write(&users, &allowed.public)?;
-        let programs = programs.map(|it| format!("{}:", it.display()));
+        let programs = programs.map(|program| format!("{}:", program.display()));
         let path = format!("PATH={}/usr/bin:/bin", programs.unwrap_or_default());
         let port = free_port()?;
         let process = Spawn::new(program)

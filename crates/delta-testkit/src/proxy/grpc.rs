@@ -70,8 +70,7 @@ impl GrpcProxy {
             .name("grpc-proxy".into())
             .spawn(move || {
                 runtime.block_on(async {
-                    let listener = TcpListener::from_std(listener);
-                    let listener = listener.expect("called on the runtime");
+                    let listener = TcpListener::from_std(listener).expect("called on the runtime");
                     tokio::select! {
                         () = accept(listener, of_calls) => {}
                         _ = stopped => {}
@@ -147,7 +146,10 @@ async fn call(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Respons
 
 impl Shared {
     fn lane(&self, call: u64, direction: Direction) -> GrpcLane {
-        let chances = *self.chances.lock().unwrap_or_else(|it| it.into_inner());
+        let chances = *self
+            .chances
+            .lock()
+            .unwrap_or_else(|error| error.into_inner());
         let rng = Rng::part(self.seed, 2 * call + direction.index() as u64);
         GrpcLane::new(call, direction, rng, chances, self.journal.clone())
     }
@@ -190,7 +192,7 @@ async fn carry(
                     bytes.extend_from_slice(&data);
                     let now = Instant::now();
                     let messages = std::iter::from_fn(|| next_message(&mut bytes));
-                    (messages.flat_map(|it| lane.take(it, now)).collect(), None)
+                    (messages.flat_map(|message| lane.take(message, now)).collect(), None)
                 }
                 // Trailers: the last word of an answer.
                 Some(Ok(Err(trailers))) => (lane.rest(), Some(Some(Ok(trailers)))),

@@ -170,7 +170,7 @@ mod tests {
             came.extend(lane.take(message, now));
         }
         came.extend(lane.rest());
-        let number = |it: Bytes| u32::from_be_bytes(it.as_ref().try_into().unwrap());
+        let number = |bytes: Bytes| u32::from_be_bytes(bytes.as_ref().try_into().unwrap());
         (came.into_iter().map(number).collect(), journal)
     }
 

@@ -99,8 +99,8 @@ impl Wire {
                 .first_line()
                 .split(' ')
                 .nth(1)
-                .and_then(|word| word.parse().ok());
-            let status = status.ok_or_else(|| refused("an answer without a status"))?;
+                .and_then(|word| word.parse().ok())
+                .ok_or_else(|| refused("an answer without a status"))?;
             if (100..200).contains(&status) {
                 continue;
             }

@@ -96,8 +96,7 @@ fn a_paused_cluster_can_be_dropped() -> Result<()> {
 fn a_cluster_dies_with_a_killed_test_process() -> Result<()> {
     let places = tempfile::tempdir()?;
     open_to_all(places.path())?;
-    let holder = Spawn::new(env!("CARGO_BIN_EXE_delta-testkit"));
-    let holder = holder
+    let holder = Spawn::new(env!("CARGO_BIN_EXE_delta-testkit"))
         .arg("postgres")
         .env("TMPDIR", places.path())
         .spawn()?;
@@ -158,8 +157,8 @@ async fn a_running_cluster_named_by_the_environment_is_used_and_left_tidy() -> R
         .push(("log_statement".into(), "all".into()));
     let cluster = Postgres::start_with(options)?;
     let test = "postgres::a_running_cluster_named_by_the_environment_is_used_and_left_tidy";
-    let inner = Spawn::new(std::env::current_exe()?).args([test, "--exact"]);
-    let inner = inner
+    let inner = Spawn::new(std::env::current_exe()?)
+        .args([test, "--exact"])
         .env(ADMIN_URL_VARIABLE, cluster.url("postgres"))
         .spawn()?;
     assert!(inner.wait(LONG)?.success());

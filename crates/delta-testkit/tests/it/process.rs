@@ -113,8 +113,10 @@ fn a_child_outlives_the_thread_that_started_it() {
 fn a_child_dies_with_a_killed_test_process() -> Result<()> {
     // A killed process cannot remove its output folder: it gets a place that we remove.
     let places = tempfile::tempdir()?;
-    let holder = Spawn::new(env!("CARGO_BIN_EXE_delta-testkit")).env("TMPDIR", places.path());
-    let holder = holder.args(["hold", "/bin/sleep", "1000"]).spawn()?;
+    let holder = Spawn::new(env!("CARGO_BIN_EXE_delta-testkit"))
+        .env("TMPDIR", places.path())
+        .args(["hold", "/bin/sleep", "1000"])
+        .spawn()?;
     let pid = holder.wait_for_line("", LONG)?.parse()?;
     assert!(is_alive(pid));
     holder.kill9()?;

@@ -166,17 +166,23 @@ pub fn of_many_exchanges_at_once_one_succeeds(make: &dyn Fn() -> Fixture) {
     let servers: Vec<Arc<dyn SideTables>> = (0..CALLERS).map(own).collect();
     let together = Barrier::new(servers.len());
     let done: Vec<bool> = thread::scope(|scope| {
-        let callers = servers.iter().zip(10..).map(|(tables, n)| {
-            let together = &together;
-            scope.spawn(move || {
-                together.wait();
-                tables
-                    .exchange_enrolment("tok_1", Millis(10), &fresh(n))
-                    .unwrap()
+        let callers: Vec<_> = servers
+            .iter()
+            .zip(10..)
+            .map(|(tables, n)| {
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    tables
+                        .exchange_enrolment("tok_1", Millis(10), &fresh(n))
+                        .unwrap()
+                })
             })
-        });
-        let callers: Vec<_> = callers.collect();
-        callers.into_iter().map(|it| it.join().unwrap()).collect()
+            .collect();
+        callers
+            .into_iter()
+            .map(|caller| caller.join().unwrap())
+            .collect()
     });
     assert_eq!(done.iter().filter(|done| **done).count(), 1, "{done:?}");
     let rows = bench.reader.credentials().unwrap();

@@ -125,7 +125,7 @@ pub fn a_report_is_taken_by_one_of_many(make: &dyn Fn() -> Fixture) {
         let all: Vec<_> = (0..8).map(take).collect();
         all.into_iter().map(|it| it.join().unwrap()).collect()
     });
-    assert_eq!(taken.iter().filter(|it| **it).count(), 1, "{taken:?}");
+    assert_eq!(taken.iter().filter(|taken| **taken).count(), 1, "{taken:?}");
     assert_eq!(due(&bench), [], "somebody works on it");
     bench.now = until + Span::secs(1);
     let again = due(&bench).remove(0);

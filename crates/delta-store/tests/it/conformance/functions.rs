@@ -315,8 +315,10 @@ pub fn a_pause_and_a_route_at_once_are_both_kept(make: &dyn Fn() -> Fixture) {
             });
         });
         let rows = reader.queues().unwrap();
-        let row = rows.iter().find(|row| row.name == name);
-        let row = row.unwrap_or_else(|| panic!("{name} is lost"));
+        let row = rows
+            .iter()
+            .find(|row| row.name == name)
+            .unwrap_or_else(|| panic!("{name} is lost"));
         assert_eq!(row.runner.as_deref(), Some("rust"), "{row:?}");
         assert_eq!(row.paused.is_some(), n % 2 == 0, "{row:?}");
     }

@@ -35,11 +35,13 @@ fn job_in(bench: &mut Bench, n: u64) -> RunId {
 /// One look at whose turn it is, as a sweep does it.
 fn sweep(bench: &mut Bench) -> Vec<JobId> {
     let due = bench.store.due(bench.now, 99).unwrap();
-    let turns = due.into_iter().filter_map(|due| match due {
-        Due::Turn(member) => Some(member),
-        _ => None,
-    });
-    let turns: Vec<JobId> = turns.collect();
+    let turns: Vec<JobId> = due
+        .into_iter()
+        .filter_map(|due| match due {
+            Due::Turn(member) => Some(member),
+            _ => None,
+        })
+        .collect();
     for member in &turns {
         bench.one(Command::TakeTurn { member: *member }).unwrap();
     }
@@ -58,9 +60,9 @@ pub fn runs_of_a_group_go_one_after_the_other(make: &dyn Fn() -> Fixture) {
         bench = bench.reopen();
         assert_eq!(sweep(&mut bench), [], "the turn is remembered");
         let members = bench.reader.group(&digest(50)).unwrap();
-        let taken = members.values().filter(|it| it.taken);
+        let taken = members.values().filter(|member| member.taken);
         assert_eq!(
-            taken.map(|it| it.id).collect::<Vec<_>>(),
+            taken.map(|taken| taken.id).collect::<Vec<_>>(),
             [run_id(n).job(0)]
         );
         assert_eq!(
@@ -129,7 +131,7 @@ pub fn one_batch_gives_a_turn_once(make: &dyn Fn() -> Fixture) {
         .collect();
     assert_eq!(changed, [false, true, false, false]);
     let members = bench.reader.group(&digest(60)).unwrap();
-    assert_eq!(members.values().filter(|it| it.taken).count(), 1);
+    assert_eq!(members.values().filter(|member| member.taken).count(), 1);
 }
 
 pub fn what_a_plan_says_about_its_run_is_stored(make: &dyn Fn() -> Fixture) {

@@ -299,17 +299,24 @@ impl Player {
     fn due(&self, bench: &mut Bench) -> BTreeSet<Due> {
         let now = bench.now;
         let is_due = |at: Option<Millis>| at.is_some_and(|at| at <= now);
-        let attempts = self.model.attempts.values().flatten();
-        let attempts = attempts.filter(|attempt| is_due(attempt_due_at(attempt)));
-        let runs = self.model.runs.values().flatten();
-        let runs = runs.filter(|run| is_due(run.due_at()));
+        let attempts = self
+            .model
+            .attempts
+            .values()
+            .flatten()
+            .filter(|attempt| is_due(attempt_due_at(attempt)));
+        let runs = self
+            .model
+            .runs
+            .values()
+            .flatten()
+            .filter(|run| is_due(run.due_at()));
         let expected: BTreeSet<Due> = attempts
             .map(|attempt| Due::Attempt(attempt.id))
             .chain(runs.map(|run| Due::Run(run.id)))
             .chain(self.turns())
             .collect();
-        let found = bench.store.due(now, 100_000).unwrap();
-        let found: BTreeSet<Due> = found.into_iter().collect();
+        let found: BTreeSet<Due> = bench.store.due(now, 100_000).unwrap().into_iter().collect();
         assert_eq!(found, expected);
         found
     }
@@ -317,10 +324,18 @@ impl Player {
     /// Members of groups about which something is to be done.
     fn turns(&self) -> Vec<Due> {
         let mut groups: BTreeMap<Digest, Members> = BTreeMap::new();
-        let runs = self.model.runs.values().flatten();
-        let runs = runs.map(|run| (run.header.concurrency.clone(), run.member()));
-        let jobs = self.model.jobs.values().flatten();
-        let jobs = jobs.map(|job| (job.policy.concurrency.clone(), job.member()));
+        let runs = self
+            .model
+            .runs
+            .values()
+            .flatten()
+            .map(|run| (run.header.concurrency.clone(), run.member()));
+        let jobs = self
+            .model
+            .jobs
+            .values()
+            .flatten()
+            .map(|job| (job.policy.concurrency.clone(), job.member()));
         for (group, member) in runs.chain(jobs) {
             if let (Some(group), Some(member)) = (group, member) {
                 groups
@@ -329,15 +344,19 @@ impl Player {
                     .insert(member.id, member);
             }
         }
-        let due = groups.values().flat_map(|it| group::due(it, usize::MAX));
+        let due = groups
+            .values()
+            .flat_map(|group| group::due(group, usize::MAX));
         due.map(Due::Turn).collect()
     }
 
     fn compare(&self, bench: &mut Bench) {
         self.due(bench);
         let stored = bench.reader.run_ids(None, 100_000).unwrap();
-        let known = self.model.runs.iter();
-        let known: Vec<RunId> = known
+        let known: Vec<RunId> = self
+            .model
+            .runs
+            .iter()
             .filter_map(|(id, run)| run.as_ref().map(|_| *id))
             .collect();
         assert_eq!(stored, known);
@@ -359,8 +378,12 @@ impl Player {
     fn compare_run(&self, bench: &Bench, id: RunId) {
         let rows = bench.run_rows(id);
         assert_eq!(Some(&rows.run), self.model.runs[&id].as_deref());
-        let jobs = self.model.jobs.range(id.job(0)..=id.job(u32::MAX));
-        let jobs: Vec<_> = jobs.filter_map(|(_, job)| job.clone()).collect();
+        let jobs: Vec<_> = self
+            .model
+            .jobs
+            .range(id.job(0)..=id.job(u32::MAX))
+            .filter_map(|(_, job)| job.clone())
+            .collect();
         assert_eq!(rows.jobs.len(), jobs.len());
         for (job, (stored, current)) in jobs.iter().zip(&rows.jobs) {
             assert_eq!(&**job, stored);
@@ -368,8 +391,12 @@ impl Player {
             assert_eq!(model, Some(current));
             let rows = bench.job_rows(job.id);
             let all = job.id.attempt(0)..=job.id.attempt(u32::MAX);
-            let attempts = self.model.attempts.range(all);
-            let attempts: Vec<_> = attempts.filter_map(|(_, row)| row.as_deref()).collect();
+            let attempts: Vec<_> = self
+                .model
+                .attempts
+                .range(all)
+                .filter_map(|(_, row)| row.as_deref())
+                .collect();
             assert_eq!(rows.attempts.iter().collect::<Vec<_>>(), attempts);
             let past: Vec<(AttemptId, Lease)> = self
                 .model
@@ -399,8 +426,13 @@ impl Player {
             .map(|depth| (depth.match_key, (depth.attempts, depth.oldest)))
             .collect();
         assert_eq!(found, expected);
-        let running = self.model.runs.values().flatten();
-        let running = running.filter(|run| run.state == RunState::Running).count();
+        let running = self
+            .model
+            .runs
+            .values()
+            .flatten()
+            .filter(|run| run.state == RunState::Running)
+            .count();
         let filter = delta_store::read::RunFilter {
             state: Some(RunState::Running),
             ..Default::default()

@@ -83,9 +83,9 @@ pub fn a_repeated_result_is_one_result(make: &dyn Fn() -> Fixture) {
     let kept = [&rows[0], &rows[1], &rows[3]];
     assert_eq!(found.bytes, kept.iter().map(|row| row.size()).sum::<u64>());
     let page = bench.reader.results(&all_of(run_id(1)), 9).unwrap();
-    let read: Vec<&ResultRow> = page.iter().map(|it| &it.row).collect();
+    let read: Vec<&ResultRow> = page.iter().map(|page| &page.row).collect();
     assert_eq!(read, [&rows[3], &rows[0], &rows[1]], "what failed is first");
-    assert!(page.iter().all(|it| it.lease == lease));
+    assert!(page.iter().all(|page| page.lease == lease));
 }
 
 // EP-16: a report that is written anew replaces what was read of it.
@@ -135,7 +135,7 @@ pub fn only_the_latest_lease_is_shown(make: &dyn Fn() -> Fixture) {
     put(old, ResultStatus::Fail);
     let page = bench.reader.results(&all_of(run_id(1)), 9).unwrap();
     assert!(
-        page.len() == 2 && page.iter().all(|it| it.lease == new),
+        page.len() == 2 && page.iter().all(|page| page.lease == new),
         "{page:?}"
     );
     let totals = bench.reader.run_results(run_id(1)).unwrap();
@@ -170,7 +170,7 @@ pub fn pages_come_by_job_and_status_and_have_no_gap(make: &dyn Fn() -> Fixture) 
     }
     let order = ["fail", "error", "skip", "pass"];
     let all: Vec<String> = (1..=2)
-        .flat_map(|job| order.map(|it| format!("{job}-{it}")))
+        .flat_map(|job| order.map(|order| format!("{job}-{order}")))
         .collect();
     for size in 1..=3 {
         let (mut query, mut seen) = (all_of(run_id(1)), Vec::new());
@@ -178,7 +178,7 @@ pub fn pages_come_by_job_and_status_and_have_no_gap(make: &dyn Fn() -> Fixture) 
             let page = bench.reader.results(&query, size).unwrap();
             let Some(last) = page.last() else { break };
             query.after = Some(last.place());
-            seen.extend(page.iter().map(|it| it.row.name.to_string()));
+            seen.extend(page.iter().map(|page| page.row.name.to_string()));
         }
         assert_eq!(seen, all, "pages of {size}");
     }

@@ -74,8 +74,13 @@ pub fn secrets_are_found_by_what_they_are_good_for(make: &dyn Fn() -> Fixture) {
     for id in &all {
         assert!(bench.tables.put_secret(&row(id.clone(), 1), None).unwrap());
     }
-    let listed = bench.reader.secrets().unwrap();
-    let listed: Vec<SecretId> = listed.into_iter().map(|about| about.id).collect();
+    let listed: Vec<SecretId> = bench
+        .reader
+        .secrets()
+        .unwrap()
+        .into_iter()
+        .map(|about| about.id)
+        .collect();
     assert_eq!(listed, all, "in order");
     let names: Vec<Text> = vec!["A".into(), "B".into(), "D".into()];
     let found = |repository: &str, environment: &str| {
@@ -86,7 +91,7 @@ pub fn secrets_are_found_by_what_they_are_good_for(make: &dyn Fn() -> Fixture) {
             environment,
         };
         let rows = bench.reader.secrets_for(&names, place);
-        let mut ids: Vec<SecretId> = rows.unwrap().into_iter().map(|it| it.about.id).collect();
+        let mut ids: Vec<SecretId> = rows.unwrap().into_iter().map(|row| row.about.id).collect();
         ids.sort();
         ids
     };

@@ -67,7 +67,7 @@ fn two_writers_give_a_turn_once() {
         }
     });
     let members = reader.group(&digest(5)).expect("the store answers");
-    let taken: Vec<_> = members.values().filter(|it| it.taken).collect();
+    let taken: Vec<_> = members.values().filter(|member| member.taken).collect();
     assert_eq!(members.len(), 8);
     assert_eq!(taken.len(), 1, "{taken:?}");
     assert_eq!(taken[0].id, run_id(1).job(1), "the oldest first");
@@ -94,8 +94,7 @@ pub fn lease(store: &mut dyn Store, runner: &str) -> Option<Held> {
     };
     let settings = Settings::recommended();
     let given = reference_driver::lease(store, &ask, &context(START, &settings, 1))
-        .expect("the store answers");
-    let given = given?;
+        .expect("the store answers")?;
     assert!(given.answer.is_ok(), "{:?}", given.answer);
     Some(Held {
         proof: delta_core::command::LeaseProof {
@@ -137,8 +136,12 @@ fn a_claim_passes_over_what_another_writer_is_granting() {
     second.begin().unwrap();
     let mut several = claim(5);
     several.keys.push("windows".into());
-    let left = second.claim(&several, &mut World::default()).unwrap();
-    let left: Vec<RunId> = left.into_iter().map(AttemptId::run).collect();
+    let left: Vec<RunId> = second
+        .claim(&several, &mut World::default())
+        .unwrap()
+        .into_iter()
+        .map(AttemptId::run)
+        .collect();
     assert_eq!(left, [run_id(2), run_id(3)]);
     first.rollback();
     second.rollback();
