@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use crate::Text;
 use crate::cause::{Cause, Class};
 use crate::group::Concurrency;
+use crate::settings::Settings;
 use crate::time::{Millis, Span};
 
 /// A word of `retry.on`.
@@ -84,6 +85,29 @@ pub struct Backoff {
 }
 
 impl Policy {
+    /// Attempts when the job does not say (A57).
+    pub const DEFAULT_ATTEMPTS: u32 = 3;
+
+    /// Of a job that asks for nothing: required, without needs, for whoever comes first.
+    pub fn plain(settings: &Settings) -> Policy {
+        Policy {
+            required: true,
+            needs: Vec::new(),
+            max_attempts: Policy::DEFAULT_ATTEMPTS,
+            timeout: settings.job_timeout,
+            requires: "".into(),
+            priority: 0,
+            once: false,
+            retry_on: Policy::default_retry_on(),
+            secrets: Vec::new(),
+            environment: None,
+            not_before: None,
+            backoff: None,
+            fail_fast_group: None,
+            concurrency: None,
+        }
+    }
+
     /// Infra causes and detected flakes.
     pub fn default_retry_on() -> BTreeSet<RetryOn> {
         BTreeSet::from([RetryOn::Infra, RetryOn::Cause(Cause::Flaky)])

@@ -6,6 +6,7 @@
 use crate::cause::Cause;
 use crate::group::{Concurrency, Member, Place};
 use crate::id::RunId;
+use crate::settings::Settings;
 use crate::time::{Millis, Span};
 use crate::{Digest, Text};
 
@@ -214,7 +215,37 @@ pub struct RunSettings {
     pub concurrency: Option<Concurrency>,
 }
 
+/// The one project that there is until there are more.
+pub const PROJECT: &str = "default";
+
 impl RunHeader {
+    /// Of a run that asks for nothing: untrusted, of no repository, with the server's own limits.
+    pub fn plain(created_by: impl Into<Text>, settings: &Settings) -> RunHeader {
+        RunHeader {
+            project: PROJECT.into(),
+            repository: None,
+            git_ref: None,
+            commit: None,
+            trusted: false,
+            run_attempt: 1,
+            rerun_of: None,
+            priority: 0,
+            fail_fast: false,
+            concurrency: None,
+            needs_report: false,
+            run_timeout: settings.run_timeout,
+            wait_timeout: settings.wait_timeout,
+            planning_timeout: settings.planning_timeout,
+            created_by: created_by.into(),
+            idempotency: None,
+            queue: None,
+            unjudged: false,
+            unique: None,
+            keep: None,
+            trigger: None,
+        }
+    }
+
     pub fn settings(&self) -> RunSettings {
         RunSettings {
             priority: self.priority,
@@ -377,27 +408,10 @@ mod tests {
     #[test]
     fn a_time_to_keep_ends_no_dead_letter_and_frees_no_key() {
         let header = RunHeader {
-            project: "p".into(),
-            repository: None,
-            git_ref: None,
-            commit: None,
             trusted: true,
-            run_attempt: 1,
-            rerun_of: None,
-            priority: 0,
-            fail_fast: false,
-            concurrency: None,
-            needs_report: false,
-            run_timeout: Span::secs(60),
-            wait_timeout: Span::secs(60),
-            planning_timeout: Span::secs(60),
-            created_by: "ann".into(),
-            idempotency: None,
             queue: Some("mail".into()),
-            unjudged: false,
-            unique: None,
             keep: Some(Span::secs(10)),
-            trigger: None,
+            ..RunHeader::plain("ann", &Settings::recommended())
         };
         let mut run = Run {
             id: RunId(1),

@@ -231,25 +231,11 @@ pub(crate) mod test_support {
     use crate::attempt::{AttemptState, Progress};
     use crate::lease::LeaseState;
     use crate::policy::Policy;
+    use crate::settings::Settings;
     use crate::time::{Millis, Span};
 
     pub fn policy() -> Policy {
-        Policy {
-            required: true,
-            needs: Vec::new(),
-            max_attempts: 3,
-            timeout: Span::minutes(30),
-            requires: "".into(),
-            priority: 0,
-            once: false,
-            retry_on: Policy::default_retry_on(),
-            secrets: Vec::new(),
-            environment: None,
-            not_before: None,
-            backoff: None,
-            fail_fast_group: None,
-            concurrency: None,
-        }
+        Policy::plain(&Settings::recommended())
     }
 
     pub fn attempt() -> Attempt {

@@ -15,9 +15,6 @@ use delta_wire::job_spec::WorkKind;
 
 use crate::writer::sha256;
 
-/// Everything belongs to one project until there are more.
-pub(crate) const PROJECT: &str = "default";
-
 /// Who asks, and under which idempotency key.
 pub struct Asked {
     pub by: Text,
@@ -32,34 +29,22 @@ pub fn new_run(
     settings: &Settings,
 ) -> Result<(NewRun, Vec<Arc<str>>), Invalid> {
     let text = |text: &Option<String>| text.as_deref().map(Text::from);
-    let header = RunHeader {
-        project: PROJECT.into(),
+    let mut header = RunHeader {
         repository: text(&request.repository),
         git_ref: text(&request.git_ref),
         commit: text(&request.commit),
         trusted: request.trust == Trust::Trusted,
-        run_attempt: 1,
-        rerun_of: None,
         priority: request.priority,
         fail_fast: request.fail_fast,
-        concurrency: None,
-        needs_report: false,
         run_timeout: request
             .timeout_seconds
             .map_or(settings.run_timeout, Span::from),
         wait_timeout: request
             .wait_timeout_seconds
             .map_or(settings.wait_timeout, Span::from),
-        planning_timeout: settings.planning_timeout,
-        created_by: asked.by,
         idempotency: asked.idempotency,
-        queue: None,
-        unjudged: false,
-        unique: None,
-        keep: None,
-        trigger: None,
+        ..RunHeader::plain(asked.by, settings)
     };
-    let mut header = header;
     header.concurrency = (request.concurrency.as_ref()).map(|it| group(it, Of::Runs, &header));
     let numbers: HashMap<&str, u32> = request
         .jobs
@@ -171,15 +156,13 @@ fn policy(
         retry_on,
         secrets: job.secrets.iter().map(|it| it.as_str().into()).collect(),
         environment: job.environment.as_deref().map(Text::from),
-        not_before: None,
-        backoff: None,
         fail_fast_group: job.fail_fast_group.as_deref().map(Text::from),
-        concurrency: None,
+        ..Policy::plain(settings)
     })
 }
 
 /// Functions are also tried again after an error or a timeout.
-fn default_retry_on(work: WorkKind) -> BTreeSet<RetryOn> {
+pub(crate) fn default_retry_on(work: WorkKind) -> BTreeSet<RetryOn> {
     let mut on = Policy::default_retry_on();
     if work == WorkKind::Function {
         on.extend([RetryOn::Cause(Cause::UserExit), RetryOn::Timeout]);

@@ -14,7 +14,7 @@ use delta_core::command::{LeaseProof, NewJob, NewRun, Status};
 use delta_core::lease::epoch;
 use delta_core::run::RunHeader;
 use delta_core::{
-    Command, Context, Millis, Policy, RunId, Settings, Span, Stop, Text, Want, World, decide,
+    Command, Context, Millis, Policy, RunId, Settings, Stop, Text, Want, World, decide,
 };
 use delta_store::events::sha256;
 use delta_store::postgres::{self, PgStore};
@@ -205,20 +205,8 @@ fn own_server() -> anyhow::Result<Postgres> {
 
 fn create(id: RunId) -> Command {
     let policy = Policy {
-        required: true,
-        needs: Vec::new(),
-        max_attempts: 3,
-        timeout: Span::minutes(30),
         requires: "linux".into(),
-        priority: 0,
-        once: false,
-        retry_on: Policy::default_retry_on(),
-        secrets: Vec::new(),
-        environment: None,
-        not_before: None,
-        backoff: None,
-        fail_fast_group: None,
-        concurrency: None,
+        ..Policy::plain(&Settings::recommended())
     };
     let job = NewJob {
         name: "job".into(),
@@ -226,29 +214,7 @@ fn create(id: RunId) -> Command {
         kept: None,
         policy,
     };
-    let header = RunHeader {
-        project: "default".into(),
-        repository: None,
-        git_ref: None,
-        commit: None,
-        trusted: false,
-        run_attempt: 1,
-        rerun_of: None,
-        priority: 0,
-        fail_fast: false,
-        concurrency: None,
-        needs_report: false,
-        run_timeout: Span::hours(6),
-        wait_timeout: Span::hours(24),
-        planning_timeout: Span::secs(60),
-        created_by: "bench".into(),
-        idempotency: None,
-        queue: None,
-        unjudged: false,
-        unique: None,
-        keep: None,
-        trigger: None,
-    };
+    let header = RunHeader::plain("bench", &Settings::recommended());
     let jobs = Some(vec![job]);
     Command::CreateRun(Box::new(NewRun { id, header, jobs }))
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use delta_core::attempt::Report;
 use delta_core::command::{LeaseProof, NewJob, NewRun, Status};
 use delta_core::run::RunHeader;
-use delta_core::{Command, Context, JobId, Millis, Policy, RunId, Settings, Span};
+use delta_core::{Command, Context, JobId, Millis, Policy, RunId, Settings};
 use delta_store::events::sha256;
 use delta_store::reference_driver::{self, LeaseAsk};
 use delta_store::sqlite::{self, SqliteStore};
@@ -174,48 +174,14 @@ fn context(settings: &Settings, now: i64) -> Context<'_> {
 fn new_run(id: RunId, key: &str) -> NewRun {
     NewRun {
         id,
-        header: RunHeader {
-            project: "default".into(),
-            repository: None,
-            git_ref: None,
-            commit: None,
-            trusted: false,
-            run_attempt: 1,
-            rerun_of: None,
-            priority: 0,
-            fail_fast: false,
-            concurrency: None,
-            needs_report: false,
-            run_timeout: Span::hours(6),
-            wait_timeout: Span::hours(24),
-            planning_timeout: Span::secs(60),
-            created_by: "bench".into(),
-            idempotency: None,
-            queue: None,
-            unjudged: false,
-            unique: None,
-            keep: None,
-            trigger: None,
-        },
+        header: RunHeader::plain("bench", &Settings::recommended()),
         jobs: Some(vec![NewJob {
             name: "job".into(),
             spec: sha256(SPEC.as_bytes()),
             kept: None,
             policy: Policy {
-                required: true,
-                needs: Vec::new(),
-                max_attempts: 3,
-                timeout: Span::minutes(30),
                 requires: key.into(),
-                priority: 0,
-                once: false,
-                retry_on: Policy::default_retry_on(),
-                secrets: Vec::new(),
-                environment: None,
-                not_before: None,
-                backoff: None,
-                fail_fast_group: None,
-                concurrency: None,
+                ..Policy::plain(&Settings::recommended())
             },
         }]),
     }

@@ -78,27 +78,8 @@ impl Scene {
         settings.retry_base = Span::ZERO;
         Scene {
             header: RunHeader {
-                project: "default".into(),
-                repository: None,
-                git_ref: None,
-                commit: None,
                 trusted: true,
-                run_attempt: 1,
-                rerun_of: None,
-                priority: 0,
-                fail_fast: false,
-                concurrency: None,
-                needs_report: false,
-                run_timeout: settings.run_timeout,
-                wait_timeout: settings.wait_timeout,
-                planning_timeout: settings.planning_timeout,
-                created_by: "ann".into(),
-                idempotency: None,
-                queue: None,
-                unjudged: false,
-                unique: None,
-                keep: None,
-                trigger: None,
+                ..RunHeader::plain("ann", &settings)
             },
             settings,
             jobs: Vec::new(),
@@ -148,22 +129,7 @@ impl Scene {
     }
 
     fn job(&mut self, name: &str, rest: &[&str]) -> String {
-        let mut policy = Policy {
-            required: true,
-            needs: Vec::new(),
-            max_attempts: 3,
-            timeout: self.settings.job_timeout,
-            requires: "".into(),
-            priority: 0,
-            once: false,
-            retry_on: Policy::default_retry_on(),
-            secrets: Vec::new(),
-            environment: None,
-            not_before: None,
-            backoff: None,
-            fail_fast_group: None,
-            concurrency: None,
-        };
+        let mut policy = Policy::plain(&self.settings);
         let mut kept = None;
         for word in rest {
             match word.split_once('=').unwrap_or((word, "")) {

@@ -90,27 +90,10 @@ mod tests {
 
     fn run(git_ref: Option<&str>, trusted: bool) -> RunHeader {
         RunHeader {
-            project: "default".into(),
             repository: Some("https://git.example/r".into()),
             git_ref: git_ref.map(Into::into),
-            commit: None,
             trusted,
-            run_attempt: 1,
-            rerun_of: None,
-            priority: 0,
-            fail_fast: false,
-            concurrency: None,
-            needs_report: false,
-            run_timeout: delta_core::Span::ZERO,
-            wait_timeout: delta_core::Span::ZERO,
-            planning_timeout: delta_core::Span::ZERO,
-            created_by: "me".into(),
-            idempotency: None,
-            queue: None,
-            unjudged: false,
-            unique: None,
-            keep: None,
-            trigger: None,
+            ..RunHeader::plain("me", &delta_core::Settings::recommended())
         }
     }
 

@@ -13,7 +13,7 @@ use delta_forge::{Delivery, Event, PullRequest, Push};
 use delta_wire::api::{ForkPolicy, Trigger, TriggerEvent};
 
 use super::Registered;
-use crate::new_run::{PROJECT, digest};
+use crate::new_run::digest;
 use crate::writer::sha256;
 
 /// How long the same push is the same push (A45): so that A, B, A still runs three times.
@@ -188,27 +188,12 @@ fn header(
     trusted: bool,
 ) -> RunHeader {
     RunHeader {
-        project: PROJECT.into(),
         repository: Some(registered.row.clone_url.clone()),
-        git_ref: None,
-        commit: None,
         trusted,
-        run_attempt: 1,
-        rerun_of: None,
-        priority: 0,
-        fail_fast: false,
-        concurrency: None,
         needs_report: registered.has_listeners(),
-        run_timeout: settings.run_timeout,
-        wait_timeout: settings.wait_timeout,
         planning_timeout: Span(PLANNING.0.max(settings.planning_timeout.0)),
-        created_by: trigger.actor.as_str().into(),
-        idempotency: None,
-        queue: None,
-        unjudged: false,
-        unique: None,
-        keep: None,
         trigger: Some(trigger.to_text().into()),
+        ..RunHeader::plain(trigger.actor.as_str(), settings)
     }
 }
 

@@ -11,20 +11,21 @@ mod rates;
 use std::sync::Arc;
 
 use delta_core::command::{NewJob, NewRun};
-use delta_core::policy::{Backoff, RetryOn};
+use delta_core::policy::Backoff;
 use delta_core::requirement::{Requirement, normalise};
 use delta_core::run::{RunHeader, Unique};
 use delta_core::{Cause, Command, Digest, Millis, Policy, RunId, Settings, Span, Text};
 use delta_trace::Carrier;
 use delta_wire::api::CreateFunction;
 use delta_wire::api::functions::{DEFAULT_TIMEOUT, DEFAULT_UNIQUE, DEFAULT_WAIT};
-use delta_wire::job_spec::FunctionSpec;
+use delta_wire::job_spec::{FunctionSpec, WorkKind};
 
 pub use known_runners::Known;
 pub use queues::Queues;
 pub use rates::Rates;
 
 use crate::app::App;
+use crate::new_run::default_retry_on;
 use crate::not_done::NotDone;
 use crate::writer::sha256;
 
@@ -72,7 +73,7 @@ pub fn new_run(
     let spec: Arc<str> = spec_text(&function).into();
     let policy = policy(call, &function, not_before, settings);
     let delay = not_before.map_or(Span::ZERO, |at| at.since(asked.at).max(Span::ZERO));
-    let header = header(call, delay, asked);
+    let header = header(call, delay, asked, settings);
     let job = NewJob {
         name: function.name.as_str().into(),
         policy,
@@ -95,7 +96,7 @@ fn spec_text(function: &FunctionSpec) -> String {
     serde_json::to_string(&Spec { function }).unwrap_or_default()
 }
 
-fn header(call: &CreateFunction, delay: Span, asked: Asked) -> RunHeader {
+fn header(call: &CreateFunction, delay: Span, asked: Asked, settings: &Settings) -> RunHeader {
     let unique = call.unique_key.as_ref().map(|key| {
         let lasts = call.unique_seconds.unwrap_or(DEFAULT_UNIQUE);
         Unique {
@@ -105,27 +106,16 @@ fn header(call: &CreateFunction, delay: Span, asked: Asked) -> RunHeader {
         }
     });
     RunHeader {
-        project: crate::new_run::PROJECT.into(),
-        repository: None,
-        git_ref: None,
-        commit: None,
         trusted: true,
-        run_attempt: 1,
-        rerun_of: None,
         priority: call.priority,
-        fail_fast: false,
-        concurrency: None,
-        needs_report: false,
         run_timeout: LONGEST,
         wait_timeout: Span::from(DEFAULT_WAIT).plus(delay),
         planning_timeout: Span::secs(60),
-        created_by: asked.by,
         idempotency: asked.idempotency,
         queue: Some(call.queue.as_str().into()),
-        unjudged: false,
         unique,
         keep: call.result_ttl_seconds.map(Span::from),
-        trigger: None,
+        ..RunHeader::plain(asked.by, settings)
     }
 }
 
@@ -136,8 +126,6 @@ fn policy(
     not_before: Option<Millis>,
     settings: &Settings,
 ) -> Policy {
-    let mut retry_on = Policy::default_retry_on();
-    retry_on.extend([RetryOn::Cause(Cause::UserExit), RetryOn::Timeout]);
     // Where nobody says, an agent decides by its own routes.
     let (runner, _) = function.parts();
     let runner = runner.map(|it| Requirement::Has(format!("runner:{}", it.to_lowercase())));
@@ -159,20 +147,14 @@ fn policy(
         }
     });
     Policy {
-        required: true,
-        needs: Vec::new(),
         max_attempts: call.max_attempts,
         timeout: Span::from(call.timeout_seconds.unwrap_or(DEFAULT_TIMEOUT)),
         requires: normalise(&requires),
         priority: call.priority,
-        once: false,
-        retry_on,
-        secrets: Vec::new(),
-        environment: None,
+        retry_on: default_retry_on(WorkKind::Function),
         not_before,
         backoff,
-        fail_fast_group: None,
-        concurrency: None,
+        ..Policy::plain(settings)
     }
 }
 

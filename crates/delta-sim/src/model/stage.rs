@@ -79,46 +79,20 @@ pub fn settings() -> Settings {
 
 pub fn header(run_timeout: Span) -> RunHeader {
     RunHeader {
-        project: "default".into(),
-        repository: None,
-        git_ref: None,
-        commit: None,
         trusted: true,
-        run_attempt: 1,
-        rerun_of: None,
-        priority: 0,
-        fail_fast: false,
-        concurrency: None,
-        needs_report: false,
         run_timeout,
         wait_timeout: run_timeout,
         planning_timeout: UNIT.times(2),
-        created_by: "ann".into(),
-        idempotency: None,
-        queue: None,
-        unjudged: false,
-        unique: None,
-        keep: None,
-        trigger: None,
+        ..RunHeader::plain("ann", &settings())
     }
 }
 
 pub fn policy(max_attempts: u32) -> Policy {
     Policy {
-        required: true,
-        needs: Vec::new(),
         max_attempts,
         timeout: UNIT,
-        requires: "".into(),
-        priority: 0,
-        once: false,
         retry_on: [RetryOn::Cause(Cause::Flaky), RetryOn::Timeout].into(),
-        secrets: Vec::new(),
-        environment: None,
-        not_before: None,
-        backoff: None,
-        fail_fast_group: None,
-        concurrency: None,
+        ..Policy::plain(&settings())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use delta_core::command::{NewJob, NewRun};
 use delta_core::policy::RetryOn;
 use delta_core::run::{RunHeader, RunSettings};
-use delta_core::{Cause, Command, Concurrency, Digest, JobId, Policy, RunId, Span, Text};
+use delta_core::{Cause, Command, Concurrency, Digest, JobId, Policy, RunId, Settings, Span, Text};
 use delta_store::events::sha256;
 
 use crate::rng::Rng;
@@ -31,10 +31,6 @@ pub fn wish(rng: &mut Rng, rerun_of: Option<RunId>) -> Wish {
     let count = rng.between(1, 4) as u32;
     let jobs: Vec<NewJob> = (1..=count).map(|n| job(n, rng)).collect();
     let header = RunHeader {
-        project: "default".into(),
-        repository: None,
-        git_ref: None,
-        commit: None,
         trusted: true,
         run_attempt: if rerun_of.is_some() { 2 } else { 1 },
         rerun_of,
@@ -45,13 +41,8 @@ pub fn wish(rng: &mut Rng, rerun_of: Option<RunId>) -> Wish {
         run_timeout: Span::secs(rng.between(8, 60)),
         wait_timeout: Span::secs(rng.between(5, 60)),
         planning_timeout: Span::secs(5),
-        created_by: "ann".into(),
         idempotency: Some((rng.digest(), rng.digest())),
-        queue: None,
-        unjudged: false,
-        unique: None,
-        keep: None,
-        trigger: None,
+        ..RunHeader::plain("ann", &Settings::recommended())
     };
     let planned = rng.per_mille(300);
     Wish {
@@ -91,15 +82,11 @@ fn job(n: u32, rng: &mut Rng) -> NewJob {
             max_attempts: rng.between(1, 3) as u32,
             timeout: Span::secs(rng.between(1, 15)),
             requires: (*rng.pick(&KEYS).unwrap_or(&"")).into(),
-            priority: 0,
             once: rng.per_mille(100),
             retry_on,
-            secrets: Vec::new(),
-            environment: None,
-            not_before: None,
-            backoff: None,
             fail_fast_group: rng.per_mille(200).then(|| "cells".into()),
             concurrency: group(rng, 150),
+            ..Policy::plain(&Settings::recommended())
         },
     }
 }

@@ -32,7 +32,7 @@ pub const MAX_REQUIRES: usize = 32;
 /// Attempts of one job: a job that failed twenty times needs a person.
 pub const MAX_ATTEMPTS: u32 = 20;
 /// Attempts when the job does not say (A57).
-pub const DEFAULT_ATTEMPTS: u32 = 3;
+pub const DEFAULT_ATTEMPTS: u32 = delta_core::Policy::DEFAULT_ATTEMPTS;
 /// A tenth of a second: below it no sweep can tell a timeout from a start.
 pub const MIN_TIMEOUT: Seconds = Seconds::from_millis(100);
 /// Seven days: the longest any job or run may take.

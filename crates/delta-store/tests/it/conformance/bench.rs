@@ -7,7 +7,7 @@ use delta_core::command::{LeaseProof, NewJob, NewRun, Status};
 use delta_core::run::RunHeader;
 use delta_core::{
     Attempt, AttemptId, Cause, Command, Context, Digest, JobId, Millis, Policy, Reply, Run, RunId,
-    Settings, Span, Text,
+    Settings, Text,
 };
 use delta_store::StoreError;
 use delta_store::events::sha256;
@@ -52,20 +52,8 @@ pub fn run_id(n: u64) -> RunId {
 
 pub fn policy(requires: &str) -> Policy {
     Policy {
-        required: true,
-        needs: Vec::new(),
-        max_attempts: 3,
-        timeout: Span::minutes(30),
         requires: requires.into(),
-        priority: 0,
-        once: false,
-        retry_on: Policy::default_retry_on(),
-        secrets: Vec::new(),
-        environment: None,
-        not_before: None,
-        backoff: None,
-        fail_fast_group: None,
-        concurrency: None,
+        ..Policy::plain(&Settings::recommended())
     }
 }
 
@@ -84,29 +72,7 @@ pub fn spec_text(name: &str) -> Arc<str> {
 }
 
 pub fn header() -> RunHeader {
-    RunHeader {
-        project: "default".into(),
-        repository: None,
-        git_ref: None,
-        commit: None,
-        trusted: false,
-        run_attempt: 1,
-        rerun_of: None,
-        priority: 0,
-        fail_fast: false,
-        concurrency: None,
-        needs_report: false,
-        run_timeout: Span::hours(6),
-        wait_timeout: Span::hours(24),
-        planning_timeout: Span::secs(60),
-        created_by: "ann".into(),
-        idempotency: None,
-        queue: None,
-        unjudged: false,
-        unique: None,
-        keep: None,
-        trigger: None,
-    }
+    RunHeader::plain("ann", &Settings::recommended())
 }
 
 pub fn digest(n: u64) -> Digest {
