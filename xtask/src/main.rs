@@ -4,6 +4,7 @@
 //! arguments, goes to the repository's root and calls it. It refuses words it does not know.
 
 mod check;
+mod cited_files;
 mod comments;
 mod coverage;
 mod deps;

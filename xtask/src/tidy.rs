@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::cited_files;
 use crate::comments;
 use crate::scan;
 use crate::source::{self, File};
@@ -54,14 +55,17 @@ pub fn run() -> Result<()> {
     let index = std::fs::read_to_string(comments::INDEX)
         .with_context(|| format!("read {}", comments::INDEX))?;
     let ids = comments::defined(&index)?;
-    for file in source::files(&TEXT_FILES)? {
-        leftovers_in_text(&file, &mut findings);
-        comments::check(&file, &ids, &mut findings);
+    let files = source::files(&TEXT_FILES)?;
+    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    for file in &files {
+        leftovers_in_text(file, &mut findings);
+        comments::check(file, &ids, &mut findings);
+        cited_files::check(file, &paths, &mut findings);
         if file.path.ends_with(".md") {
-            dead_links(&file, |path| path.exists(), &mut findings);
+            dead_links(file, |path| path.exists(), &mut findings);
         }
         if file.path.ends_with(".rs") {
-            lengths.push(rust_file(&file, &mut findings));
+            lengths.push(rust_file(file, &mut findings));
         }
     }
     lengths.sort_unstable();
