@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use crate::call_output::CallOutput;
 use crate::credential::Loan;
+use crate::process_group::ProcessGroup;
 
 /// Moves the credential from the standard input to descriptor 3. The words that follow are
 /// arguments, never text of the script.
@@ -173,10 +173,10 @@ impl<'a> Call<'a> {
 impl Git<'_> {
     /// What it printed, once it has succeeded.
     pub async fn call(&self, call: Call<'_>) -> Result<Vec<u8>, GitError> {
-        let mut family = Family::spawn(self.command(&call)?)?;
-        let (stdout, stderr) = (family.child.stdout.take(), family.child.stderr.take());
+        let mut group = ProcessGroup::spawn(self.command(&call)?)?;
+        let (stdout, stderr) = (group.child.stdout.take(), group.child.stderr.take());
         let (printed, last) = tokio::try_join!(print(stdout), self.listen(stderr, call.shown))?;
-        let status = family.wait().await?;
+        let status = group.wait().await?;
         if status.success() {
             Ok(printed)
         } else {
@@ -211,7 +211,6 @@ impl Git<'_> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .current_dir(self.home)
-            .process_group(0)
             .kill_on_drop(true);
         for name in PASSED {
             if let Some(value) = std::env::var_os(name) {
@@ -296,39 +295,6 @@ async fn print(stdout: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
         tokio::io::copy(&mut stdout, &mut tokio::io::sink()).await?;
     }
     Ok(kept)
-}
-
-/// A process with all its children: they have a group of their own, and end with this.
-struct Family {
-    child: Child,
-    group: Option<Pid>,
-}
-
-impl Family {
-    fn spawn(mut command: Command) -> io::Result<Family> {
-        let child = command.spawn()?;
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        Ok(Family {
-            group: id.and_then(Pid::from_raw),
-            child,
-        })
-    }
-
-    async fn wait(&mut self) -> io::Result<ExitStatus> {
-        let status = self.child.wait().await?;
-        // From now on the number may be somebody else's.
-        self.group = None;
-        Ok(status)
-    }
-}
-
-impl Drop for Family {
-    fn drop(&mut self) {
-        if let Some(group) = self.group {
-            // Nothing to do about one that is gone.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod error;
 pub mod fetch;
 mod mirror;
 mod mirrored_commit;
+mod process_group;
 mod question;
 
 pub use address::{
@@ -32,4 +33,5 @@ pub use error::{FetchError, GitReason, HadCredential};
 pub use fetch::FetchTarget;
 pub use mirror::{Mirrored, NotMirrored, mirror, sweep};
 pub use mirrored_commit::{CommitEntry, MirroredCommit, Since};
+pub use process_group::ProcessGroup;
 pub use question::NoAnswer;

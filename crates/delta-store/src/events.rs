@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::StoreError;
 use crate::codec::{corrupt, fact, primitives};
-use crate::hash::IdMap;
+use crate::id_map::IdMap;
 use crate::read::StoredEvent;
 
 /// The version written now.

@@ -13,7 +13,7 @@ use delta_core::{
     Attempt, AttemptId, AttemptState, Digest, Job, JobId, Member, Millis, Run, RunId, Text,
 };
 
-use crate::hash::IdMap;
+use crate::id_map::IdMap;
 use crate::read::QueueDepth;
 use crate::{Claim, Due};
 

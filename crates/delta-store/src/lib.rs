@@ -10,7 +10,7 @@ mod credential;
 pub mod doctor;
 pub mod events;
 pub mod forges;
-mod hash;
+mod id_map;
 mod index;
 pub mod memory;
 pub mod migrate;

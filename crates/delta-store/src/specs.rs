@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use delta_core::JobId;
 
-use crate::hash::IdMap;
+use crate::id_map::IdMap;
 
 /// Bytes kept by a store: thousands of ordinary specs.
 pub(crate) const CACHED_SPEC_BYTES: usize = 8 << 20;

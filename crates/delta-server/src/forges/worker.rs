@@ -8,11 +8,11 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use delta_git::ProcessGroup;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::task::JoinHandle;
 
 use crate::writer::sha256;
@@ -109,8 +109,8 @@ impl Workers {
 
     async fn answer(&self, word: &str, order: &[u8]) -> Result<Vec<u8>, Broken> {
         std::fs::create_dir_all(&self.mirrors)?;
-        let mut family = Family::spawn(self.command(word))?;
-        let child = &mut family.child;
+        let mut group = ProcessGroup::spawn(self.command(word))?;
+        let child = &mut group.child;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(mut stdin), Some(stdout), Some(stderr)) = pipes else {
             return Err(std::io::Error::other("it has no pipes").into());
@@ -131,7 +131,7 @@ impl Workers {
         if bytes.len() as u64 > MAX_ANSWER {
             return Err(Broken::Answer);
         }
-        let status = family.wait().await?;
+        let status = group.wait().await?;
         match status.success() {
             true => Ok(bytes),
             false => Err(Broken::Ended(status, words.heard().await)),
@@ -147,7 +147,6 @@ impl Workers {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
             .kill_on_drop(true);
         for name in PASSED {
             if let Some(value) = std::env::var_os(name) {
@@ -203,39 +202,6 @@ fn plain(text: &str) -> String {
     let text: String = text.chars().map(shown).collect();
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ")
-}
-
-/// A process with all its children: they have a group of their own, and end with this.
-struct Family {
-    child: Child,
-    group: Option<Pid>,
-}
-
-impl Family {
-    fn spawn(mut command: Command) -> std::io::Result<Family> {
-        let child = command.spawn()?;
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        Ok(Family {
-            group: id.and_then(Pid::from_raw),
-            child,
-        })
-    }
-
-    async fn wait(&mut self) -> std::io::Result<ExitStatus> {
-        let status = self.child.wait().await?;
-        // From now on the number may be somebody else's.
-        self.group = None;
-        Ok(status)
-    }
-}
-
-impl Drop for Family {
-    fn drop(&mut self) {
-        if let Some(group) = self.group {
-            // Nothing to do about one that is gone.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::hash::Hash;
 
-use crate::hash::IdMap;
+use crate::id_map::IdMap;
 
 /// Rows of one kind, each with the batch that last used it.
 #[derive(Debug)]

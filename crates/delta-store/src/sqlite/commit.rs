@@ -11,7 +11,7 @@ use super::write::Write;
 use super::{SqliteStore, store_error};
 use crate::codec::corrupt;
 use crate::events::{Chained, Tip};
-use crate::hash::{IdMap, IdSet};
+use crate::id_map::{IdMap, IdSet};
 use crate::index::Queue;
 use crate::{CommitError, StoreError, Writes, newest_of};
 
