@@ -221,6 +221,15 @@ fn tests_nothing(
     let commands = makefile.commands(target);
     let calls: Vec<_> = commands.iter().flat_map(|it| calls(it)).collect();
     let tests = |words: &[String]| words.get(..2).is_some_and(|it| it == ["go", "test"]);
+    // Nobody sets tags that are not there.
+    let tagged = |words: &[String]| {
+        words
+            .iter()
+            .any(|it| it.trim_start_matches('-').starts_with("tags"))
+    };
+    if why.contains("build tags") && calls.iter().any(|it| tagged(&it.words)) {
+        return None;
+    }
     let is_go = |words: &[String]| {
         let command = words.get(..2).map(|it| [it[0].as_str(), it[1].as_str()]);
         matches!(command, Some(["go", "test" | "vet" | "build" | "fmt"]))
@@ -475,6 +484,13 @@ mod tests {
         assert!(said.ends_with("the module has no tests"), "{said}");
         let more = ("Makefile", "test:\n\tgo test ./...\n\t./run-tests\n");
         assert_eq!(of(&[module, more]).0, ["test"]);
+        let behind = ("a_test.go", "//go:build e2e\n\npackage a\n");
+        let (jobs, said) = of(&[module, makefile, ("a.go", "package a\n"), behind]);
+        assert_eq!(jobs, ["build"]);
+        assert!(said.ends_with("tests are behind build tags"), "{said}");
+        let tagged = ("Makefile", "test:\n\tgo test -tags=e2e ./...\n");
+        let (jobs, said) = of(&[module, tagged, ("a.go", "package a\n"), behind]);
+        assert!(jobs.contains(&"test"), "{jobs:?} {said}");
     }
 
     /// A name in a comment, a message or another word is no tool, and a line goes on behind a
