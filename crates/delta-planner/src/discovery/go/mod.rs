@@ -316,6 +316,17 @@ impl Tests {
     }
 }
 
+impl Tests {
+    /// Why none is run, if that is known.
+    fn missing(&self) -> Option<&'static str> {
+        match self {
+            Tests::None => Some("there are no tests"),
+            Tests::Behind(_) => Some("no test runs without a build tag"),
+            Tests::Perhaps | Tests::Some => None,
+        }
+    }
+}
+
 fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module, tests: &Tests) -> Vec<Job> {
     let path = join(folder, "go.mod");
     let sum = join(folder, "go.sum");
@@ -349,12 +360,7 @@ fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module, tests: &Tests) -
             ..base.clone()
         });
     }
-    let untested = match tests {
-        Tests::None => Some("there are no tests"),
-        Tests::Behind(_) => Some("no test runs without a build tag"),
-        Tests::Perhaps | Tests::Some => None,
-    };
-    if let Some(why) = untested {
+    if let Some(why) = tests.missing() {
         jobs.push(Job {
             kind: "build",
             steps: vec![Step::of("go build ./...")],

@@ -164,7 +164,10 @@ fn job(folder: &str, path: &str, target: &'static str, makefile: &Makefile<'_>) 
     let commands = makefile.commands(target);
     let mut requires = vec!["make".to_owned()];
     let tools = tools::of_scripts(&commands).into_iter();
-    requires.extend(tools.filter(|it| *it != "make").map(str::to_owned));
+    // Where programs are is for such a makefile to say.
+    let brought = |name: &str| makefile.sets("PATH") && tools::bringer(name).is_some();
+    let tools = tools.filter(|it| *it != "make" && !brought(it));
+    requires.extend(tools.map(str::to_owned));
     let tests = matches!(target, "test" | "check");
     Job {
         kind: target,
@@ -394,6 +397,15 @@ mod tests {
             ("test:\n\t$(GO) test ./...\n", "make"),
             ("test:\n\tnode --test\n\t$(MAKE) x\n", "make node"),
             ("test:\n\tdocker compose run app pytest\n", "make docker"),
+            ("lint:\n\truff check .\n", "make ruff"),
+            (
+                "export PATH := node_modules/.bin:$(PATH)\nlint:\n\teslint .\n",
+                "make",
+            ),
+            (
+                "lint: node_modules\n\teslint .\nnode_modules:\n\tnpm ci\n",
+                "make npm",
+            ),
             (
                 "test:\n\tcommand -v go >/dev/null && go vet ./... ; ./run\n",
                 "make",

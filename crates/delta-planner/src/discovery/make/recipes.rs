@@ -162,6 +162,11 @@ impl<'t> Makefile<'t> {
         assigns
     }
 
+    /// Whether a variable is assigned here.
+    pub fn sets(&self, name: &str) -> bool {
+        self.variables.contains_key(name)
+    }
+
     pub fn has(&self, target: &str) -> bool {
         self.targets.contains_key(target)
     }
