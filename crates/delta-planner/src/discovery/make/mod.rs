@@ -4,14 +4,18 @@
 //! its recipe brings along what it needs (`go test`, `cargo …`, `uv run …`): it is what maintainers
 //! run, and does at least as much. A target `test` must call the tests of that tool. One that takes
 //! tools for granted that the other job installs is left to that. Tools that a recipe calls are
-//! requirements of the job.
+//! requirements of the job. Targets that check something and that no job makes are named.
 
+mod includes;
 mod recipes;
 mod testing;
+mod unrun;
 
 use std::collections::BTreeSet;
 
+use self::includes::Whole;
 use self::recipes::Makefile;
+use super::checks::listed;
 use super::counting::Judge;
 use super::found::{Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Step};
 use super::shell::calls;
@@ -99,7 +103,11 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
         Ok(text) => text,
         Err(why) => return found.remark(path, why.to_string()),
     };
-    let makefile = Makefile::read(&text);
+    let whole = includes::whole(tree, folder, &text);
+    let makefile = Makefile::read(&whole.text);
+    if let Some(words) = unrun::words(&makefile) {
+        found.remark(path, words);
+    }
     let mut jobs = Vec::new();
     for target in TARGETS.into_iter().filter(|it| makefile.has(it)) {
         let mut job = job(folder, path, target, &makefile);
@@ -139,10 +147,9 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
         }
         jobs.push(job);
     }
+    let none = !TARGETS.iter().any(|it| makefile.has(it));
+    name_unread(path, &whole, none, found);
     if jobs.is_empty() {
-        if !TARGETS.iter().any(|it| makefile.has(it)) {
-            found.remark(path, "has no target called lint, build, test or check");
-        }
         return;
     }
     found.projects.push(Project {
@@ -158,6 +165,26 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
         }],
         jobs: Vec::new(),
     });
+}
+
+/// Names what a makefile includes that is not read, and says where there is no target for a job.
+fn name_unread(path: &str, whole: &Whole, none: bool, found: &mut Found) {
+    let mut unread = whole.unread.clone();
+    if none {
+        unread.extend(whole.perhaps.iter().cloned());
+    }
+    let unread: Vec<&str> = unread.iter().map(String::as_str).collect();
+    let unread = listed(&unread).map(|(names, several)| {
+        let are = if several { "are" } else { "is" };
+        format!("includes {names}, which {are} not read")
+    });
+    let none = none.then(|| "has no target called lint, build, test or check".to_owned());
+    let words = match (none, unread) {
+        (None, None) => return,
+        (Some(none), Some(unread)) => format!("{none}, and {unread}"),
+        (one, other) => one.or(other).unwrap_or_default(),
+    };
+    found.remark(path, words);
 }
 
 fn job(folder: &str, path: &str, target: &'static str, makefile: &Makefile<'_>) -> Job {
@@ -354,6 +381,27 @@ mod tests {
         ] {
             assert_eq!(kinds(&format!("test:{recipe}\n")), ["test"], "{recipe}");
         }
+    }
+
+    /// What another file says is part of the makefile, or said not to be read.
+    #[test]
+    fn targets_of_included_files_are_targets() {
+        let main = ("Makefile", "include rules.mk\n-include $(DEPS)\n");
+        let rules = ("rules.mk", "test:\n\tgo test ./...\ntests:\n\t./all\n");
+        let read = found(&[main, rules]);
+        let packages = read.projects.iter().flat_map(|it| &it.packages);
+        let jobs: Vec<&Job> = packages.flat_map(|it| &it.jobs).collect();
+        assert_eq!(jobs.len(), 1);
+        assert_eq!(jobs[0].requires, ["make", "go"]);
+        let said = |found: &Found| {
+            let said = found.remarks.iter().map(|it| it.reason.clone());
+            said.collect::<Vec<_>>()
+        };
+        let why = "lint, build, test and check, and what these need, are";
+        assert_eq!(said(&read), [format!("its target tests is not run: {why}")]);
+        let unread = "has no target called lint, build, test or check, and includes rules.mk, \
+                      $(DEPS), which are not read";
+        assert_eq!(said(&found(&[main])), [unread]);
     }
 
     #[test]

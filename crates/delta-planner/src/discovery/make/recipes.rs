@@ -171,6 +171,11 @@ impl<'t> Makefile<'t> {
         self.targets.contains_key(target)
     }
 
+    /// The names of all targets.
+    pub fn targets(&self) -> impl Iterator<Item = &'t str> {
+        self.targets.keys().copied()
+    }
+
     /// Whether making one target makes another.
     pub fn needs(&self, target: &str, other: &str) -> bool {
         target != other && self.made_for(target).contains(&other)
@@ -182,7 +187,7 @@ impl<'t> Makefile<'t> {
     }
 
     /// A target, and everything that it needs.
-    fn made_for<'m>(&'m self, target: &'m str) -> BTreeSet<&'m str> {
+    pub fn made_for<'m>(&'m self, target: &'m str) -> BTreeSet<&'m str> {
         let mut seen = BTreeSet::from([target]);
         let mut passed = BTreeSet::new();
         let mut open = vec![target];
