@@ -31,34 +31,97 @@ const fn versioned(name: &'static str, install: &'static str) -> Tool {
 
 /// Sorted by name. Each of them answers to `--version`, which is how an agent finds out that it
 /// works.
-pub static TOOLS: [Tool; 26] = [
+pub static TOOLS: [Tool; 71] = [
+    tool("actionlint", "install it as its documentation says"),
+    tool("ansible-lint", "pip install ansible-lint"),
+    tool("bandit", "pip install bandit"),
+    tool("bats", "apt install bats"),
+    tool("bazel", "install it as its documentation says"),
+    tool("biome", "npm install -g @biomejs/biome"),
+    tool("black", "pip install black"),
+    tool("buf", "install it as its documentation says"),
     tool("bun", "npm install -g bun"),
+    tool("bundle", "gem install bundler"),
     tool("cargo-deny", "cargo install cargo-deny"),
     tool("cargo-nextest", "cargo install --locked cargo-nextest"),
     tool("clang-format", "apt install clang-format"),
     tool("clang-tidy", "apt install clang-tidy"),
     tool("cmake", "apt install cmake"),
+    tool("codespell", "pip install codespell"),
+    tool("composer", "apt install composer"),
+    tool("coverage", "pip install coverage"),
     tool("cppcheck", "apt install cppcheck"),
+    tool("cpplint", "pip install cpplint"),
+    tool("doxygen", "apt install doxygen"),
+    tool("eslint", "npm install -g eslint"),
+    tool("flake8", "pip install flake8"),
     versioned("golangci-lint", "install it as its documentation says"),
     tool("gotestsum", "install it as its documentation says"),
+    tool("gradle", "install it as its documentation says"),
+    tool("hadolint", "install it as its documentation says"),
     tool("hatch", "pip install hatch"),
+    tool("isort", "pip install isort"),
+    tool("jest", "npm install -g jest"),
+    tool("just", "cargo install just"),
     tool("make", "apt install make"),
+    tool("markdownlint", "npm install -g markdownlint-cli"),
     tool("meson", "pip install meson"),
+    tool("mkdocs", "pip install mkdocs"),
+    tool("mocha", "npm install -g mocha"),
+    tool("mvn", "apt install maven"),
+    tool("mypy", "pip install mypy"),
     tool("ninja", "pip install ninja"),
     tool("nox", "pip install nox"),
     tool("npm", "install Node.js with npm"),
     tool("pdm", "pip install pdm"),
+    tool("pipenv", "pip install pipenv"),
     tool("pnpm", "npm install -g pnpm"),
     tool("poetry", "pip install poetry"),
     tool("pre-commit", "pip install pre-commit"),
+    tool("prettier", "npm install -g prettier"),
+    tool("protoc", "apt install protobuf-compiler"),
+    tool("pylint", "pip install pylint"),
+    tool("pyright", "pip install pyright"),
+    tool("pytest", "pip install pytest"),
+    tool("rake", "gem install rake"),
+    tool("rspec", "gem install rspec"),
+    tool("rubocop", "gem install rubocop"),
+    tool("ruff", "pip install ruff"),
     tool("shellcheck", "apt install shellcheck"),
+    tool("shfmt", "apt install shfmt"),
+    tool("sphinx-build", "pip install sphinx"),
+    tool("sqlfluff", "pip install sqlfluff"),
     tool("staticcheck", "install it as its documentation says"),
+    tool("stylelint", "npm install -g stylelint"),
+    tool("task", "install it as its documentation says"),
+    tool("terraform", "install it as its documentation says"),
+    tool("tflint", "install it as its documentation says"),
     tool("tox", "pip install tox"),
+    tool("tsc", "npm install -g typescript"),
     versioned("uv", "pip install uv"),
     tool("valgrind", "apt install valgrind"),
+    tool("vitest", "npm install -g vitest"),
     tool("yamllint", "pip install yamllint"),
     tool("yarn", "npm install -g yarn"),
 ];
+
+/// Package managers with which a project installs tools for itself alone.
+const BRINGERS: [&str; 3] = ["gem", "npm", "pip"];
+
+/// Those that install what a project asks for are there before it.
+const INSTALLERS: [&str; 9] = [
+    "bun", "bundle", "hatch", "pdm", "pipenv", "pnpm", "poetry", "uv", "yarn",
+];
+
+impl Tool {
+    /// Which package manager brings it, where a project may have it among what it installs: `pip`,
+    /// `npm`, `gem`.
+    pub fn brought_by(&self) -> Option<&'static str> {
+        let mut words = self.install.split(' ');
+        let manager = words.next().filter(|it| BRINGERS.contains(it))?;
+        (!INSTALLERS.contains(&self.name)).then_some(manager)
+    }
+}
 
 /// The tool of this name.
 pub fn named(name: &str) -> Option<&'static Tool> {
@@ -88,5 +151,8 @@ mod tests {
         }
         assert_eq!(advice("uv"), Some("pip install uv"));
         assert_eq!(advice("python>=3.11"), None);
+        assert_eq!(advice("ruff"), Some("pip install ruff"));
+        let bringer = |name: &str| named(name).and_then(Tool::brought_by);
+        assert_eq!((bringer("ruff"), bringer("uv")), (Some("pip"), None));
     }
 }

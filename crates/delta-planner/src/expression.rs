@@ -3,8 +3,8 @@
 //!
 //! A fault is only what begins like an expression of GitHub Actions (`matrix.`, `github.`,
 //! `hashFiles(` and so on): a step may hold a template of its own that looks alike, and of that is
-//! warned where a shell would read it. One that a step really means is written with a backslash,
-//! `\${{`, which a shell takes off again.
+//! warned where a shell would read it, or where it stands in a text that no shell reads. One that a
+//! step really means is written with a backslash, `\${{`, which a shell takes off again.
 
 use delta_wire::nearest::nearest;
 
@@ -20,7 +20,7 @@ use crate::yaml::{Node, Value};
 const CLOSE: &str = "}}";
 
 /// What an expression begins with.
-const CONTEXTS: [&str; 22] = [
+const CONTEXTS: [&str; 23] = [
     "matrix.",
     "github.",
     "inputs.",
@@ -43,6 +43,7 @@ const CONTEXTS: [&str; 22] = [
     "success()",
     "failure()",
     "always()",
+    "cancelled()",
 ];
 
 /// Where a text stands.
@@ -143,12 +144,28 @@ fn step(node: &Node, around: &Around<'_>, out: &mut Collector<'_>) {
 fn texts(node: &Node, around: &Around<'_>, out: &mut Collector<'_>) {
     match &node.value {
         Value::Scalar { text, .. } => {
-            look(node, text, Spot::Text, around, out);
+            if !look(node, text, Spot::Text, around, out) {
+                doubtful(node, text, out);
+            }
         }
         Value::List(items) => items.iter().for_each(|item| texts(item, around, out)),
         Value::Map(pairs) => pairs
             .iter()
             .for_each(|(_, value)| texts(value, around, out)),
+    }
+}
+
+/// Warns of what could be an expression in a text that no shell reads.
+fn doubtful(node: &Node, text: &str, out: &mut Collector<'_>) {
+    let whole = text.find(OPEN).and_then(|at| {
+        let end = text[at..].find(CLOSE)? + CLOSE.len();
+        Some(&text[at..at + end])
+    });
+    if let Some(found) = whole {
+        let place = out.part(node.place, text.lines().count(), found);
+        let reason = format!("`{}` is not replaced here", shown(found));
+        let hint = "there are no expressions: the text is taken as it is written";
+        out.warn(place, reason, Some(hint.to_owned()));
     }
 }
 
@@ -176,7 +193,7 @@ fn look(node: &Node, text: &str, spot: Spot, around: &Around<'_>, out: &mut Coll
     };
     let place = out.part(node.place, text.lines().count(), found);
     let inner = &found[OPEN.len()..found.len() - CLOSE.len()];
-    let hint = instead(inner.trim(), spot, &around.axes);
+    let hint = instead(bare(inner).trim_end(), spot, &around.axes);
     let reason = format!("`{}` is not replaced here", shown(found));
     out.push(place, reason, Some(hint));
     out.settle(node.place);
@@ -190,7 +207,7 @@ fn expression(text: &str, spot: Spot) -> Option<&str> {
         let start = from + at;
         from = start + OPEN.len();
         let meant = spot == Spot::Script && text[..start].ends_with('\\');
-        let inner = text[from..].trim_start();
+        let inner = bare(&text[from..]);
         let known = CONTEXTS.iter().any(|it| inner.starts_with(it));
         let end = text[from..].find(CLOSE);
         if let (false, true, Some(end)) = (meant, known, end) {
@@ -198,6 +215,11 @@ fn expression(text: &str, spot: Spot) -> Option<&str> {
         }
     }
     None
+}
+
+/// An expression without what may stand before the name that it begins with.
+fn bare(inner: &str) -> &str {
+    inner.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '!' | '('))
 }
 
 /// What to write in the place of an expression.
@@ -277,7 +299,7 @@ fn axes(job: &Node) -> Vec<&str> {
 }
 
 /// Whether what is written behind `shell` reads scripts as `sh` does. Nothing behind it is `sh`.
-fn is_shell(node: &Node) -> bool {
+pub(crate) fn is_shell(node: &Node) -> bool {
     let first = match &node.value {
         Value::List(items) => items.first().unwrap_or(node),
         _ => node,
@@ -329,6 +351,7 @@ mod tests {
             Some("${{ env.A }}")
         );
         assert_eq!(script("helm ${{ .Values.x }}"), None);
+        assert_eq!(script("a ${{ !( github.x) }}"), Some("${{ !( github.x) }}"));
         assert_eq!(script("a ${{ matrix.os"), None);
         assert_eq!(
             expression("\\${{ env.A }}", Spot::Text),

@@ -153,16 +153,31 @@ pub(crate) fn shell(node: &Node, what: &str, out: &mut Collector<'_>) -> Option<
             Some(shell)
         }
         Err(why) => {
-            let rule = "`shell: bash` is `bash -eo pipefail`; `shell: python` or \
-                        `shell: [perl, -e]` take the script as their last argument";
-            out.push(
-                node.place,
-                format!("`shell` of {what} {why}"),
-                Some(rule.into()),
-            );
+            let (why, rule) = match misspelt(node) {
+                Some(name) => {
+                    let why = format!("is none of {}", Shell::names().join(", "));
+                    (why, format!("did you mean `{name}`?"))
+                }
+                None => {
+                    let rule = "`shell: bash` is `bash -eo pipefail`; `shell: python` or \
+                                `shell: [perl, -e]` take the script as their last argument";
+                    (why, rule.to_owned())
+                }
+            };
+            out.push(node.place, format!("`shell` of {what} {why}"), Some(rule));
             None
         }
     }
+}
+
+/// The known shell whose name is meant by one in other letters: `Bash`.
+fn misspelt(node: &Node) -> Option<&'static str> {
+    let word = match &node.value {
+        yaml::Value::Scalar { text, .. } => text.trim(),
+        _ => return None,
+    };
+    let mut names = Shell::names().into_iter();
+    names.find(|it| it.eq_ignore_ascii_case(word))
 }
 
 /// Refuses a word of a list that YAML takes for a number or a truth: something else was meant.

@@ -6,6 +6,7 @@
 use delta_wire::nearest::nearest;
 
 use crate::diagnostic::{Collector, shown};
+use crate::expression::is_shell;
 use crate::matrix::Values;
 use crate::merge::Budget;
 use crate::yaml::{Node, Place, Value};
@@ -41,12 +42,13 @@ pub(crate) fn cell(
 ) -> Node {
     let mut replace = Replace { cell, budget, out };
     let mut job = job.clone();
+    let shell = is_shell_of(&job, true);
     let Value::Map(pairs) = &mut job.value else {
         return job;
     };
     for (key, value) in pairs {
         match name(key) {
-            Some("steps") => replace.steps(value),
+            Some("steps") => replace.steps(value, shell),
             Some(key) if KEYS.contains(&key) => replace.all(value),
             _ => {}
         }
@@ -73,18 +75,20 @@ impl Replace<'_, '_, '_> {
         }
     }
 
-    fn steps(&mut self, node: &mut Node) {
+    /// `shell` says that a step of which nothing is said is read by a shell.
+    fn steps(&mut self, node: &mut Node, shell: bool) {
         let Value::List(items) = &mut node.value else {
             return;
         };
         for item in items {
+            let shell = is_shell_of(item, shell);
             match &mut item.value {
-                Value::Scalar { text, .. } => self.script(text, item.place),
+                Value::Scalar { text, .. } => self.script(text, item.place, shell),
                 Value::Map(pairs) => {
                     for (key, value) in pairs {
                         match (name(key), &value.value) {
                             (Some("run"), Value::Scalar { text, .. }) => {
-                                self.script(text, value.place);
+                                self.script(text, value.place, shell);
                             }
                             (Some(key), _) if STEP_KEYS.contains(&key) => self.all(value),
                             _ => {}
@@ -98,15 +102,26 @@ impl Replace<'_, '_, '_> {
 
     /// A script in which a value of this cell would have to be replaced, by its name or by one that
     /// is almost it. Any other name is text: a script may hold a template of its own.
-    fn script(&mut self, text: &str, place: Place) {
+    ///
+    /// In a job without a matrix it is said where a shell would take it for a word as it stands.
+    fn script(&mut self, text: &str, place: Place, shell: bool) {
         let mut rest = text;
         while let Some(at) = rest.find(OPEN) {
             // `${{` is for whoever reads expressions.
             let doubled = rest[..at].ends_with('{');
+            let before = &text[..text.len() - rest.len() + at];
             rest = &rest[at + OPEN.len()..];
             let Some((axis, _)) = rest.split_once('}') else {
                 return;
             };
+            if self.cell.is_none() && shell && is_name(axis) && is_bare(before) {
+                let variable = crate::plan::variable("MATRIX", axis);
+                let reason = format!("`{OPEN}{axis}}}` is text, and the job has no `matrix`");
+                let hint = format!(
+                    "give the job one, `matrix: {{{axis}: [...]}}`, and write \"${variable}\""
+                );
+                return self.out.warn(place, reason, Some(hint));
+            }
             let cell = self.cell.filter(|_| !doubled);
             let meant = cell.and_then(|cell| match value(cell, axis) {
                 Some(_) => Some(axis),
@@ -161,6 +176,28 @@ impl Replace<'_, '_, '_> {
         };
         self.out.push(place, reason, Some(hint));
     }
+}
+
+/// Whether a job or a step says that a shell reads its scripts; `usual` where it says nothing.
+fn is_shell_of(node: &Node, usual: bool) -> bool {
+    let Value::Map(pairs) = &node.value else {
+        return usual;
+    };
+    let own = pairs.iter().find(|(key, _)| name(key) == Some("shell"));
+    own.map_or(usual, |(_, value)| is_shell(value))
+}
+
+/// Whether a text could be the name of a value.
+fn is_name(axis: &str) -> bool {
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    !axis.is_empty() && axis.chars().all(letter)
+}
+
+/// Whether what follows behind these words of a script is read by the shell itself: in quotes, and
+/// in a text below `<<`, it may be of another language.
+fn is_bare(before: &str) -> bool {
+    let plain = |c: char| matches!(c, '\'' | '"' | '`' | '\\' | '#' | '$');
+    !before.contains(plain) && !before.contains("<<") && !before.ends_with('{')
 }
 
 fn value<'v>(cell: &'v Values, axis: &str) -> Option<&'v str> {

@@ -193,7 +193,15 @@ impl<'a> Collector<'a> {
         let from = place.line - 1;
         // A text that stands below its key has one line more.
         let mut written = (from..=from + lines).filter_map(|at| Some((at, self.lines.get(at)?)));
-        let found = written.find_map(|(at, line)| Some((at, line, line.find(part)?)));
+        // What stands before it on its own line is another text.
+        let first = self.lines.get(from);
+        let column = place.column.saturating_sub(1);
+        let before = first.and_then(|line| Some(line.char_indices().nth(column)?.0));
+        let start_on = |at: usize| if at == from { before.unwrap_or(0) } else { 0 };
+        let found = written.find_map(|(at, line)| {
+            let start = start_on(at);
+            Some((at, line, start + line[start..].find(part)?))
+        });
         found.map_or(place, |(at, line, start)| Place {
             line: at + 1,
             column: line[..start].chars().count() + 1,

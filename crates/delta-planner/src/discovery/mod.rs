@@ -8,6 +8,7 @@ mod affected;
 mod assemble;
 mod bundle;
 mod cargo;
+mod checks;
 mod concerns;
 mod counting;
 mod documents;

@@ -3,7 +3,8 @@
 //! every system has to start another one; a word that is no known tool asks for nothing.
 //!
 //! What a script asks for first and calls only if it is there, and what it installs itself, is no
-//! requirement.
+//! requirement; nor is a tool that its project may bring, where the script installs what that asks
+//! for or says itself where programs are.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use super::counting::behind_system;
 use super::shell::{self, Call};
 
 /// Programs that come with something of another name.
-const WITH: [(&str, &str); 21] = [
+const WITH: [(&str, &str); 22] = [
     ("uvx", "uv"),
     ("npx", "npm"),
     ("pnpx", "pnpm"),
@@ -27,6 +28,7 @@ const WITH: [(&str, &str); 21] = [
     ("python3", "python"),
     ("pip", "python"),
     ("pip3", "python"),
+    ("ctest", "cmake"),
     ("node", "node"),
     ("nodejs", "node"),
     ("java", "java"),
@@ -51,6 +53,7 @@ pub fn of_script(script: &str) -> Vec<&'static str> {
 /// The tools of scripts that belong together, such as the lines of a recipe.
 pub fn of_scripts<S: AsRef<str>>(scripts: impl IntoIterator<Item = S>) -> Vec<&'static str> {
     let (mut tools, mut spared) = (Vec::new(), BTreeSet::new());
+    let mut bringers = BTreeSet::new();
     for script in scripts {
         let calls = shell::calls(script.as_ref());
         let fails = calls.len() == 1 || calls.iter().any(is_failure);
@@ -63,11 +66,48 @@ pub fn of_scripts<S: AsRef<str>>(scripts: impl IntoIterator<Item = S>) -> Vec<&'
                 None => tools.extend(of_command(&words)),
             }
             spared.extend(installed(&words));
+            bringers.extend(brought_by(&words));
         }
     }
     let mut said = BTreeSet::new();
-    tools.retain(|it| !spared.contains(it) && said.insert(*it));
+    let brought = |name: &str| bringer(name).is_some_and(|it| bringers.contains(it));
+    tools.retain(|it| !spared.contains(it) && !brought(it) && said.insert(*it));
     tools
+}
+
+/// The package manager by which a project may bring a tool for itself.
+pub fn bringer(name: &str) -> Option<&'static str> {
+    tool::named(name).and_then(tool::Tool::brought_by)
+}
+
+/// All of them.
+const BRINGERS: [&str; 3] = ["gem", "npm", "pip"];
+
+/// The package managers of which a command installs what a project asks for: `npm ci`, `pip
+/// install -r x`, `. venv/bin/activate`. Where the search path is another one, any may have.
+fn brought_by(words: &[&str]) -> Vec<&'static str> {
+    let is_path = |it: &&str| it.starts_with("PATH=");
+    let mut before = words
+        .iter()
+        .take_while(|it| it.contains('=') || **it == "export");
+    if before.any(|it| is_path(&it)) {
+        return BRINGERS.to_vec();
+    }
+    let words = behind_system(words);
+    let mut words = words.iter().map(|it| it.rsplit('/').next().unwrap_or(it));
+    let program = words.next().unwrap_or_default();
+    let installs = |it: &str| matches!(it, "install" | "i" | "ci" | "sync" | "add");
+    let installs = words.clone().any(installs);
+    match program {
+        "npm" | "pnpm" | "bun" if installs => vec!["npm"],
+        // Alone it installs.
+        "yarn" if installs || words.next().is_none() => vec!["npm"],
+        "pip" | "pip3" | "poetry" | "pipenv" | "pdm" | "uv" if installs => vec!["pip"],
+        it if it.starts_with("python") && installs => vec!["pip"],
+        "." | "source" if words.next() == Some("activate") => vec!["pip"],
+        "bundle" if installs => vec!["gem"],
+        _ => Vec::new(),
+    }
 }
 
 /// The words of a command, without those that make it a part of something larger.
@@ -172,6 +212,35 @@ mod tests {
             ("", &[]),
         ] {
             assert_eq!(of_script(script), wanted, "{script}");
+        }
+    }
+
+    #[test]
+    fn linters_and_runners_are_asked_for_unless_the_project_brings_them() {
+        for (lines, wanted) in [
+            (&["ruff check ."][..], &["ruff"][..]),
+            (&["CI=1 eslint . && tsc --noEmit"], &["eslint", "tsc"]),
+            (&["mvn -B verify; gradle check"], &["mvn", "gradle"]),
+            (&["bundle exec rake"], &["bundle"]),
+            (&["terraform fmt -check", "buf lint"], &["terraform", "buf"]),
+            (&["uv run ruff check ."], &["uv"]),
+            (&["npx eslint ."], &["npm"]),
+            (&["node_modules/.bin/eslint .", ".venv/bin/pytest"], &[]),
+            (&["npm ci", "eslint ."], &["npm"]),
+            (&["yarn && eslint . && ruff check"], &["yarn", "ruff"]),
+            (&["pip install -r requirements.txt", "pytest"], &["python"]),
+            (&["venv/bin/python -m pip install -e .", "mypy ."], &[]),
+            (&[". venv/bin/activate && pytest"], &[]),
+            (&["PATH=node_modules/.bin:$$PATH eslint ."], &[]),
+            (
+                &["export PATH=$$PWD/bin:$$PATH; black . && make x"],
+                &["make"],
+            ),
+            (&["bundle install && rubocop"], &["bundle"]),
+            (&["command -v ruff && ruff check ."], &[]),
+            (&["ctest --test-dir build"], &["cmake"]),
+        ] {
+            assert_eq!(of_scripts(lines), wanted, "{lines:?}");
         }
     }
 

@@ -4,14 +4,18 @@
 //! its recipe brings along what it needs (`go test`, `cargo …`, `uv run …`): it is what maintainers
 //! run, and does at least as much. A target `test` must call the tests of that tool. One that takes
 //! tools for granted that the other job installs is left to that. Tools that a recipe calls are
-//! requirements of the job.
+//! requirements of the job. Targets that check something and that no job makes are named.
 
+mod includes;
 mod recipes;
 mod testing;
+mod unrun;
 
 use std::collections::BTreeSet;
 
+use self::includes::Whole;
 use self::recipes::Makefile;
+use super::checks::listed;
 use super::counting::Judge;
 use super::found::{Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Step};
 use super::shell::calls;
@@ -99,7 +103,11 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
         Ok(text) => text,
         Err(why) => return found.remark(path, why.to_string()),
     };
-    let makefile = Makefile::read(&text);
+    let whole = includes::whole(tree, folder, &text);
+    let makefile = Makefile::read(&whole.text);
+    if let Some(words) = unrun::words(&makefile) {
+        found.remark(path, words);
+    }
     let mut jobs = Vec::new();
     for target in TARGETS.into_iter().filter(|it| makefile.has(it)) {
         let mut job = job(folder, path, target, &makefile);
@@ -139,10 +147,9 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
         }
         jobs.push(job);
     }
+    let none = !TARGETS.iter().any(|it| makefile.has(it));
+    name_unread(path, &whole, none, found);
     if jobs.is_empty() {
-        if !TARGETS.iter().any(|it| makefile.has(it)) {
-            found.remark(path, "has no target called lint, build, test or check");
-        }
         return;
     }
     found.projects.push(Project {
@@ -160,11 +167,34 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
     });
 }
 
+/// Names what a makefile includes that is not read, and says where there is no target for a job.
+fn name_unread(path: &str, whole: &Whole, none: bool, found: &mut Found) {
+    let mut unread = whole.unread.clone();
+    if none {
+        unread.extend(whole.perhaps.iter().cloned());
+    }
+    let unread: Vec<&str> = unread.iter().map(String::as_str).collect();
+    let unread = listed(&unread).map(|(names, several)| {
+        let are = if several { "are" } else { "is" };
+        format!("includes {names}, which {are} not read")
+    });
+    let none = none.then(|| "has no target called lint, build, test or check".to_owned());
+    let words = match (none, unread) {
+        (None, None) => return,
+        (Some(none), Some(unread)) => format!("{none}, and {unread}"),
+        (one, other) => one.or(other).unwrap_or_default(),
+    };
+    found.remark(path, words);
+}
+
 fn job(folder: &str, path: &str, target: &'static str, makefile: &Makefile<'_>) -> Job {
     let commands = makefile.commands(target);
     let mut requires = vec!["make".to_owned()];
     let tools = tools::of_scripts(&commands).into_iter();
-    requires.extend(tools.filter(|it| *it != "make").map(str::to_owned));
+    // Where programs are is for such a makefile to say.
+    let brought = |name: &str| makefile.sets("PATH") && tools::bringer(name).is_some();
+    let tools = tools.filter(|it| *it != "make" && !brought(it));
+    requires.extend(tools.map(str::to_owned));
     let tests = matches!(target, "test" | "check");
     Job {
         kind: target,
@@ -221,6 +251,15 @@ fn tests_nothing(
     let commands = makefile.commands(target);
     let calls: Vec<_> = commands.iter().flat_map(|it| calls(it)).collect();
     let tests = |words: &[String]| words.get(..2).is_some_and(|it| it == ["go", "test"]);
+    // Nobody sets tags that are not there.
+    let tagged = |words: &[String]| {
+        words
+            .iter()
+            .any(|it| it.trim_start_matches('-').starts_with("tags"))
+    };
+    if why.contains("build tags") && calls.iter().any(|it| tagged(&it.words)) {
+        return None;
+    }
     let is_go = |words: &[String]| {
         let command = words.get(..2).map(|it| [it[0].as_str(), it[1].as_str()]);
         matches!(command, Some(["go", "test" | "vet" | "build" | "fmt"]))
@@ -344,6 +383,27 @@ mod tests {
         }
     }
 
+    /// What another file says is part of the makefile, or said not to be read.
+    #[test]
+    fn targets_of_included_files_are_targets() {
+        let main = ("Makefile", "include rules.mk\n-include $(DEPS)\n");
+        let rules = ("rules.mk", "test:\n\tgo test ./...\ntests:\n\t./all\n");
+        let read = found(&[main, rules]);
+        let packages = read.projects.iter().flat_map(|it| &it.packages);
+        let jobs: Vec<&Job> = packages.flat_map(|it| &it.jobs).collect();
+        assert_eq!(jobs.len(), 1);
+        assert_eq!(jobs[0].requires, ["make", "go"]);
+        let said = |found: &Found| {
+            let said = found.remarks.iter().map(|it| it.reason.clone());
+            said.collect::<Vec<_>>()
+        };
+        let why = "lint, build, test and check, and what these need, are";
+        assert_eq!(said(&read), [format!("its target tests is not run: {why}")]);
+        let unread = "has no target called lint, build, test or check, and includes rules.mk, \
+                      $(DEPS), which are not read";
+        assert_eq!(said(&found(&[main])), [unread]);
+    }
+
     #[test]
     fn a_target_that_another_needs_is_made_once() {
         assert_eq!(kinds("test: check\ncheck:\n\ttrue\n"), ["test"]);
@@ -385,6 +445,15 @@ mod tests {
             ("test:\n\t$(GO) test ./...\n", "make"),
             ("test:\n\tnode --test\n\t$(MAKE) x\n", "make node"),
             ("test:\n\tdocker compose run app pytest\n", "make docker"),
+            ("lint:\n\truff check .\n", "make ruff"),
+            (
+                "export PATH := node_modules/.bin:$(PATH)\nlint:\n\teslint .\n",
+                "make",
+            ),
+            (
+                "lint: node_modules\n\teslint .\nnode_modules:\n\tnpm ci\n",
+                "make npm",
+            ),
             (
                 "test:\n\tcommand -v go >/dev/null && go vet ./... ; ./run\n",
                 "make",
@@ -475,6 +544,13 @@ mod tests {
         assert!(said.ends_with("the module has no tests"), "{said}");
         let more = ("Makefile", "test:\n\tgo test ./...\n\t./run-tests\n");
         assert_eq!(of(&[module, more]).0, ["test"]);
+        let behind = ("a_test.go", "//go:build e2e\n\npackage a\n");
+        let (jobs, said) = of(&[module, makefile, ("a.go", "package a\n"), behind]);
+        assert_eq!(jobs, ["build"]);
+        assert!(said.ends_with("tests are behind build tags"), "{said}");
+        let tagged = ("Makefile", "test:\n\tgo test -tags=e2e ./...\n");
+        let (jobs, said) = of(&[module, tagged, ("a.go", "package a\n"), behind]);
+        assert!(jobs.contains(&"test"), "{jobs:?} {said}");
     }
 
     /// A name in a comment, a message or another word is no tool, and a line goes on behind a

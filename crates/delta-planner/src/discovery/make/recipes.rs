@@ -162,8 +162,18 @@ impl<'t> Makefile<'t> {
         assigns
     }
 
+    /// Whether a variable is assigned here.
+    pub fn sets(&self, name: &str) -> bool {
+        self.variables.contains_key(name)
+    }
+
     pub fn has(&self, target: &str) -> bool {
         self.targets.contains_key(target)
+    }
+
+    /// The names of all targets.
+    pub fn targets(&self) -> impl Iterator<Item = &'t str> {
+        self.targets.keys().copied()
     }
 
     /// Whether making one target makes another.
@@ -177,7 +187,7 @@ impl<'t> Makefile<'t> {
     }
 
     /// A target, and everything that it needs.
-    fn made_for<'m>(&'m self, target: &'m str) -> BTreeSet<&'m str> {
+    pub fn made_for<'m>(&'m self, target: &'m str) -> BTreeSet<&'m str> {
         let mut seen = BTreeSet::from([target]);
         let mut passed = BTreeSet::new();
         let mut open = vec![target];

@@ -5,6 +5,8 @@
 //! Scripts are never run while planning; which of them can write a report is read off their text.
 
 mod manager;
+mod over;
+mod root;
 mod scripts;
 mod unrun;
 
@@ -14,6 +16,7 @@ use delta_wire::job_spec::CountTests;
 use serde_json::Value as Json;
 
 use self::manager::Manager;
+use self::root::{ByRoot, root_package};
 use super::found::{Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Step};
 use super::{ignored, manifest, versions};
 use crate::glob::Glob;
@@ -90,7 +93,7 @@ impl Ecosystem for Node {
 }
 
 /// What is needed of a `package.json`.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Manifest {
     name: Option<String>,
     /// Patterns; those that begin with `!` leave out.
@@ -255,6 +258,9 @@ fn workspace(
         } else if jobs.is_empty() {
             found.remark(path, nothing_to_run(package));
         } else {
+            if let Some(rest) = by_root.leaves(package) {
+                jobs = install.jobs(tree, folder, &rest, manifest);
+            }
             jobs.retain(|job| !by_root.does(job.kind));
         }
         let mut depends_on = needs(folder);
@@ -271,108 +277,16 @@ fn workspace(
             ..Package::default()
         });
     }
-    if let Some(words) = by_root.words() {
+    for words in by_root.words() {
         found.remark(join(root, "package.json"), words);
     }
-    packages.extend(root_package(tree, root, members, manifest, &manager));
+    let built = members
+        .iter()
+        .any(|it| all[*it].scripts.contains_key("build"));
+    let own = root_package(tree, root, members, manifest, &manager, built);
+    packages.extend(own);
     let any = packages.iter().any(|it| !it.jobs.is_empty());
     any.then(|| project(root, &manager, packages))
-}
-
-/// The root with what its own scripts do.
-fn root_package(
-    tree: &Tree,
-    root: &str,
-    members: &[&str],
-    manifest: &Manifest,
-    manager: &Manager,
-) -> Option<Package> {
-    let install = Install {
-        manager,
-        root,
-        before: Some(&[]),
-        root_build: false,
-    };
-    let jobs = root_jobs(tree, root, manifest, &install, members.is_empty());
-    (!jobs.is_empty()).then(|| Package {
-        name: name_of(root, manifest),
-        folder: root.to_owned(),
-        // Its scripts usually go over all packages.
-        depends_on: members.iter().map(|it| (*it).to_owned()).collect(),
-        jobs,
-        ..Package::default()
-    })
-}
-
-/// Scripts of a workspace's root. Those that only start the packages' own are left to them.
-fn root_jobs(
-    tree: &Tree,
-    root: &str,
-    manifest: &Manifest,
-    install: &Install<'_>,
-    no_members: bool,
-) -> Vec<Job> {
-    let all = &manifest.scripts;
-    let kept = |name: &str| no_members || !scripts::is_over_packages(&scripts::followed(all, name));
-    let kept = all.iter().filter(|(name, _)| kept(name));
-    let kept = kept.map(|(name, script)| (name.clone(), script.clone()));
-    let mut kept: HashMap<String, String> = kept.collect();
-    // A tool that knows the packages' order builds what is tested.
-    if scripts::is_by_task_runner(&scripts::followed(&kept, "test")) {
-        kept.remove("build");
-    }
-    let own = Manifest {
-        scripts: kept,
-        dependencies: manifest.dependencies.clone(),
-        engine: manifest.engine.clone(),
-        ..Manifest::default()
-    };
-    install.jobs(tree, root, &own, &own)
-}
-
-/// What the root's own scripts do for all packages.
-struct ByRoot {
-    /// Kinds of jobs that a tool which knows the packages' order does.
-    kinds: Vec<&'static str>,
-    /// The root is built by a script of its own, which packages may need.
-    builds_alone: bool,
-}
-
-impl ByRoot {
-    fn of(manifest: &Manifest) -> ByRoot {
-        let scripts = &manifest.scripts;
-        let by_runner = |name: &&str| {
-            scripts.contains_key(*name)
-                && scripts::is_by_task_runner(&scripts::followed(scripts, name))
-        };
-        let mut kinds: Vec<&str> = ["lint", "build", "test"]
-            .into_iter()
-            .filter(by_runner)
-            .collect();
-        // Whoever tests by such a tool has it build what comes before.
-        if kinds.contains(&"test") && !kinds.contains(&"build") {
-            kinds.push("build");
-        }
-        let build = scripts
-            .contains_key("build")
-            .then(|| scripts::followed(scripts, "build"));
-        ByRoot {
-            kinds,
-            builds_alone: build.is_some_and(|text| {
-                !scripts::is_over_packages(&text) && !scripts::is_by_task_runner(&text)
-            }),
-        }
-    }
-
-    fn does(&self, kind: &str) -> bool {
-        self.kinds.contains(&kind)
-    }
-
-    fn words(&self) -> Option<String> {
-        let all = self.kinds.join(", ");
-        let words = "goes over all packages: theirs are not run once more";
-        (!self.kinds.is_empty()).then(|| format!("its own {all} {words}"))
-    }
 }
 
 /// Why a package has no job.

@@ -18,6 +18,11 @@ const LINTS: [&str; 6] = [
     "check-types",
 ];
 
+/// The names of all scripts that jobs run.
+pub fn run_by_jobs() -> impl Iterator<Item = &'static str> {
+    LINTS.into_iter().chain(["build", "test"])
+}
+
 pub fn lints(scripts: &HashMap<String, String>) -> Vec<&'static str> {
     let there = LINTS.into_iter().filter(|name| scripts.contains_key(*name));
     there.collect()
@@ -78,20 +83,6 @@ pub fn count(scripts: &HashMap<String, String>, name: &str) -> CountTests {
         true => CountTests::None,
         false => judge.count(scripts.get(name)),
     }
-}
-
-/// Whether a script of a workspace's root only starts those of its packages.
-pub fn is_over_packages(script: &str) -> bool {
-    let over = [
-        "--workspaces",
-        "--workspace",
-        " -ws",
-        "pnpm -r",
-        "pnpm --recursive",
-        "yarn workspaces",
-        "--filter",
-    ];
-    over.iter().any(|it| script.contains(it)) && !is_by_task_runner(script)
 }
 
 /// Options with which Jest runs nothing, does not end, or writes a report already.

@@ -4,34 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::super::checks::{is_check, listed};
 use super::super::found::{Found, Remark};
 use super::super::ignored;
 use super::Manifest;
 use super::scripts;
 use crate::tree::{Tree, join};
-
-/// Parts of names that tell of a check.
-const CHECKS: [&str; 14] = [
-    "test",
-    "tests",
-    "e2e",
-    "unit",
-    "integration",
-    "spec",
-    "lint",
-    "check",
-    "checks",
-    "verify",
-    "validate",
-    "typecheck",
-    "types",
-    "knip",
-];
-
-/// Parts of names that tell of something else that is done with it.
-const ASIDE: [&str; 10] = [
-    "watch", "fix", "update", "write", "dev", "ui", "debug", "open", "headed", "serve",
-];
 
 /// Linters, and the files that set them up.
 const LINTERS: [(&str, &[&str]); 5] = [
@@ -62,9 +40,6 @@ const LINTERS: [(&str, &[&str]); 5] = [
 /// Scripts of one package that are looked at; generated ones have thousands.
 const MAX_SCRIPTS: usize = 1_000;
 
-/// Names that a remark lists.
-const MAX_NAMED: usize = 8;
-
 /// Names what packages have and no job runs.
 pub fn name_them(tree: &Tree, all: &BTreeMap<String, Manifest>, found: &mut Found) {
     // Which scripts of the packages below such a root are run is for its tool to say.
@@ -79,22 +54,13 @@ pub fn name_them(tree: &Tree, all: &BTreeMap<String, Manifest>, found: &mut Foun
         name_idle_test(&path, manifest, found);
         let run = run(&manifest.scripts);
         let unrun = unrun(&manifest.scripts, &run);
-        if !unrun.is_empty() {
-            let (scripts, are) = match unrun.len() {
-                1 => ("script", "is"),
-                _ => ("scripts", "are"),
+        if let Some((names, several)) = listed(&unrun) {
+            let (scripts, are) = match several {
+                true => ("scripts", "are"),
+                false => ("script", "is"),
             };
-            let more = match unrun.len().saturating_sub(MAX_NAMED) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
-            let names = unrun.iter().take(MAX_NAMED).copied();
-            let names = names.collect::<Vec<_>>().join(", ");
             let why = "lint, build and test, and what these start, are";
-            found.remark(
-                &path,
-                format!("its {scripts} {names}{more} {are} not run: {why}"),
-            );
+            found.remark(&path, format!("its {scripts} {names} {are} not run: {why}"));
         }
         for (tool, files) in LINTERS {
             let set_up = files.iter().find(|it| tree.has(&join(folder, it)));
@@ -174,12 +140,7 @@ fn run(scripts: &HashMap<String, String>) -> BTreeSet<&str> {
 
 /// Scripts that check something, by their names, and are not run.
 fn unrun<'s>(scripts: &'s HashMap<String, String>, run: &BTreeSet<&str>) -> Vec<&'s str> {
-    let is_check = |name: &&str| {
-        let mut parts = name.split([':', '-', '_', '.', '/']);
-        let aside = parts.clone().any(|it| ASIDE.contains(&it));
-        !aside && parts.any(|it| CHECKS.contains(&it))
-    };
-    let names = looked_at(scripts).into_iter().filter(is_check);
+    let names = looked_at(scripts).into_iter().filter(|it| is_check(it));
     names.filter(|it| !run.contains(it)).collect()
 }
 

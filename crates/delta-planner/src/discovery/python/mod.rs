@@ -200,7 +200,8 @@ impl Seen<'_> {
         if jobs.iter().any(|it| it.kind == "test") {
             return jobs;
         }
-        let own = !tests.files.is_empty() || (self.declared.configured && self.declared.unusual);
+        let unusual = self.declared.configured && self.declared.unusual;
+        let own = unusual || tests.any(self.tree, read);
         let django = self.declared.asks.contains("django")
             && !self.declared.pytest
             && self.tree.has(&join(self.folder, "manage.py"));
@@ -217,7 +218,9 @@ impl Seen<'_> {
             jobs.push(self.unittest(&join(self.folder, "manage.py"), &command, base));
             return jobs;
         }
-        let runner = match self.declared.pytest {
+        // pytest takes none of the files that are unittest's alone.
+        let takes = unusual || !tests.files.is_empty();
+        let runner = match self.declared.pytest && takes {
             true => Runner::Pytest,
             false => tests.runner(self.tree, self.folder, read),
         };

@@ -26,6 +26,8 @@ const MAX_STARTS: usize = 20;
 pub struct Tests<'t> {
     /// Paths from the root.
     pub files: Vec<&'t str>,
+    /// Files that unittest takes by their names, and pytest does not: `tests.py`.
+    others: Vec<&'t str>,
     pub conftest: bool,
 }
 
@@ -58,7 +60,8 @@ pub fn of_projects<'t>(
         let name = file_name(path);
         let test =
             (name.starts_with("test_") && name.ends_with(".py")) || name.ends_with("_test.py");
-        if !test && name != "conftest.py" {
+        let other = !test && name.starts_with("test") && name.ends_with(".py");
+        if !test && !other && name != "conftest.py" {
             continue;
         }
         let mut above = folder_of(path);
@@ -70,14 +73,36 @@ pub fn of_projects<'t>(
             .unwrap_or(path)
             .trim_start_matches('/');
         let tests = tested.entry(above).or_default();
-        let own = test && ignored(folder_of(inner)).is_none();
-        tests.files.extend(own.then_some(path.as_str()));
+        let own = ignored(folder_of(inner)).is_none();
+        tests.files.extend((test && own).then_some(path.as_str()));
+        tests.others.extend((other && own).then_some(path.as_str()));
         tests.conftest |= name == "conftest.py";
     }
     tested
 }
 
-impl Tests<'_> {
+impl<'t> Tests<'t> {
+    /// Files that only unittest takes for tests, and that are written for it alone.
+    fn of_unittest(&self, tree: &Tree, read: &Cell<usize>) -> Vec<&'t str> {
+        let is_own = |path: &&&str| {
+            read.set(read.get() + 1);
+            let text = match read.get() > MAX_ALL_FILES {
+                true => String::new(),
+                false => tree.text(path).unwrap_or_default(),
+            };
+            // Django's have to be started by Django.
+            let django = text.contains("django");
+            is_module(file_name(path)) && !django && written(&text) == Written::Unittest
+        };
+        let some = self.others.iter().take(MAX_FILES);
+        some.filter(is_own).copied().collect()
+    }
+
+    /// Whether there is something to run.
+    pub fn any(&self, tree: &Tree, read: &Cell<usize>) -> bool {
+        !self.files.is_empty() || !self.of_unittest(tree, read).is_empty()
+    }
+
     /// Who runs the tests of the project in `folder`; `read` counts files of all projects.
     pub fn runner(&self, tree: &Tree, folder: &str, read: &Cell<usize>) -> Runner {
         let mut starts: BTreeSet<(String, bool)> = BTreeSet::new();
@@ -110,6 +135,8 @@ impl Tests<'_> {
                 }
             }
         }
+        let others = self.of_unittest(tree, read).into_iter();
+        starts.extend(others.map(|path| (start(tree, folder, path), false)));
         match starts.len() {
             1..=MAX_STARTS if unsure.is_subset(&starts) => {
                 Runner::Unittest(starts.iter().map(command).collect())
@@ -230,6 +257,23 @@ mod tests {
                 "python -m unittest discover -s 'two two'",
             ]
         );
+    }
+
+    /// Its own pattern is `test*.py`.
+    #[test]
+    fn unittest_finds_files_that_pytest_does_not() {
+        let discover = "python -m unittest discover";
+        assert_eq!(commands("", &[("test.py", CASE)]), [discover]);
+        assert_eq!(
+            commands("", &[("x/tests.py", CASE), ("test_a.py", CASE)]),
+            [discover.to_owned(), format!("{discover} -s x")]
+        );
+        let django = format!("from django.test import TestCase\n{CASE}");
+        for text in ["A = 1\n", "def test_a(): ...\n", &django] {
+            let tree = Tree::of([("tests.py".to_owned(), text.to_owned())]);
+            let tested = of_projects(&tree, &BTreeSet::from([""]));
+            assert!(!tested[""].any(&tree, &Cell::new(0)), "{text}");
+        }
     }
 
     /// What the commands are for: each folder's tests are found, and one that fails is seen.

@@ -1,13 +1,18 @@
 //! Go: modules by `go.mod`, several together by `go.work`. Tests write their events as JSON, which
-//! is read as a report; on a failure they are printed, too. A module without tests is built, one
-//! without packages left alone; linted is what golangci-lint is set up for.
+//! is read as a report; on a failure they are printed, too. A module without tests is built, as is
+//! one whose tests are all behind build tags; one without packages is left alone. Linted is what
+//! golangci-lint is set up for.
+
+mod constraint;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use delta_wire::job_spec::CountTests;
 
+use self::constraint::{Built, built};
 use super::found::first_there;
-use super::found::{Cache, Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Report, Step};
+use super::found::{Cache, Ecosystem, Found, Job, MAX_PACKAGES, Package, Project};
+use super::found::{Remark, Report, Step};
 use super::{ignored, versions};
 use crate::tree::{Tree, file_name, folder_of, join, resolve};
 
@@ -34,6 +39,9 @@ const LINT_FILES: [&str; 4] = [
 /// What is said of a module in which there is nothing to build.
 const EMPTY: &str = "is of a module without packages";
 
+/// What is said of a module of which no test runs as it is.
+const BEHIND: &str = "its tests are behind build tags: ";
+
 /// What is known of a module's tests, for whoever would run them otherwise.
 pub fn untested(found: &Found, folder: &str) -> Option<&'static str> {
     let path = join(folder, "go.mod");
@@ -48,7 +56,12 @@ pub fn untested(found: &Found, folder: &str) -> Option<&'static str> {
         let project = found.has_job(folder, kind);
         project.is_some_and(|it| it.ecosystem == Go.name())
     };
-    (has("build") && !has("test")).then_some("the module has no tests")
+    let behind = |it: &Remark| it.what == path && it.reason.starts_with(BEHIND);
+    let why = match found.remarks.iter().any(behind) {
+        true => "the module's tests are behind build tags",
+        false => "the module has no tests",
+    };
+    (has("build") && !has("test")).then_some(why)
 }
 
 impl Ecosystem for Go {
@@ -84,7 +97,7 @@ impl Ecosystem for Go {
             roots.entry(root).or_default().push(folder);
         }
         for (root, folders) in roots {
-            let mut project = project(tree, root, &folders, &modules);
+            let mut project = project(tree, root, &folders, &modules, found);
             project.packages.retain(|package| {
                 if package.jobs.is_empty() {
                     let path = join(&package.folder, "go.mod");
@@ -165,7 +178,13 @@ fn used(tree: &Tree) -> HashMap<String, &str> {
     used
 }
 
-fn project(tree: &Tree, root: &str, folders: &[&str], modules: &BTreeMap<&str, Module>) -> Project {
+fn project(
+    tree: &Tree,
+    root: &str,
+    folders: &[&str],
+    modules: &BTreeMap<&str, Module>,
+    found: &mut Found,
+) -> Project {
     let by_path: HashMap<&str, &str> = folders
         .iter()
         .map(|folder| (modules[folder].path.as_str(), *folder))
@@ -178,13 +197,21 @@ fn project(tree: &Tree, root: &str, folders: &[&str], modules: &BTreeMap<&str, M
             .iter()
             .filter_map(|it| by_path.get(it.as_str()));
         let needed = replaced.chain(beside.map(|it| (*it).to_owned()));
+        let sources = Sources::of(tree, folder, modules);
+        if let Tests::Behind(tags) = &sources.tests {
+            let tags: Vec<&str> = tags.iter().map(String::as_str).take(MAX_TAGS).collect();
+            found.remark(
+                join(folder, "go.mod"),
+                format!("{BEHIND}{}", tags.join(", ")),
+            );
+        }
         Package {
             name: file_name(&module.path).to_owned(),
             folder: (*folder).to_owned(),
             depends_on: needed.filter(|it| it != folder).collect::<BTreeSet<_>>(),
-            jobs: match Sources::of(tree, folder, modules) {
-                Sources::None => Vec::new(),
-                sources => jobs(tree, root, folder, module, sources == Sources::Tested),
+            jobs: match sources.are_built() {
+                true => jobs(tree, root, folder, module, &sources.tests),
+                false => Vec::new(),
             },
             ..Package::default()
         }
@@ -199,20 +226,34 @@ fn project(tree: &Tree, root: &str, folders: &[&str], modules: &BTreeMap<&str, M
 }
 
 /// What a module has.
-#[derive(PartialEq, Eq)]
-enum Sources {
-    /// No package that is ever built.
+struct Sources {
+    /// It has a package that is built.
+    built: bool,
+    tests: Tests,
+}
+
+/// The tests of a module.
+enum Tests {
     None,
-    Untested,
-    Tested,
+    /// All of them need one of these tags, which nobody sets by default.
+    Behind(BTreeSet<String>),
+    /// Which are built depends on what is not known here.
+    Perhaps,
+    Some,
 }
 
 /// Sources of a module that are read for what they are built with: more of them are a program.
 const MAX_READ: usize = 5;
 
+/// Files with tests that are read for it; beyond it nobody can say.
+const MAX_READ_TESTS: usize = 200;
+
+/// Tags that a remark lists.
+const MAX_TAGS: usize = 8;
+
 impl Sources {
     fn of(tree: &Tree, folder: &str, modules: &BTreeMap<&str, Module>) -> Sources {
-        let mut own = Vec::new();
+        let (mut own, mut tests) = (Vec::new(), Vec::new());
         for path in tree.below(folder).iter().filter(|it| it.ends_with(".go")) {
             let inner = path.strip_prefix(folder).unwrap_or(path);
             let inner = inner.trim_start_matches('/');
@@ -225,33 +266,68 @@ impl Sources {
             if above.len() > folder.len() || inner.split('/').any(aside) {
                 continue;
             }
-            if path.ends_with("_test.go") {
-                return Sources::Tested;
+            match path.ends_with("_test.go") {
+                true => tests.push(path.as_str()),
+                false => own.push(path.as_str()),
             }
-            own.push(path);
         }
-        let built = own.len() > MAX_READ
-            || own.iter().any(|path| {
-                let text = tree.text(path).unwrap_or_default();
-                let mut lines = text
-                    .lines()
-                    .take_while(|line| !line.starts_with("package "));
-                let never = [
-                    "//go:build tools",
-                    "//go:build ignore",
-                    "// +build tools",
-                    "// +build ignore",
-                ];
-                !lines.any(|line| never.contains(&line.trim()))
-            });
-        match built {
-            true => Sources::Untested,
-            false => Sources::None,
+        let read = |path: &str| tree.text(path).unwrap_or_default();
+        let never = |path: &str| match built(file_name(path), &read(path)) {
+            Built::Behind(tags) => tags.iter().any(|it| it == "tools" || it == "ignore"),
+            Built::Always | Built::Perhaps => is_never(&read(path)),
+        };
+        Sources {
+            built: own.len() > MAX_READ || own.iter().any(|path| !never(path)),
+            tests: Tests::of(tree, &tests),
+        }
+    }
+
+    fn are_built(&self) -> bool {
+        self.built || matches!(self.tests, Tests::Some | Tests::Perhaps)
+    }
+}
+
+/// Whether a file is for tools alone, as it was written before Go 1.17.
+fn is_never(text: &str) -> bool {
+    let mut lines = text.lines().take_while(|it| !it.starts_with("package "));
+    lines.any(|it| matches!(it.trim(), "// +build tools" | "// +build ignore"))
+}
+
+impl Tests {
+    fn of(tree: &Tree, files: &[&str]) -> Tests {
+        let (mut behind, mut perhaps) = (BTreeSet::new(), files.len() > MAX_READ_TESTS);
+        for path in files.iter().take(MAX_READ_TESTS) {
+            // What cannot be read could be anything.
+            let Ok(text) = tree.text(path) else {
+                perhaps = true;
+                continue;
+            };
+            match built(file_name(path), &text) {
+                Built::Always => return Tests::Some,
+                Built::Perhaps => perhaps = true,
+                Built::Behind(tags) => behind.extend(tags),
+            }
+        }
+        match (perhaps, behind.is_empty()) {
+            (true, _) => Tests::Perhaps,
+            (false, true) => Tests::None,
+            (false, false) => Tests::Behind(behind),
         }
     }
 }
 
-fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module, tested: bool) -> Vec<Job> {
+impl Tests {
+    /// Why none is run, if that is known.
+    fn missing(&self) -> Option<&'static str> {
+        match self {
+            Tests::None => Some("there are no tests"),
+            Tests::Behind(_) => Some("no test runs without a build tag"),
+            Tests::Perhaps | Tests::Some => None,
+        }
+    }
+}
+
+fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module, tests: &Tests) -> Vec<Job> {
     let path = join(folder, "go.mod");
     let sum = join(folder, "go.sum");
     let base = Job {
@@ -284,15 +360,17 @@ fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module, tested: bool) ->
             ..base.clone()
         });
     }
-    if !tested {
+    if let Some(why) = tests.missing() {
         jobs.push(Job {
             kind: "build",
             steps: vec![Step::of("go build ./...")],
-            reason: format!("{path}: there are no tests; it is built"),
+            reason: format!("{path}: {why}; it is built"),
             ..base
         });
         return jobs;
     }
+    // Where perhaps none is built, nothing is counted.
+    let sure = matches!(tests, Tests::Some);
     let report = Report::in_folder(folder, "json", "test-results.json");
     // Only what went wrong is worth reading as text; the rest is in the report.
     let test = "go test -json ./... > test-results.json || \
@@ -305,6 +383,7 @@ fn jobs(tree: &Tree, root: &str, folder: &str, module: &Module, tested: bool) ->
             "go test ./..."
         })],
         count: Some(match &report {
+            _ if !sure => CountTests::None,
             Some(_) => CountTests::Report,
             None => CountTests::Output,
         }),
@@ -331,6 +410,42 @@ fn linter(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The kinds of the jobs of a module with these files, how tests are counted, and the remarks.
+    fn of(files: &[(&str, &str)]) -> (Vec<String>, Vec<String>) {
+        let files = files.iter().copied().chain([("go.mod", "module a\n")]);
+        let tree = Tree::of(files.map(|(path, text)| (path.to_owned(), text.to_owned())));
+        let mut found = Found::default();
+        Go.find(&tree, &mut found);
+        let packages = found.projects.iter().flat_map(|it| &it.packages);
+        let jobs = packages.flat_map(|it| &it.jobs);
+        let count = |it: &Job| it.count.map_or("", |it| it.as_str());
+        let jobs = jobs.map(|it| format!("{} {}", it.kind, count(it)).trim().to_owned());
+        let said = found.remarks.iter().map(|it| it.reason.clone());
+        (jobs.collect(), said.collect())
+    }
+
+    #[test]
+    fn tests_behind_build_tags_are_not_expected_to_run() {
+        let own = ("a.go", "package a\n");
+        let behind = ("a_test.go", "//go:build integration\n\npackage a\n");
+        let (jobs, said) = of(&[own, behind]);
+        assert_eq!(jobs, ["build"]);
+        assert_eq!(said, ["its tests are behind build tags: integration"]);
+        let (jobs, said) = of(&[own, behind, ("b_test.go", "package a\n")]);
+        assert_eq!((jobs, said.len()), (vec!["test report".to_owned()], 0));
+        for doubtful in [
+            ("b_linux_test.go", "package a\n"),
+            ("b_test.go", "//go:build cgo\n\npackage a\n"),
+        ] {
+            assert_eq!(
+                of(&[own, behind, doubtful]).0,
+                ["test none"],
+                "{doubtful:?}"
+            );
+        }
+        assert!(of(&[behind]).0.is_empty(), "there is nothing to build");
+    }
 
     #[test]
     fn a_go_mod_is_read_in_lines_and_in_blocks() {
