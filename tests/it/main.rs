@@ -14,6 +14,7 @@ mod faults_agent;
 mod faults_postgres;
 mod faults_runner;
 mod faults_server;
+mod flushes;
 mod forges;
 mod functions;
 mod guides;

@@ -373,17 +373,24 @@ fn what_a_job_leaves_in_shared_memory_is_not_there_for_the_next() {
     }
 }
 
+/// Connects to a socket by its path, and to one that has a name and no path.
+fn connects(path: &Path, name: &str) -> String {
+    let connect = |to: &str, word: &str| {
+        format!(
+            "/usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{to}\")' \
+             && echo {word}; "
+        )
+    };
+    let by_path = connect(&path.display().to_string(), "REACHED");
+    by_path + &connect(&format!("\\0{name}"), "REACHED-BY-NAME") + "true"
+}
+
 // T28: a socket of a service is worth more than a file: that of a container daemon is the machine.
 #[test]
 fn a_confined_job_reaches_no_socket_outside() {
+    use std::os::linux::net::SocketAddrExt;
     use std::os::unix::fs::PermissionsExt;
-    let connects = |path: &Path| {
-        format!(
-            "/usr/bin/python3 -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"{}\")' \
-             && echo REACHED; true",
-            path.display()
-        )
-    };
+    use std::os::unix::net::{SocketAddr, UnixListener};
     for root in [true, false] {
         let server = Server::start(Options::patient());
         let person = server.person();
@@ -394,17 +401,32 @@ fn a_confined_job_reaches_no_socket_outside() {
         let _agent = place.agent_with(&server, "box", "host", &[]);
         let words = enforced(&person, "box");
         let path = place.shared("service").join("socket");
-        let _service = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let _service = UnixListener::bind(&path).unwrap();
         let all = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(&path, all).unwrap();
-        let mut body = run_of(&connects(&path));
+        let name = format!("delta-ci-test-{}-{root}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let _abstract = UnixListener::bind_addr(&address).unwrap();
+        let mut body = run_of(&connects(&path, &name));
         let seen = printed(&person, &body);
-        assert!(says(&seen, "REACHED"), "the attack is real: {seen:?}");
+        for attack in ["REACHED", "REACHED-BY-NAME"] {
+            assert!(says(&seen, attack), "the attack is real: {seen:?}");
+        }
         body["trust"] = json!("untrusted");
         let seen = printed(&person, &body);
         let reached = says(&seen, "REACHED");
         let private = says(&words, "untrusted:private-ipc");
         assert!(!(private && reached), "{words:?} {seen:?}");
+        // No folder has it, so only the kernel's rules hold it.
+        let version = words
+            .iter()
+            .find_map(|it| it.strip_prefix("untrusted:landlock:"));
+        let scoped = version.is_some_and(|it| it.parse::<u32>().unwrap() >= 6);
+        println!("enforced: {}", words.join(" "));
+        assert!(
+            !(scoped && says(&seen, "REACHED-BY-NAME")),
+            "{words:?} {seen:?}"
+        );
         assert!(private || !root, "root can have namespaces: {words:?}");
         server.check();
     }

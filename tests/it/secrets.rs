@@ -16,9 +16,13 @@ const LOUD: (&str, &str) = ("RUST_LOG", "debug");
 
 /// Sets a secret with the command line; the file with its value is gone afterwards.
 fn set(server: &Server, name: &str, more: &[&str]) {
+    set_to(VALUE, server, name, more);
+}
+
+fn set_to(value: &str, server: &Server, name: &str, more: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("value");
-    fs::write(&file, format!("{VALUE}\n")).unwrap();
+    fs::write(&file, format!("{value}\n")).unwrap();
     let file = file.to_str().unwrap();
     let arguments = [&["secret", "set", name, "--file", file], more].concat();
     let done = server.cli(&arguments);
@@ -239,6 +243,50 @@ fn whoever_has_no_right_to_a_secret_gets_nothing() {
     two.succeed(&second);
     refused(fetch(&two, &second, &["CANARY"]), 409);
     not_in("what the server said", server.log().as_bytes());
+}
+
+/// Writes a report as a tool for tests does, with a real writer of XML: its secret in an attribute
+/// and between tags.
+const REPORT: &str = "import os
+import xml.etree.ElementTree as tree
+case = tree.Element('testcase', name=os.environ['CANARY'])
+case.text = os.environ['CANARY']
+tree.ElementTree(case).write('report.xml')";
+
+// T6: a report is XML, and of a job that failed the last lines are told in many places.
+#[test]
+fn a_secret_in_the_report_of_a_job_that_failed_is_told_nowhere() {
+    let server = Server::start(Options::patient());
+    let person = server.person();
+    let value = "Mp4\"Xy7Lw2&Hc9Tz5<Bn3Kd8'Qs6";
+    set_to(value, &server, "CANARY", &[]);
+    let agent = agent(&server).spawn().unwrap();
+    let step = "/usr/bin/python3 -c \"$REPORT\"; grep -c amp report.xml; cat report.xml; exit 3";
+    let run = person.create(&run_with(&[step], json!({ "env": { "REPORT": REPORT } })));
+    let over = person.until_over(&run);
+    assert_eq!(over["outcome"], "FAILED", "{over}");
+    let job = only_job(&person, &run);
+    let log = log_of(&person, &job);
+    let masked = "1\n<testcase name=\"***\">***</testcase>";
+    assert!(log.contains(masked), "escaped, and not there: {log}");
+    let attempt = person.attempt(&job).to_string();
+    assert!(
+        attempt.contains(">***</testcase>"),
+        "it tells its last lines: {attempt}"
+    );
+    let why = server.cli(&["why", &job]);
+    assert!(why.stdout.contains("***"), "{why:?}");
+    let shown = server.cli(&["show", &job]);
+    let events = person
+        .get(&format!("/api/v1/runs/{run}/events"))
+        .to_string();
+    for told in [&log, &attempt, &events, &why.stdout, &shown.stdout] {
+        for part in ["Xy7Lw2", "Hc9Tz5", "Bn3Kd8"] {
+            assert!(!told.contains(part), "{part} is in {told}");
+        }
+    }
+    end(&agent);
+    server.check();
 }
 
 // I24: a name is seen by whoever sees the run.

@@ -21,7 +21,7 @@ const RIGHTS: &str = "crates/delta-core/src/rights.rs";
 const CONTROL: &str = "crates/delta-shim/src/control.rs";
 const NAMESPACES: &str = "crates/delta-shim/src/sandbox/namespaces.rs";
 
-pub const RELAPSES: [Relapse; 17] = [
+pub const RELAPSES: [Relapse; 30] = [
     Relapse {
         name: "revoked-agent",
         what: "a revoked agent renews its lease, reads secrets and completes",
@@ -57,8 +57,8 @@ pub const RELAPSES: [Relapse; 17] = [
             "let until = peer.came + INTRODUCTION;",
             "let until = peer.came + INTRODUCTION * 86_400;",
         )],
-        package: "delta-shim",
-        filter: "control::",
+        package: "delta-agent",
+        filter: "whoever_says_nothing_is_dropped",
     },
     Relapse {
         name: "full-house",
@@ -210,5 +210,136 @@ pub const RELAPSES: [Relapse; 17] = [
         )],
         package: "delta-agent",
         filter: "test_count",
+    },
+    Relapse {
+        name: "superseded-process",
+        what: "a process of an agent asks on with the leases of the one after it",
+        file: RIGHTS,
+        lines: &[(
+            "            Some(shown) if shown.process != *process => Some(Barred::Superseded),\n",
+            "",
+        )],
+        package: "delta-server",
+        filter: "a_process_whose_session_is_superseded",
+    },
+    Relapse {
+        name: "endless-upload",
+        what: "an upload goes on after the right to it is gone",
+        file: "crates/delta-server/src/http/recheck.rs",
+        lines: &[(
+            "            Some(_) if self.is_over().await => Ok(BodyPiece::RightGone),\n",
+            "",
+        )],
+        package: "delta-server",
+        filter: "an_upload_under_way_ends_with",
+    },
+    Relapse {
+        name: "endless-download",
+        what: "a download goes on after its agent was revoked",
+        file: "crates/delta-server/src/http/recheck.rs",
+        lines: &[(
+            "Ok(_) if self.is_over().await => Err(io::ErrorKind::PermissionDenied.into()),",
+            "",
+        )],
+        package: "delta-server",
+        filter: "bytes_on_their_way_to_a_revoked",
+    },
+    Relapse {
+        name: "older-program",
+        what: "an agent whose program shows nothing in its requests is refused all of them",
+        file: "crates/delta-server/src/sessions/register.rs",
+        lines: &[(
+            "request.shows_itself && !request.instance.is_empty()",
+            "!request.instance.is_empty()",
+        )],
+        package: "delta-server",
+        filter: "an_agent_that_shows_nothing",
+    },
+    Relapse {
+        name: "lost-group",
+        what: "the control group of a lost shim is neither ended nor removed",
+        file: "crates/delta-agent/src/attempt/lost_shim.rs",
+        lines: &[(
+            "group.is_some_and(|group| group.clear())",
+            "group.is_some_and(|_| true)",
+        )],
+        package: "delta-agent",
+        filter: "the_groups_of_a_lost_shim",
+    },
+    Relapse {
+        name: "limits-of-others",
+        what: "a confined job sets the limits of its agent",
+        file: "crates/delta-shim/src/sandbox/mod.rs",
+        lines: &[(
+            "true => call_filter::put(own).map_err(|why| failed(\"seccomp\", &why)),",
+            "true => Ok(()),",
+        )],
+        package: "delta-e2e",
+        filter: "a_confined_job_changes_no_limit",
+    },
+    Relapse {
+        name: "silent-worker",
+        what: "what a planning worker said before it died is lost",
+        file: "crates/delta-server/src/forges/worker.rs",
+        lines: &[("plain(&String::from_utf8_lossy(&kept))", "String::new()")],
+        package: "delta-e2e",
+        filter: "a_worker_that_dies_says_why",
+    },
+    Relapse {
+        name: "open-shared-memory",
+        what: "a confined job that is not apart writes the /dev/shm of all",
+        file: "crates/delta-shim/src/sandbox/file_rules.rs",
+        lines: &[(
+            ".chain(shared_memory.then_some(SHARED_MEMORY))",
+            ".chain(Some(SHARED_MEMORY))",
+        )],
+        package: "delta-agent",
+        filter: "what_a_confined_job_shares",
+    },
+    Relapse {
+        name: "whole-after-a-cut",
+        what: "a log of which the agent left a part out is called complete",
+        file: "crates/delta-server/src/http/log_view.rs",
+        lines: &[("            _ if left_out.is_some() => false,\n", "")],
+        package: "delta-cli",
+        filter: "a_log_that_was_cut_says_so",
+    },
+    Relapse {
+        name: "lost-log",
+        what: "the doctor does not miss a log that is gone",
+        file: "crates/delta-server/src/doctor.rs",
+        lines: &[(
+            "if declared && objects.log_is_lost(",
+            "if false && declared && objects.log_is_lost(",
+        )],
+        package: "delta-e2e",
+        filter: "the_doctor_names_what_is_gone",
+    },
+    Relapse {
+        name: "moved-database",
+        what: "a move to PostgreSQL is taken for a loss",
+        file: "crates/delta-server/src/database_note.rs",
+        lines: &[("    moved && (before()", "    moved && false && (before()")],
+        package: "delta-e2e",
+        filter: "a_move_to_postgres_beside",
+    },
+    Relapse {
+        name: "full-database",
+        what: "a disk too full for the database is called a second writer",
+        file: "crates/delta-store/src/sqlite/connection.rs",
+        lines: &[(
+            "DiskFull) => StoreError::Full(error.to_string()),",
+            "DiskFull) => StoreError::Conflict,",
+        )],
+        package: "delta-e2e",
+        filter: "a_full_disk_is_called_that_and",
+    },
+    Relapse {
+        name: "readable-token",
+        what: "an agent does not say that everybody can read its token",
+        file: "crates/delta-agent/src/agent.rs",
+        lines: &[("const BY_ALL: u32 = 0o004;", "const BY_ALL: u32 = 0o000;")],
+        package: "delta-e2e",
+        filter: "everybody_can_read_its_token",
     },
 ];

@@ -345,6 +345,47 @@ async fn what_a_confined_job_shares_it_shares_with_nobody() {
     }
 }
 
+/// Makes one of each that the kernel keeps by a number or a name, and says which it could make.
+const MAKES: &str = "ipcmk -M 4096 > /dev/null && echo SEGMENT; ipcmk -S 1 > /dev/null && \
+    echo SEMAPHORE; ipcmk -Q > /dev/null && echo QUEUE; /usr/bin/python3 -c \"$NAMED\"; true";
+
+/// By its own number, since not every library of C has it: 240 is `mq_open` of x86_64, 180 of the
+/// others; made, for reading and writing.
+const NAMED: &str = "import ctypes, errno, os, platform
+number = 240 if platform.machine() == 'x86_64' else 180
+call = ctypes.CDLL(None, use_errno=True).syscall
+made = call(number, os.environ['NAME'].encode(), 0o102, 0o600, None) >= 0
+print('NAMED-QUEUE' if made else errno.errorcode[ctypes.get_errno()])";
+
+// T28: nothing of a job is there for the next one of its slot, also where there are no namespaces.
+#[tokio::test]
+async fn what_a_confined_job_cannot_have_for_itself_it_cannot_leave_behind() {
+    let mut bench = confined(&[MAKES], User::Own);
+    bench.work.env = vec![
+        ("NAMED".into(), NAMED.into()),
+        (
+            "NAME".into(),
+            format!("delta-ci-test-{}", std::process::id()),
+        ),
+    ];
+    let words = enforced(&bench);
+    assert!(words.contains(&"own-priorities".to_owned()), "{words:?}");
+    for apart in [true, false] {
+        bench.work.confinement.apart = apart;
+        let mut attempt = bench.start();
+        let ended = bench.ended(&mut attempt).await;
+        let log = std::fs::read_to_string(attempt.spool()).expect("a log");
+        assert_eq!(ended.outcome, Outcome::Succeeded, "{log}");
+        let says = |word: &str| log.lines().any(|line| line == word);
+        // Where they end with it, it may have them.
+        for made in ["SEGMENT", "SEMAPHORE", "QUEUE"] {
+            assert_eq!(says(made), apart, "{made}, apart: {apart}\n{log}");
+        }
+        // Rules of files, where there are any, close a queue with a name before.
+        assert_eq!(says("ENOSYS"), !apart, "apart: {apart}\n{log}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_enforced_is_said() {
     let bench = confined(&["true"], User::Own);

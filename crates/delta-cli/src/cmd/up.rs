@@ -32,7 +32,7 @@ use crate::terminal::{Terminal, Tone};
 use crate::timings::Timings;
 use crate::traces::Traces;
 use crate::worker::{self, Pools, Runners, Worker};
-use crate::{secret_input, state_words};
+use crate::{secret_input, sizes, state_words};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -79,6 +79,9 @@ pub struct Args {
     /// Something the agent is or has, beside what it detects; repeatable
     #[arg(long, value_name = "LABEL", value_parser = worker::label)]
     label: Vec<String>,
+    /// Bytes kept of what a job prints, such as 10MiB: its beginning and end [default: 255MiB]
+    #[arg(long, value_name = "SIZE", value_parser = sizes::log_limit)]
+    log_limit: Option<u64>,
     /// The address people reach it by, for links in the statuses of commits
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
@@ -139,8 +142,13 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
         .map_err(|refused| refused.into_failure(&args.data))?;
     let url = server::url(&server, "http")?;
     let slots = pools.slots;
-    let agent = (pools, args.label, tracer);
-    let worker = start_agent(&server, &url, &args.data, agent, terminal).await;
+    let agent = OwnAgent {
+        pools,
+        labels: args.label,
+        log_limit: args.log_limit,
+        tracer,
+    };
+    let worker = agent.start(&server, &url, &args.data, terminal).await;
     let done = match worker {
         Ok(mut worker) => {
             announce(&url, &args.data, slots, terminal);
@@ -159,42 +167,52 @@ async fn serve(args: Args, tracer: Tracer, terminal: &Terminal) -> Done {
     done
 }
 
-async fn start_agent(
-    server: &Server,
-    url: &str,
-    data: &Path,
-    (pools, labels, tracer): (Pools, Vec<String>, Tracer),
-    terminal: &Terminal,
-) -> Result<Worker, Failure> {
-    let work_folder = data.join("agent");
-    let state_folder = work_folder.join("state");
-    let token = own_token(server, data, &state_folder).await?;
-    let wanted = worker::Wanted {
-        server: url.to_owned(),
-        token: Some(token),
-        tls: TlsFiles::default(),
-        name: worker::machine_name(),
-        slots: pools.slots,
-        labels,
-        zones: Vec::new(),
-        programs: Sought::Everything,
-        work_folder,
-        state_folder: Some(state_folder),
-        sandbox: Sandbox::Host,
-        abandoned: Abandoned::GoesOn,
-        once: false,
-        source: Source::Empty,
-        checkout: CheckoutSettings::recommended(),
-        base_environment: BaseEnvironment::Clean { pass: Vec::new() },
-        min_free: None,
-        log_limit: None,
-        containers: ContainerSettings::default(),
-        stop_grace: STOP_GRACE,
-        runners: pools.settings,
-        mixed: pools.mixed,
-        tracer,
-    };
-    Worker::start(wanted, Arc::new(Brief::new(terminal)))
+/// The agent beside the server, as far as it is not always the same.
+struct OwnAgent {
+    pools: Pools,
+    labels: Vec<String>,
+    log_limit: Option<u64>,
+    tracer: Tracer,
+}
+
+impl OwnAgent {
+    async fn start(
+        self,
+        server: &Server,
+        url: &str,
+        data: &Path,
+        terminal: &Terminal,
+    ) -> Result<Worker, Failure> {
+        let work_folder = data.join("agent");
+        let state_folder = work_folder.join("state");
+        let token = own_token(server, data, &state_folder).await?;
+        let wanted = worker::Wanted {
+            server: url.to_owned(),
+            token: Some(token),
+            tls: TlsFiles::default(),
+            name: worker::machine_name(),
+            slots: self.pools.slots,
+            labels: self.labels,
+            zones: Vec::new(),
+            programs: Sought::Everything,
+            work_folder,
+            state_folder: Some(state_folder),
+            sandbox: Sandbox::Host,
+            abandoned: Abandoned::GoesOn,
+            once: false,
+            source: Source::Empty,
+            checkout: CheckoutSettings::recommended(),
+            base_environment: BaseEnvironment::Clean { pass: Vec::new() },
+            min_free: None,
+            log_limit: self.log_limit,
+            containers: ContainerSettings::default(),
+            stop_grace: STOP_GRACE,
+            runners: self.pools.settings,
+            mixed: self.pools.mixed,
+            tracer: self.tracer,
+        };
+        Worker::start(wanted, Arc::new(Brief::new(terminal)))
+    }
 }
 
 /// The credential of every start in this folder; a new one only when it is gone or not taken.

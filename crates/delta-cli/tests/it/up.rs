@@ -110,6 +110,20 @@ fn a_job_goes_on_when_up_is_killed_and_started_again() {
 }
 
 #[test]
+fn up_keeps_no_more_of_a_log_than_it_is_told_to() {
+    // D15
+    let place = Place::new();
+    let up = up_with(&place, &["--log-limit", "16KiB"]);
+    let (run, job) = up.submit(&["seq 20000"]);
+    assert_eq!(up.outcome(&run), "SUCCESS", "{}", up.process.stderr());
+    let log = place.delta(["logs", &job, "--data", "data"]).expect(0);
+    let mark = "bytes were dropped here: a log may have 16384 bytes";
+    assert!(log.stdout.contains(mark), "{}", log.stdout);
+    assert!(log.stdout.len() < 17_000, "{}", log.stdout.len());
+    interrupt(&up);
+}
+
+#[test]
 fn up_calls_functions_and_takes_steps_only_when_it_is_mixed() {
     // D6, A46
     let place = Place::new();

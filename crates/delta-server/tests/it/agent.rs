@@ -147,6 +147,25 @@ impl Agent {
         }
     }
 
+    /// Says it, if there is still somebody who hears it.
+    pub async fn try_say(&self, said: Said) -> bool {
+        self.frames.send(frame([said])).await.is_ok()
+    }
+
+    /// Waits for a message like this, or for how the stream ends before.
+    pub async fn hears_or_ends(&mut self, what: impl Fn(&Say) -> bool) -> Option<Status> {
+        loop {
+            if let Some(n) = self.heard.iter().position(&what) {
+                self.heard.remove(n);
+                return None;
+            }
+            match self.read().await {
+                Ok(goes_on) => assert!(goes_on, "it ends with a word"),
+                Err(status) => return Some(status),
+            }
+        }
+    }
+
     /// How the stream ends.
     pub async fn ends(&mut self) -> Option<Status> {
         loop {

@@ -320,6 +320,58 @@ async fn what_is_still_said_over_a_session_that_is_not_the_newest_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_says_nothing_but_log_bytes_is_over_at_the_next_look() {
+    // A26, I23: of an agent that another server has shut out, or given a newer session.
+    let (one, two, _shared) = pair(patient_settings()).await;
+    for revoked in [true, false] {
+        let mut older = Agent::new(&one).await;
+        let (_, jobs) = one.run_with(1).await;
+        let work = older.work().await;
+        older.accepts(&work).await;
+        older.say([older.log(&work, Some(0), b"before\n")]).await;
+        older
+            .hears(|say| matches!(say, Say::LogAck(_)).then_some(()))
+            .await;
+        let _newer = match revoked {
+            true => {
+                let done = two.revoke(&two.admin, &older.id).await;
+                assert!(done.status.is_success(), "{}", done.text);
+                None
+            }
+            false => {
+                let again = RegisterRequest {
+                    agent_id: older.id.clone(),
+                    resume_secret: older.registered.resume_secret.clone(),
+                    instance: "i2".into(),
+                    ..request()
+                };
+                Some(Agent::register(&two, again).await.unwrap())
+            }
+        };
+        let mut at = 7;
+        let ended = loop {
+            // Its end may come between two pieces: then nobody takes the second.
+            let more = older.log(&work, Some(at), b"after\n");
+            if !older.try_say(more).await {
+                break older.ends().await.unwrap();
+            }
+            at += 6;
+            let next = older.hears_or_ends(|say| matches!(say, Say::LogAck(_)));
+            if let Some(ended) = next.await {
+                break ended;
+            }
+        };
+        let code = match revoked {
+            true => Code::PermissionDenied,
+            false => Code::Aborted,
+        };
+        assert_eq!(ended.code(), code, "{ended}");
+        let taken = two.log(&jobs[0]).await.len() as u64;
+        assert!((7..=at).contains(&taken), "{taken} of {at}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_of_two_servers_never_get_the_same_job() {
     // SM-45, LM-8
     let (one, two, _shared) = pair(patient_settings()).await;

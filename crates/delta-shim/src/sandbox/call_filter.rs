@@ -1,6 +1,7 @@
 //! Calls that the kernel refuses a job (seccomp): those by which processes of one user change each
-//! other's limits and priorities, the one that would take a job's own mark away, and those of the
-//! kernel's keyrings, in which a job could leave something for the next one of its user.
+//! other's limits and priorities, the one that would take a job's own mark away, and those by which
+//! a job could leave something in the kernel for the next one of its user: keys, and what is shared
+//! by a number or a name, where that is not the job's own.
 //!
 //! Rules of files do not govern these calls, and the kernel asks for the same user and no more. A
 //! limit ends its process (memory, descriptors, time of the processor), so whoever sets one of the
@@ -21,11 +22,15 @@ use seccompiler::{apply_filter, sock_filter};
 
 use super::file_rules;
 
-/// What a job may change of nobody but itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a job may change of nobody but itself, or leave to nobody; each has what is above it, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Own {
     Limits,
+    /// Keys are not there.
     LimitsAndPriorities,
+    /// Nor are segments, semaphores and queues of the kernel: where a job has no namespace for
+    /// them, they outlive it, and the next job of its user finds them.
+    AllThatIsShared,
 }
 
 /// Puts the filter on the calling thread, and with it on whatever is started from it. The thread
@@ -39,7 +44,7 @@ pub(super) fn put(own: Own) -> io::Result<()> {
 pub(super) fn is_possible() -> bool {
     static TRIED: OnceLock<bool> = OnceLock::new();
     *TRIED.get_or_init(|| {
-        let tried = file_rules::elsewhere(|| put(Own::LimitsAndPriorities).is_ok() && holds());
+        let tried = file_rules::elsewhere(|| put(Own::AllThatIsShared).is_ok() && holds());
         tried.unwrap_or(false)
     })
 }
@@ -73,6 +78,13 @@ struct Architecture {
     add_key: u32,
     request_key: u32,
     keyctl: u32,
+    /// Each makes one of what is shared, or opens it.
+    shmget: u32,
+    semget: u32,
+    msgget: u32,
+    mq_open: u32,
+    /// The older way to the first three, and to all that is done with them.
+    ipc: Option<u32>,
 }
 
 const X86_64: Architecture = Architecture {
@@ -89,6 +101,11 @@ const X86_64: Architecture = Architecture {
     add_key: 248,
     request_key: 249,
     keyctl: 250,
+    shmget: 29,
+    semget: 64,
+    msgget: 68,
+    mq_open: 240,
+    ipc: None,
 };
 
 const I386: Architecture = Architecture {
@@ -104,6 +121,11 @@ const I386: Architecture = Architecture {
     add_key: 286,
     request_key: 287,
     keyctl: 288,
+    shmget: 395,
+    semget: 393,
+    msgget: 399,
+    mq_open: 277,
+    ipc: Some(117),
 };
 
 const AARCH64: Architecture = Architecture {
@@ -119,6 +141,11 @@ const AARCH64: Architecture = Architecture {
     add_key: 217,
     request_key: 218,
     keyctl: 219,
+    shmget: 194,
+    semget: 190,
+    msgget: 186,
+    mq_open: 180,
+    ipc: None,
 };
 
 const ARM: Architecture = Architecture {
@@ -134,6 +161,11 @@ const ARM: Architecture = Architecture {
     add_key: 309,
     request_key: 310,
     keyctl: 311,
+    shmget: 307,
+    semget: 299,
+    msgget: 303,
+    mq_open: 274,
+    ipc: None,
 };
 
 /// Those whose programs a machine runs.
@@ -238,7 +270,7 @@ impl Architecture {
     fn calls(&self, own: Own) -> Vec<(u32, Judgement)> {
         use Judgement::{By, NotThere};
         let mut calls = vec![(self.setrlimit, By(SET_LIMIT)), (self.prlimit, By(LIMIT))];
-        if own == Own::LimitsAndPriorities {
+        if own >= Own::LimitsAndPriorities {
             calls.extend([
                 (self.setpriority, By(PRIORITY)),
                 (self.ioprio_set, By(PRIORITY_ON_DISK)),
@@ -250,6 +282,10 @@ impl Architecture {
                 (self.request_key, NotThere),
                 (self.keyctl, NotThere),
             ]);
+        }
+        if own >= Own::AllThatIsShared {
+            let made = [self.shmget, self.semget, self.msgget, self.mq_open];
+            calls.extend(made.into_iter().chain(self.ipc).map(|it| (it, NotThere)));
         }
         calls
     }
@@ -343,7 +379,7 @@ mod tests {
     const POINTER: u64 = 0x7f00_0000_1000;
     /// Its lower half is zero.
     const ROUND_POINTER: u64 = 0x7f_0000_0000;
-    const ALL: Own = Own::LimitsAndPriorities;
+    const ALL: Own = Own::AllThatIsShared;
 
     /// What the kernel makes of a program: as much of its machine as is used here.
     fn answer(machine: &str, own: Own, id: u32, number: u32, arguments: &[u64]) -> u32 {
@@ -439,6 +475,26 @@ mod tests {
         for call in calls {
             check(call, &[POINTER, POINTER], NOT_THERE);
         }
+    }
+
+    #[test]
+    fn what_would_be_left_to_the_next_job_is_not_there() {
+        let calls: [fn(&Architecture) -> u32; 4] = [
+            |it| it.shmget,
+            |it| it.semget,
+            |it| it.msgget,
+            |it| it.mq_open,
+        ];
+        for call in calls {
+            check(call, &[0, 4096, 0o1666], NOT_THERE);
+            let apart = Own::LimitsAndPriorities;
+            let number = call(&X86_64);
+            assert_eq!(answer("x86_64", apart, X86_64.id, number, &[]), ALLOW);
+        }
+        let ipc = I386.ipc.expect("a number");
+        assert_eq!(answer("x86_64", ALL, I386.id, ipc, &[2]), NOT_THERE);
+        // That number is another call's elsewhere.
+        assert_eq!(answer("x86_64", ALL, X86_64.id, ipc, &[2]), ALLOW);
     }
 
     #[test]

@@ -276,7 +276,10 @@ pub(crate) fn confine(confinement: Confinement, places: &Places<'_>) -> Result<(
         };
         set_capabilities(None, sets).map_err(|why| failed("capabilities", &why))?;
     }
-    confinement.filter(Own::LimitsAndPriorities)
+    confinement.filter(match confinement.apart {
+        true => Own::LimitsAndPriorities,
+        false => Own::AllThatIsShared,
+    })
 }
 
 fn failed(what: &str, why: &dyn std::fmt::Display) -> String {
