@@ -194,8 +194,8 @@ pub const RELAPSES: [Relapse; 30] = [
         what: "a container that ran out of memory is taken for one that was ended from outside",
         file: "crates/delta-shim/src/container/verdict.rs",
         lines: &[(
-            "(self.unnamed() == Some(0)).then_some(self.engine)",
-            "Some(self.engine)",
+            "(over && self.unnamed() == Some(0)).then_some(self.engine)",
+            "over.then_some(self.engine)",
         )],
         package: "delta-shim",
         filter: "the_witnesses_of_an_end_are_heard_in_any_order",

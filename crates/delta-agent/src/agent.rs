@@ -476,12 +476,13 @@ impl Agent {
     }
 
     fn refused(&self, connection::AgentRefused(why): connection::AgentRefused) -> AgentError {
-        match why.starts_with(ErrorCode::AgentRevoked.as_str()) {
-            true => AgentError::Revoked {
+        if why.starts_with(ErrorCode::AgentRevoked.as_str()) {
+            AgentError::Revoked {
                 why,
                 identity: self.context.state.path().join(IDENTITY_FILE),
-            },
-            false => AgentError::Unauthorized(why),
+            }
+        } else {
+            AgentError::Unauthorized(why)
         }
     }
 

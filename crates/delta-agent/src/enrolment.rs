@@ -143,9 +143,10 @@ fn authorities(path: &Path) -> Result<Vec<reqwest::Certificate>, EnrolError> {
     let pem = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
     let found = reqwest::Certificate::from_pem_bundle(&pem);
     let found = found.map_err(|error| bad(error.to_string()))?;
-    match found.is_empty() {
-        true => Err(bad("it holds no certificate".to_owned())),
-        false => Ok(found),
+    if found.is_empty() {
+        Err(bad("it holds no certificate".to_owned()))
+    } else {
+        Ok(found)
     }
 }
 

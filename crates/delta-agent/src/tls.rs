@@ -82,9 +82,10 @@ impl TlsFiles {
         }
         let system = rustls_native_certs::load_native_certs();
         roots.add_parsable_certificates(system.certs);
-        match roots.is_empty() {
-            true => Err(TlsError::NoAuthorities),
-            false => Ok(roots),
+        if roots.is_empty() {
+            Err(TlsError::NoAuthorities)
+        } else {
+            Ok(roots)
         }
     }
 }
@@ -94,9 +95,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         .map_err(|error| unusable(path, error))?
         .collect();
     let found = found.map_err(|error| unusable(path, error))?;
-    match found.is_empty() {
-        true => Err(unusable(path, "there is no certificate in it")),
-        false => Ok(found),
+    if found.is_empty() {
+        Err(unusable(path, "there is no certificate in it"))
+    } else {
+        Ok(found)
     }
 }
 

@@ -30,9 +30,10 @@ pub fn told(error: StartError, config: &Config) -> StartError {
         }
         _ => return error,
     };
-    let folder = match path.is_dir() {
-        true => path,
-        false => path.parent().unwrap_or(path),
+    let folder = if path.is_dir() {
+        path
+    } else {
+        path.parent().unwrap_or(path)
     };
     StartError::Full {
         folder: folder.to_owned(),

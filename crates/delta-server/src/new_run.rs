@@ -88,9 +88,10 @@ fn group(group: &Group, of: Of, header: &RunHeader) -> Concurrency {
         Of::Runs => "runs",
         Of::Jobs => "jobs",
     };
-    let stranger = match header.trusted {
-        true => None,
-        false => Some(header.git_ref.as_deref().unwrap_or_default()),
+    let stranger = if header.trusted {
+        None
+    } else {
+        Some(header.git_ref.as_deref().unwrap_or_default())
     };
     let parts = [
         of,

@@ -50,17 +50,19 @@ pub fn row(said: TestResult, at: Millis) -> Result<ResultRow, Unusable> {
         TestStatus::Skip => ResultStatus::Skip,
         TestStatus::Error => ResultStatus::Error,
     };
-    let name = match said.name.is_empty() {
-        true => said.test_id.clone(),
-        false => said.name,
+    let name = if said.name.is_empty() {
+        said.test_id.clone()
+    } else {
+        said.name
     };
     if name.is_empty() {
         return Err(Unusable::Missing("test_result.name"));
     }
     // Told apart by all of it, whatever is cut for people.
-    let key = match said.test_id.is_empty() {
-        true => result_key(&format!("{}\0{name}", said.suite), said.n),
-        false => result_key(&said.test_id, said.n),
+    let key = if said.test_id.is_empty() {
+        result_key(&format!("{}\0{name}", said.suite), said.n)
+    } else {
+        result_key(&said.test_id, said.n)
     };
     Ok(ResultRow {
         key,

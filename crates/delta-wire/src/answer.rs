@@ -158,9 +158,10 @@ pub(crate) fn answer(f: &mut Fields<'_>) -> Result<Option<FunctionAnswer>, Inval
 
 fn json(node: Node<'_>, most: usize) -> Result<JsonText, Invalid> {
     let text = node.raw().get();
-    match text.len() <= most {
-        true => Ok(JsonText(text.to_owned())),
-        false => Err(Invalid::here(format!("has more than {most} bytes"))),
+    if text.len() <= most {
+        Ok(JsonText(text.to_owned()))
+    } else {
+        Err(Invalid::here(format!("has more than {most} bytes")))
     }
 }
 

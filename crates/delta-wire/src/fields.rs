@@ -95,9 +95,10 @@ impl<'a> Node<'a> {
             let one = read(item).map_err(|found| found.within(&format!("[{index}]")));
             all.extend(problems.note_all(one));
         }
-        match problems.is_empty() {
-            true => Ok(all),
-            false => Err(problems),
+        if problems.is_empty() {
+            Ok(all)
+        } else {
+            Err(problems)
         }
     }
 

@@ -153,9 +153,10 @@ impl From<Problems> for ErrorBody {
 /// What somebody wrote may be repeated in a message; it is one line of an answer all the same.
 fn on_one_line(message: &str) -> Cow<'_, str> {
     let breaks = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
-    match message.contains(breaks) {
-        true => message.replace(breaks, "\u{fffd}").into(),
-        false => message.into(),
+    if message.contains(breaks) {
+        message.replace(breaks, "\u{fffd}").into()
+    } else {
+        message.into()
     }
 }
 

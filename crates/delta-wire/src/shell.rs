@@ -128,9 +128,10 @@ impl Shell {
     }
 
     pub(crate) fn read(node: Node<'_>) -> Result<Shell, Invalid> {
-        let shell = match node.raw().get().starts_with('[') {
-            true => Shell::of(node.each(MAX_SHELL_WORDS, |it| it.string())?),
-            false => Shell::parse(&node.string()?),
+        let shell = if node.raw().get().starts_with('[') {
+            Shell::of(node.each(MAX_SHELL_WORDS, |it| it.string())?)
+        } else {
+            Shell::parse(&node.string()?)
         };
         shell.map_err(Invalid::here)
     }

@@ -185,11 +185,12 @@ fn when(node: Node<'_>) -> Result<StepWhen, Invalid> {
 
 fn variables(node: Node<'_>) -> Result<Vec<(String, String)>, Invalid> {
     let variables = environment(node).map_err(Problems::into_first)?;
-    match variables.len() > MAX_STEP_ENV {
-        true => Err(Invalid::here(format!(
+    if variables.len() > MAX_STEP_ENV {
+        Err(Invalid::here(format!(
             "has more than {MAX_STEP_ENV} entries"
-        ))),
-        false => Ok(variables),
+        )))
+    } else {
+        Ok(variables)
     }
 }
 

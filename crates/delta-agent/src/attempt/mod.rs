@@ -185,9 +185,10 @@ fn start_in(
         .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(std::os::fd::OwnedFd::from(listener)))
-        .stdout(match begin.secrets.is_empty() {
-            true => Stdio::null(),
-            false => Stdio::from(begin.secrets.to_memory()?),
+        .stdout(if begin.secrets.is_empty() {
+            Stdio::null()
+        } else {
+            Stdio::from(begin.secrets.to_memory()?)
         })
         .stderr(Stdio::null());
     // Left to run when this is dropped; reaped in the background while this agent lives.

@@ -10,9 +10,10 @@ use crate::work::Ended;
 use crate::workspace::WorkspaceError;
 
 pub(crate) fn no_workspace(problem: &WorkspaceError) -> Box<Ended> {
-    let cause = match problem.is_disk_full() {
-        true => Cause::DiskFull,
-        false => Cause::StartUp,
+    let cause = if problem.is_disk_full() {
+        Cause::DiskFull
+    } else {
+        Cause::StartUp
     };
     not_begun(cause, format!("no workspace: {}", in_full(problem)))
 }

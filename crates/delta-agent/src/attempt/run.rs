@@ -349,10 +349,10 @@ impl Assignment {
 
     /// What `--pass-env` names is for those who are trusted.
     fn base_environment(&self) -> BaseEnvironment {
-        match self.context.untrusted {
-            true => BaseEnvironment::Clean { pass: Vec::new() },
-            false => self.context.settings.base_environment.clone(),
+        if self.context.untrusted {
+            return BaseEnvironment::Clean { pass: Vec::new() };
         }
+        self.context.settings.base_environment.clone()
     }
 
     fn start(

@@ -278,9 +278,10 @@ impl Checkout<'_> {
             }
             _ => {
                 let commit = fetch::fetch(git, &repository, wanted, loan).await?;
-                let how = match known {
-                    true => "with the help of this agent's cache",
-                    false => "anew",
+                let how = if known {
+                    "with the help of this agent's cache"
+                } else {
+                    "anew"
                 };
                 (commit, how)
             }

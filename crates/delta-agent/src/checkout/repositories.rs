@@ -57,10 +57,7 @@ impl Key<'_> {
         let text = format!("{}\0{credential}\0{depth}\0{length}", self.url);
         let hash = digest::digest(&digest::SHA256, text.as_bytes());
         let name: String = hash.as_ref().iter().map(|it| format!("{it:02x}")).collect();
-        let trust = match self.trusted {
-            true => "trusted",
-            false => "untrusted",
-        };
+        let trust = if self.trusted { "trusted" } else { "untrusted" };
         Path::new(trust).join(name)
     }
 }
@@ -128,9 +125,10 @@ impl Repositories {
             let used = fs::metadata(folder.join(USED)).and_then(|it| it.modified());
             let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
             let age = now.duration_since(used).unwrap_or_default();
-            match age > bounds.max_age {
-                true => self.discard_unused(&folder),
-                false => kept.push((used, size(&folder), folder)),
+            if age > bounds.max_age {
+                self.discard_unused(&folder)
+            } else {
+                kept.push((used, size(&folder), folder))
             }
         }
         kept.sort();

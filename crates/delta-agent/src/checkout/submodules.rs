@@ -89,9 +89,10 @@ async fn one_level(
 fn allowed(checkout: &Checkout<'_>, url: &str) -> Result<Protocol, RefusedAddress> {
     let address = Address::parse(url, checkout.settings.protocols)?;
     let has_key = matches!(checkout.credential, Some(Credential::SshKey { .. }));
-    match address.protocol == Protocol::Ssh && !has_key {
-        true => Err(RefusedAddress::Protocol("ssh without a key".to_owned())),
-        false => Ok(address.protocol),
+    if address.protocol == Protocol::Ssh && !has_key {
+        Err(RefusedAddress::Protocol("ssh without a key".to_owned()))
+    } else {
+        Ok(address.protocol)
     }
 }
 
@@ -138,9 +139,10 @@ async fn listed(
     let printed = found(git.call(Call::in_folder(folder, search)).await)?;
     let printed = printed.unwrap_or_default();
     let pairs = pairs(&printed);
-    match printed.len() >= MAX_OUTPUT || pairs.len() > MAX_SUBMODULES {
-        true => Err(CheckoutError::TooMany(MAX_SUBMODULES)),
-        false => Ok(pairs),
+    if printed.len() >= MAX_OUTPUT || pairs.len() > MAX_SUBMODULES {
+        Err(CheckoutError::TooMany(MAX_SUBMODULES))
+    } else {
+        Ok(pairs)
     }
 }
 

@@ -66,9 +66,10 @@ impl Address {
 
     /// Refuses what would send a credential over a network in the clear (EP-2).
     pub fn checked(self) -> Result<Address, AddressError> {
-        match self.tls || self.is_loopback() {
-            true => Ok(self),
-            false => Err(AddressError::InTheClear(self.host)),
+        if self.tls || self.is_loopback() {
+            Ok(self)
+        } else {
+            Err(AddressError::InTheClear(self.host))
         }
     }
 

@@ -168,9 +168,12 @@ impl Machine {
         ];
         tags.extend(self.work.iter().map(|work| format!("work:{work}")));
         let runtimes = self.runtimes.iter();
-        tags.extend(runtimes.map(|it| match it.version.is_empty() {
-            true => it.name.clone(),
-            false => format!("{}={}", it.name, it.version),
+        tags.extend(runtimes.map(|it| {
+            if it.version.is_empty() {
+                it.name.clone()
+            } else {
+                format!("{}={}", it.name, it.version)
+            }
         }));
         tags.extend(self.docker.then(|| "docker".to_owned()));
         tags

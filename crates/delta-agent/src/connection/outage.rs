@@ -28,12 +28,11 @@ impl Outage {
     pub fn failed(&mut self, now: Instant, tls: bool) -> Worth {
         self.since.get_or_insert(now);
         let due = |told: Instant| now.saturating_duration_since(told) >= REPEAT;
-        match tls || self.told.is_none_or(due) {
-            true => {
-                self.told = Some(now);
-                Worth::Saying
-            }
-            false => Worth::Nothing,
+        if tls || self.told.is_none_or(due) {
+            self.told = Some(now);
+            Worth::Saying
+        } else {
+            Worth::Nothing
         }
     }
 

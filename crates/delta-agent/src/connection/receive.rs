@@ -193,9 +193,10 @@ impl Shared {
         holding.cursors.send_modify(|cursors| {
             // An answer that comes late says less than one that is here; only to ask for bytes
             // again may it go back.
-            cursors.received = match ack.resend {
-                true => ack.received,
-                false => cursors.received.max(ack.received),
+            cursors.received = if ack.resend {
+                ack.received
+            } else {
+                cursors.received.max(ack.received)
             };
             cursors.stored = cursors.stored.max(ack.stored);
             cursors.full |= ack.full;

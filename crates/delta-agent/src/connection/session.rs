@@ -112,10 +112,13 @@ pub async fn run(
         let why = match over {
             SessionOver::Stopped => return Ok(()),
             SessionOver::Final(why) => return Err(refused(&shared, why)),
-            SessionOver::Refused(shown, why) => match is_still_there(&settings, &shown) {
-                true => return Err(refused(&shared, why)),
-                false => why,
-            },
+            SessionOver::Refused(shown, why) => {
+                if is_still_there(&settings, &shown) {
+                    return Err(refused(&shared, why));
+                } else {
+                    why
+                }
+            }
             SessionOver::Forgotten => {
                 forget(&settings);
                 "the server does not know this agent".to_owned()

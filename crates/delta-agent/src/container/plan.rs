@@ -65,14 +65,15 @@ pub(crate) fn plan(
             format!("no container can be labelled: {problem}"),
         )
     })?;
-    let runtime = match place.untrusted {
-        false => runtime.clone(),
-        true => runtime
+    let runtime = if place.untrusted {
+        runtime
             .without_logins(&place.state.path().join(NO_LOGINS))
             .map_err(|problem| {
                 let summary = format!("the agent's logins cannot be hidden: {problem}");
                 failed(Cause::StartUp, summary)
-            })?,
+            })?
+    } else {
+        runtime.clone()
     };
     let usual = ContainerSpec::default();
     let asked = spec.container.as_ref().unwrap_or(&usual);
@@ -80,9 +81,10 @@ pub(crate) fn plan(
         let summary = "container.user: an untrusted run cannot choose its user";
         return Err(failed(Cause::SpecError, summary));
     }
-    let capabilities = match place.untrusted {
-        true => Vec::new(),
-        false => KEPT.into_iter().map(str::to_owned).collect(),
+    let capabilities = if place.untrusted {
+        Vec::new()
+    } else {
+        KEPT.into_iter().map(str::to_owned).collect()
     };
     Ok(Some(ContainerOrder {
         runtime,
@@ -112,9 +114,10 @@ fn failed(cause: Cause, summary: impl Into<String>) -> Failed {
 }
 
 fn network(asked: Option<&str>, place: &PlanContext<'_>) -> Result<Network, Failed> {
-    let allowed = match place.untrusted {
-        true => place.settings.network.min(Network::Bridge),
-        false => place.settings.network,
+    let allowed = if place.untrusted {
+        place.settings.network.min(Network::Bridge)
+    } else {
+        place.settings.network
     };
     let Some(asked) = asked.and_then(Network::from_text) else {
         return Ok(allowed.min(Network::Bridge));

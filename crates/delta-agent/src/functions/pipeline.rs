@@ -181,9 +181,10 @@ impl Waiting {
         let calls = std::mem::take(&mut state.calls);
         drop(state);
         for waiter in calls.into_values() {
-            let trouble = match waiter.sent {
-                true => RunnerCallError::Broken(words.clone()),
-                false => RunnerCallError::NotSent(words.clone()),
+            let trouble = if waiter.sent {
+                RunnerCallError::Broken(words.clone())
+            } else {
+                RunnerCallError::NotSent(words.clone())
             };
             let _ = waiter.answer.send(Err(trouble));
         }

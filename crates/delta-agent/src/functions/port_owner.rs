@@ -89,9 +89,10 @@ fn who_of(all: &[Listening], owner: &Owner) -> io::Result<Listener> {
     if !all.iter().all(|it| owner.has(it.inode)) {
         return Ok(Listener::Foreign);
     }
-    Ok(match all.iter().all(|it| it.address.ip().is_loopback()) {
-        true => Listener::Ours,
-        false => Listener::Open,
+    Ok(if all.iter().all(|it| it.address.ip().is_loopback()) {
+        Listener::Ours
+    } else {
+        Listener::Open
     })
 }
 

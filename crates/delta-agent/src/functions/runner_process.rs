@@ -219,9 +219,10 @@ impl Process {
             Some(code) => format!("with exit code {code}"),
             None => "by a signal".to_owned(),
         };
-        match line.is_empty() {
-            true => how,
-            false => format!("{how}: {line}"),
+        if line.is_empty() {
+            how
+        } else {
+            format!("{how}: {line}")
         }
     }
 }

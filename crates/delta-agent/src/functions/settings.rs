@@ -85,9 +85,10 @@ impl RunnerSettings {
         text: &str,
         folder: &Path,
     ) -> Result<RunnerSettings, RunnerSettingsError> {
-        match text.len() > MAX_FILE_BYTES {
-            true => Err(RunnerSettingsError::TooLarge),
-            false => Ok(settings_file::file(file, text, folder)?),
+        if text.len() > MAX_FILE_BYTES {
+            Err(RunnerSettingsError::TooLarge)
+        } else {
+            Ok(settings_file::file(file, text, folder)?)
         }
     }
 

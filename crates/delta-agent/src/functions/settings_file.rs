@@ -158,9 +158,10 @@ fn hide_variables(node: &Node, out: &mut Collector<'_>) {
         Value::Map(pairs) => {
             for (key, value) in pairs {
                 let is_env = matches!(&key.value, Value::Scalar { text, .. } if text == "env");
-                match is_env {
-                    true => hide_values(value, out),
-                    false => hide_variables(value, out),
+                if is_env {
+                    hide_values(value, out)
+                } else {
+                    hide_variables(value, out)
                 }
             }
         }
@@ -381,9 +382,10 @@ fn command(node: &Node, out: &mut Collector<'_>) -> Option<Vec<String>> {
     if let Value::Scalar { text, .. } = &node.value {
         let words: Vec<&str> = text.split_whitespace().collect();
         let reason = format!("`command` must be a list, this is {}", node.kind());
-        let hint = match words.is_empty() {
-            true => COMMAND.to_owned(),
-            false => format!("write `command: [{}]`", shown(&words.join(", "))),
+        let hint = if words.is_empty() {
+            COMMAND.to_owned()
+        } else {
+            format!("write `command: [{}]`", shown(&words.join(", ")))
         };
         out.push(node.place, reason, Some(hint));
         return None;
@@ -444,9 +446,10 @@ fn variables(node: &Node, out: &mut Collector<'_>) -> Vec<(String, String)> {
             out.push(key.place, reason, None);
         }
         let what = format!("the value of `{}`", shown(name));
-        let text = match value.is_absent() {
-            true => Some(""),
-            false => fields::text(value, &what, out),
+        let text = if value.is_absent() {
+            Some("")
+        } else {
+            fields::text(value, &what, out)
         };
         all.extend(text.map(|text| (name.to_owned(), text.to_owned())));
     }

@@ -8,9 +8,10 @@ use super::settings::RunnerSettings;
 pub fn share(settings: &RunnerSettings, slots: u32, mixed: bool) -> Option<Vec<u32>> {
     let rooms: Vec<u32> = settings.pools.iter().map(|pool| pool.room()).collect();
     let wanted: u32 = rooms.iter().sum();
-    let beside = match mixed {
-        true => slots.saturating_sub(wanted).max(1),
-        false => 0,
+    let beside = if mixed {
+        slots.saturating_sub(wanted).max(1)
+    } else {
+        0
     };
     let total = slots.checked_sub(beside)?;
     let count = u32::try_from(rooms.len()).ok()?;

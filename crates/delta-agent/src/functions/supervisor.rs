@@ -117,9 +117,10 @@ async fn own(
         grace: pool.settings.grace,
     };
     while leaving.try_join_next().is_some() {}
-    match leaving.is_empty() && pool.settings.port(lane).is_none() {
-        true => drop(leaving.spawn(last.end(stop.clone(), false))),
-        false => last.end(stop.clone(), true).await,
+    if leaving.is_empty() && pool.settings.port(lane).is_none() {
+        drop(leaving.spawn(last.end(stop.clone(), false)))
+    } else {
+        last.end(stop.clone(), true).await
     }
     Some(Over { why, lived })
 }
@@ -139,9 +140,10 @@ impl Leaving {
     async fn end(mut self, stop: CancellationToken, hurry: bool) {
         let patience = async {
             self.live.condemned.cancelled().await;
-            match hurry {
-                true => sleep(self.grace).await,
-                false => self.live.quiet(self.grace * QUIET_GRACES).await,
+            if hurry {
+                sleep(self.grace).await
+            } else {
+                self.live.quiet(self.grace * QUIET_GRACES).await
             }
         };
         tokio::select! {

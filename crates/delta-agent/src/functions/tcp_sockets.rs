@@ -93,9 +93,10 @@ fn asked_far_end(here: SocketAddr, there: SocketAddr) -> io::Result<FarEnd> {
     let found = ask(INET, REQUEST, u32::MAX, &ends)?;
     let found = found.first().ok_or(io::ErrorKind::NotFound)?;
     // What listens is found where there is no connection.
-    match found.state == LISTENS {
-        true => Err(io::ErrorKind::NotFound.into()),
-        false => Ok(judged(found.state, found.inode)),
+    if found.state == LISTENS {
+        Err(io::ErrorKind::NotFound.into())
+    } else {
+        Ok(judged(found.state, found.inode))
     }
 }
 

@@ -22,9 +22,10 @@ use crate::work::{Ended, Identity};
 /// Who the attempt is, as its steps may know it. Its spec may have a better name; it is read when
 /// the work begins.
 pub(crate) fn identity(granted: &LeaseGranted, job_name: String) -> Identity {
-    let job_name = match job_name.is_empty() {
-        true => granted.job_id.clone(),
-        false => job_name,
+    let job_name = if job_name.is_empty() {
+        granted.job_id.clone()
+    } else {
+        job_name
     };
     Identity {
         run_id: granted.run_id.clone(),

@@ -95,9 +95,10 @@ fn quoted(text: &str) -> String {
 fn without_secrets(address: &str, top: &Path) -> String {
     let Some((scheme, rest)) = address.split_once("://") else {
         let relative = address.starts_with("./") || address.starts_with("../");
-        return match relative {
-            true => top.join(address).to_string_lossy().into_owned(),
-            false => address.to_owned(),
+        return if relative {
+            top.join(address).to_string_lossy().into_owned()
+        } else {
+            address.to_owned()
         };
     };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -107,9 +108,10 @@ fn without_secrets(address: &str, top: &Path) -> String {
         None => ("", host),
     };
     let user = who.split(':').next().unwrap_or_default();
-    let user = match scheme.ends_with("ssh") && !user.is_empty() {
-        true => format!("{user}@"),
-        false => String::new(),
+    let user = if scheme.ends_with("ssh") && !user.is_empty() {
+        format!("{user}@")
+    } else {
+        String::new()
     };
     let path = path.split(['?', '#']).next().unwrap_or_default();
     format!("{scheme}://{user}{host}{path}")

@@ -245,9 +245,10 @@ impl Copy<'_> {
     /// there is nothing of ours behind it.
     fn take_away(&self, path: &Path) -> Result<(), CopyError> {
         let above = path.parent().and_then(|it| it.canonicalize().ok());
-        match above.is_some_and(|it| it.starts_with(self.root)) {
-            true => remove(path).map_err(io_error("remove", path)),
-            false => Ok(()),
+        if above.is_some_and(|it| it.starts_with(self.root)) {
+            remove(path).map_err(io_error("remove", path))
+        } else {
+            Ok(())
         }
     }
 

@@ -177,9 +177,10 @@ impl Shelf {
                 let used = fs::metadata(place.join(USED)).and_then(|it| it.modified());
                 let used = used.unwrap_or(SystemTime::UNIX_EPOCH);
                 let age = now.duration_since(used).unwrap_or_default();
-                match lives && age <= bounds.max_age {
-                    true => kept.push((used, size(&place), place)),
-                    false => self.discard_unused(&place),
+                if lives && age <= bounds.max_age {
+                    kept.push((used, size(&place), place))
+                } else {
+                    self.discard_unused(&place)
                 }
             }
             // The objects and artifacts of a tree go with the last of its workspaces.
@@ -283,9 +284,10 @@ fn size(place: &Path) -> u64 {
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let Ok(meta) = entry.metadata() else { continue };
-            match meta.is_dir() {
-                true => open.push(entry.path()),
-                false => total += meta.blocks() * 512,
+            if meta.is_dir() {
+                open.push(entry.path())
+            } else {
+                total += meta.blocks() * 512
             }
         }
     }

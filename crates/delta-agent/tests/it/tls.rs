@@ -59,15 +59,13 @@ impl Authority {
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .expect("versions");
-        let builder = match wants_certificate {
-            false => builder.with_no_client_auth(),
-            true => {
-                let mut roots = RootCertStore::empty();
-                roots.add(self.certificate.clone()).expect("a root");
-                let verifier =
-                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
-            }
+        let builder = if wants_certificate {
+            let mut roots = RootCertStore::empty();
+            roots.add(self.certificate.clone()).expect("a root");
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+        } else {
+            builder.with_no_client_auth()
         };
         let chain = vec![leaf.der().clone()];
         let mut config = builder

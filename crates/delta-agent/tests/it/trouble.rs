@@ -132,12 +132,13 @@ async fn a_stale_lease_ends_the_work_without_a_word() {
         });
         let agent = Agent::start(&server);
         let pid = job_number(&server).await;
-        match pushed {
-            true => server.say(Say::StaleLease(StaleLease {
+        if pushed {
+            server.say(Say::StaleLease(StaleLease {
                 run_id: "exe_1".to_owned(),
                 reason: "LEASE_REVOKED".to_owned(),
-            })),
-            false => server.change(|state| state.stale = true),
+            }))
+        } else {
+            server.change(|state| state.stale = true)
         }
         server.wait_idle().await;
         assert!(!is_running(&pid));

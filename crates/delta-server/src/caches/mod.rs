@@ -179,12 +179,11 @@ impl Caches<'_> {
         if !matches!(written, Ok(true)) {
             let _ = std::fs::remove_file(folder.join(&data));
         }
-        match written? {
-            true => {
-                self.objects.sync(&folder)?;
-                Ok(Saved::Done)
-            }
-            false => Ok(Saved::There),
+        if written? {
+            self.objects.sync(&folder)?;
+            Ok(Saved::Done)
+        } else {
+            Ok(Saved::There)
         }
     }
 

@@ -65,9 +65,10 @@ struct Sum {
 
 impl Held {
     fn of(&mut self, trusted: bool) -> &mut Sum {
-        match trusted {
-            true => &mut self.trusted,
-            false => &mut self.untrusted,
+        if trusted {
+            &mut self.trusted
+        } else {
+            &mut self.untrusted
         }
     }
 

@@ -56,9 +56,10 @@ impl Scope {
             git_ref: String::new(),
             ..own.clone()
         };
-        match own == parent {
-            true => vec![own],
-            false => vec![own, parent],
+        if own == parent {
+            vec![own]
+        } else {
+            vec![own, parent]
         }
     }
 

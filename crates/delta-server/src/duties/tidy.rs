@@ -58,9 +58,10 @@ impl Duty for Tidy {
         let files = self.delete_files().await;
         let caches = self.evict_caches().await;
         // Not right after a start: those who waited for it come back first.
-        let agents = match self.started {
-            true => self.forget_agents().await,
-            false => Ok(0),
+        let agents = if self.started {
+            self.forget_agents().await
+        } else {
+            Ok(0)
         };
         self.started = true;
         let (parts, runs) = files?;

@@ -117,9 +117,10 @@ impl Planning {
             let runs = reader.runs(&filter, LOOKED_AT)?;
             let (mut ready, mut gated) = (Vec::new(), Vec::new());
             for run in runs {
-                match is_ready(reader, &run)? {
-                    true => ready.push(run),
-                    false => gated.push(run),
+                if is_ready(reader, &run)? {
+                    ready.push(run)
+                } else {
+                    gated.push(run)
                 }
             }
             Ok((ready, gated))
@@ -476,9 +477,10 @@ fn as_it_came(mut request: CreateRun, run: &Run) -> CreateRun {
     request.repository = text(&run.header.repository);
     request.git_ref = text(&run.header.git_ref);
     request.commit = text(&run.header.commit);
-    request.trust = match run.header.trusted {
-        true => Trust::Trusted,
-        false => Trust::Untrusted,
+    request.trust = if run.header.trusted {
+        Trust::Trusted
+    } else {
+        Trust::Untrusted
     };
     request
 }

@@ -228,9 +228,10 @@ impl Reporter {
         }
         if notified {
             // An interruption before it is gone costs a look at the forge, which has it.
-            return match self.reported(&case).await? {
-                true => self.remove(&row).await.map(|()| true),
-                false => Ok(false),
+            return if self.reported(&case).await? {
+                self.remove(&row).await.map(|()| true)
+            } else {
+                Ok(false)
             };
         }
         if owed {

@@ -58,9 +58,10 @@ fn nothing(note: &str) -> Meaning {
 }
 
 fn pushed(heard: &Heard<'_>, push: &Push) -> NewRun {
-    let event = match push.git_ref.is_tag() {
-        true => TriggerEvent::Tag,
-        false => TriggerEvent::Push,
+    let event = if push.git_ref.is_tag() {
+        TriggerEvent::Tag
+    } else {
+        TriggerEvent::Push
     };
     let before = push.before.as_ref().map(|it| it.as_str());
     let trigger = Trigger {

@@ -66,9 +66,10 @@ pub enum Broken {
 }
 
 fn colon(said: &str) -> String {
-    match said.is_empty() {
-        true => String::new(),
-        false => format!(": {said}"),
+    if said.is_empty() {
+        String::new()
+    } else {
+        format!(": {said}")
     }
 }
 
@@ -132,9 +133,10 @@ impl Workers {
             return Err(Broken::Answer);
         }
         let status = group.wait().await?;
-        match status.success() {
-            true => Ok(bytes),
-            false => Err(Broken::Ended(status, words.heard().await)),
+        if status.success() {
+            Ok(bytes)
+        } else {
+            Err(Broken::Ended(status, words.heard().await))
         }
     }
 

@@ -219,9 +219,10 @@ async fn save_cache(
     let saved = app.files(move |objects| {
         let caches = objects.caches();
         let saved = caches.save(part, saving)? == Saved::Done;
-        let evicted = match saved {
-            true => caches.evict(limits, std::time::SystemTime::now())?.0,
-            false => 0,
+        let evicted = if saved {
+            caches.evict(limits, std::time::SystemTime::now())?.0
+        } else {
+            0
         };
         Ok((saved, evicted))
     });
@@ -264,9 +265,10 @@ async fn receive(
     if came != size {
         return Err(Invalid::field("Content-Length", "is not how many bytes came").into());
     }
-    match hex(context.finish().as_ref()) == *sha256 {
-        true => Ok(Some(part)),
-        false => Err(Invalid::field("sha256", "is not that of the bytes").into()),
+    if hex(context.finish().as_ref()) == *sha256 {
+        Ok(Some(part))
+    } else {
+        Err(Invalid::field("sha256", "is not that of the bytes").into())
     }
 }
 
@@ -294,12 +296,11 @@ async fn remove_cache(
 ) -> Result<StatusCode, ApiError> {
     let named = id.clone();
     let removed = app.files(move |objects| objects.caches().remove(&named));
-    match removed.await? {
-        true => {
-            audit::done("cache.remove", &who, &id);
-            Ok(StatusCode::NO_CONTENT)
-        }
-        false => Err(ApiError::not_found("cache")),
+    if removed.await? {
+        audit::done("cache.remove", &who, &id);
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(ApiError::not_found("cache"))
     }
 }
 

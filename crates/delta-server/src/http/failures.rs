@@ -108,12 +108,13 @@ pub fn tell(
 ) -> Result<(), StoreError> {
     let mut told = 0;
     for ((job, attempt), summary) in rows.iter().zip(jobs) {
-        let failure = match told < IN_FULL {
-            true => in_full(reader, job, attempt)?,
-            false => of(job, attempt).map(|it| FailureView {
+        let failure = if told < IN_FULL {
+            in_full(reader, job, attempt)?
+        } else {
+            of(job, attempt).map(|it| FailureView {
                 last_lines: Vec::new(),
                 ..it
-            }),
+            })
         };
         told += usize::from(failure.is_some());
         summary.failure = failure.map(Box::new);
@@ -161,9 +162,10 @@ fn failed_need((need, attempt): &(Job, Attempt), rows: &[(Job, Attempt)]) -> Fai
         job_id: need.id.to_string(),
         name: need.name.to_string(),
         state: JobState::of(need.resolution, attempt.state),
-        message: match root.id == need.id {
-            true => words,
-            false => format!("because of `{}`: {words}", root.name),
+        message: if root.id == need.id {
+            words
+        } else {
+            format!("because of `{}`: {words}", root.name)
         },
     }
 }

@@ -155,12 +155,13 @@ fn called(rows: &RunRows, name: &str) -> Vec<JobSummary> {
             .collect()
     };
     let exactly = of(&|it| it == name);
-    match exactly.is_empty() {
-        true => of(&|it| {
+    if exactly.is_empty() {
+        of(&|it| {
             it.strip_prefix(name)
                 .is_some_and(|rest| rest.starts_with(" ("))
-        }),
-        false => exactly,
+        })
+    } else {
+        exactly
     }
 }
 

@@ -152,9 +152,10 @@ fn answer(
         None => None,
     };
     let (from, to) = range.unwrap_or((offset.unwrap_or(0).min(length), length));
-    let body = match *method == Method::HEAD {
-        true => pieces::body(Some(to - from)).1,
-        false => stream(app.objects.read_log(found.lease, from), to),
+    let body = if *method == Method::HEAD {
+        pieces::body(Some(to - from)).1
+    } else {
+        stream(app.objects.read_log(found.lease, from), to)
     };
     let mut response = (PLAIN, own_headers, body).into_response();
     if range.is_some() {

@@ -109,9 +109,10 @@ async fn route_queue(
 }
 
 fn checked(name: String) -> Result<String, ApiError> {
-    match is_name(&name) {
-        true => Ok(name),
-        false => Err(Invalid::field("name", "must be letters, digits and . _ -").into()),
+    if is_name(&name) {
+        Ok(name)
+    } else {
+        Err(Invalid::field("name", "must be letters, digits and . _ -").into())
     }
 }
 

@@ -119,9 +119,10 @@ async fn trigger_run(
 ) -> Result<Response, ApiError> {
     let body = body.without_receipt();
     let request = TriggerRun::parse(&body.bytes)?;
-    let git_ref = match request.git_ref.starts_with("refs/") {
-        true => request.git_ref.clone(),
-        false => format!("refs/heads/{}", request.git_ref),
+    let git_ref = if request.git_ref.starts_with("refs/") {
+        request.git_ref.clone()
+    } else {
+        format!("refs/heads/{}", request.git_ref)
     };
     let git_ref = Ref::parse(&git_ref).map_err(|why| Invalid::field("ref", why.to_string()))?;
     let Some(fetching) = app.fetching.get() else {

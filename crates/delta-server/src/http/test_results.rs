@@ -277,9 +277,10 @@ fn kept_page(
         };
         for it in reader.results(&part, room)? {
             let judged = it.row.status.is_unhappy() && list.tests.len() < JUDGED;
-            let verdict = match judged {
-                true => judge(reader, &run.run.header, &job.name, &it)?,
-                false => passed_again(&it.row).then_some(TestVerdict::Flaky),
+            let verdict = if judged {
+                judge(reader, &run.run.header, &job.name, &it)?
+            } else {
+                passed_again(&it.row).then_some(TestVerdict::Flaky)
             };
             let place = ResultPlace {
                 job: job.id.n,

@@ -110,9 +110,10 @@ impl Sight {
                     why.behind(*ahead)
                 }
                 None => {
-                    let ahead = match is_queued {
-                        true => reader.ahead(key, attempt.order_key)?,
-                        false => 0,
+                    let ahead = if is_queued {
+                        reader.ahead(key, attempt.order_key)?
+                    } else {
+                        0
                     };
                     let line = groups.line(reader, &rows.run, job)?;
                     let place = InLine {

@@ -125,9 +125,10 @@ impl LookUp {
             Some(credential) => credential.revoked_at.is_none() || vouched == Vouched::Yes,
             None => vouched == Vouched::Yes,
         };
-        match keep {
-            true => known.insert(hash, (found.clone(), Some(Instant::now()))),
-            false => known.remove(&hash),
+        if keep {
+            known.insert(hash, (found.clone(), Some(Instant::now())))
+        } else {
+            known.remove(&hash)
         };
         drop(known);
         Ok(found)

@@ -168,9 +168,10 @@ fn build(files: &Tls, bytes: &Bytes) -> Result<(ServerConfig, Option<Trusted>), 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| error.to_string())?;
-    match found.is_empty() {
-        true => Err("there is no certificate in it".into()),
-        false => Ok(found),
+    if found.is_empty() {
+        Err("there is no certificate in it".into())
+    } else {
+        Ok(found)
     }
 }
 

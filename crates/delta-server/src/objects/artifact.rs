@@ -169,9 +169,10 @@ impl Objects {
     /// The artifact as it was received, if all of it is there. What cannot be looked at is an
     /// error, and never taken for what is not there.
     pub fn artifact(&self, id: UploadId) -> io::Result<Option<ArtifactMeta>> {
-        match self.artifact_path(id).try_exists()? {
-            true => read_meta(&file_of(&self.folder(id.lease), "sealed", id)),
-            false => Ok(None),
+        if self.artifact_path(id).try_exists()? {
+            read_meta(&file_of(&self.folder(id.lease), "sealed", id))
+        } else {
+            Ok(None)
         }
     }
 
@@ -183,12 +184,11 @@ impl Objects {
             return Ok(Some(meta));
         }
         let sealed = file_of(&self.folder(id.lease), "sealed", id).try_exists()?;
-        match !sealed && self.announced(id)?.is_some() {
-            true => Ok(None),
-            false => {
-                let words = format!("the artifact {id}, which a result names, is not there");
-                Err(io::Error::new(io::ErrorKind::NotFound, words))
-            }
+        if !sealed && self.announced(id)?.is_some() {
+            Ok(None)
+        } else {
+            let words = format!("the artifact {id}, which a result names, is not there");
+            Err(io::Error::new(io::ErrorKind::NotFound, words))
         }
     }
 

@@ -95,9 +95,10 @@ impl Keyring {
             KeySource::OwnIfThere if !data.join(OWN_FILE).exists() => Ok(Keyring(Vec::new())),
             KeySource::Own | KeySource::OwnIfThere => {
                 let path = data.join(OWN_FILE);
-                let made = match path.exists() {
-                    true => Ok(()),
-                    false => make(&path, data),
+                let made = if path.exists() {
+                    Ok(())
+                } else {
+                    make(&path, data)
                 };
                 made.map_err(KeyError::from)
                     .and_then(|()| from_file(&path))

@@ -122,9 +122,10 @@ fn runtimes(said: &[proto::Runtime], scope: &Scope) -> Vec<String> {
 }
 
 fn runtime(runtime: &proto::Runtime) -> String {
-    match runtime.version.is_empty() {
-        true => word(&runtime.name),
-        false => format!("{}={}", word(&runtime.name), word(&runtime.version)),
+    if runtime.version.is_empty() {
+        word(&runtime.name)
+    } else {
+        format!("{}={}", word(&runtime.name), word(&runtime.version))
     }
 }
 

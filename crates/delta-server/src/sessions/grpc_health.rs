@@ -104,9 +104,10 @@ type StatusSender = mpsc::Sender<Result<HealthCheckResponse, Status>>;
 async fn watch(app: &App, ours: bool, says: &StatusSender) {
     let mut last = None;
     loop {
-        let now = match ours {
-            true => standing(app).await,
-            false => ServingStatus::ServiceUnknown,
+        let now = if ours {
+            standing(app).await
+        } else {
+            ServingStatus::ServiceUnknown
         };
         if last != Some(now) && says.send(Ok(response(now))).await.is_err() {
             return;

@@ -59,9 +59,10 @@ impl Offers {
     /// What this slot offers, counted from 1.
     pub fn of_slot(&self, slot: u32) -> Arc<Offer> {
         let it = &self.all[self.place(slot)];
-        match it.down {
-            true => self.nothing.clone(),
-            false => it.offer.clone(),
+        if it.down {
+            self.nothing.clone()
+        } else {
+            it.offer.clone()
         }
     }
 

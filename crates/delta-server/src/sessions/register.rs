@@ -127,9 +127,10 @@ async fn begin(app: &App, agent: &Text, epoch: u64, process: Option<Text>) -> Re
     let id = agent.clone();
     let begun = app.write(move |tables| tables.begin_session(&id, epoch, process.as_deref()));
     let begun = begun.await.map_err(unavailable)?.ok_or_else(superseded)?;
-    match app.agents.renumber(agent, epoch, begun) {
-        true => Ok(begun),
-        false => Err(superseded()),
+    if app.agents.renumber(agent, epoch, begun) {
+        Ok(begun)
+    } else {
+        Err(superseded())
     }
 }
 

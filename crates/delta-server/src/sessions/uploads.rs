@@ -314,9 +314,10 @@ impl Session {
                 }
                 let full = problem.kind() == io::ErrorKind::StorageFull
                     || problem.kind() == io::ErrorKind::QuotaExceeded;
-                let (code, words) = match full {
-                    true => ("STORAGE_FULL", "the server's disk is full"),
-                    false => ("UNAVAILABLE", "the server cannot store it now"),
+                let (code, words) = if full {
+                    ("STORAGE_FULL", "the server's disk is full")
+                } else {
+                    ("UNAVAILABLE", "the server cannot store it now")
                 };
                 ToAgent::ProtocolError(error(kind, code, "", words.to_owned()))
             }
@@ -352,9 +353,10 @@ fn named(name: String) -> Result<String, MessageRefused> {
         return Err(MessageRefused::Missing("name"));
     }
     let words = "must be a relative path without `.`, `..`, `\\` or `:`, of at most 255 characters";
-    match upload_name(&name) {
-        true => Ok(name),
-        false => Err(MessageRefused::Invalid("name", words)),
+    if upload_name(&name) {
+        Ok(name)
+    } else {
+        Err(MessageRefused::Invalid("name", words))
     }
 }
 

@@ -179,9 +179,10 @@ pub struct TestReader {
 
 impl TestReader {
     fn there(&self) -> Result<&MemoryReader, StoreError> {
-        match self.levers.away.load(Ordering::Relaxed) {
-            true => Err(StoreError::Unavailable(DRIVER_WORDS.into())),
-            false => Ok(&self.inner),
+        if self.levers.away.load(Ordering::Relaxed) {
+            Err(StoreError::Unavailable(DRIVER_WORDS.into()))
+        } else {
+            Ok(&self.inner)
         }
     }
 }

@@ -257,9 +257,10 @@ impl Agent {
         };
         Said::Heartbeat(Heartbeat {
             agent_id: self.id.clone(),
-            status: match works.is_empty() {
-                true => AgentStatus::Idle.into(),
-                false => AgentStatus::Busy.into(),
+            status: if works.is_empty() {
+                AgentStatus::Idle.into()
+            } else {
+                AgentStatus::Busy.into()
             },
             active_runs: works.iter().map(|work| work.run_id.clone()).collect(),
             leases: works.iter().map(renewal).collect(),

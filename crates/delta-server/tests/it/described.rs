@@ -322,9 +322,10 @@ impl Asked<'_> {
 
     /// Of a role that reaches this far.
     fn token(&self, path: &str) -> &str {
-        match path.starts_with("/api/v1/runner/") {
-            true => &self.bench.runner,
-            false => &self.bench.admin,
+        if path.starts_with("/api/v1/runner/") {
+            &self.bench.runner
+        } else {
+            &self.bench.admin
         }
     }
 
@@ -362,9 +363,10 @@ impl Asked<'_> {
         self.judge(&answer, operation, &what);
         let asked_for = answer.headers.contains_key("www-authenticate");
         self.check(answer.status == 401 && asked_for, &what, &answer);
-        let stranger = match self.token(path) == self.bench.runner {
-            true => &self.bench.user,
-            false => &self.bench.runner,
+        let stranger = if self.token(path) == self.bench.runner {
+            &self.bench.user
+        } else {
+            &self.bench.runner
         };
         let answer = self.send(method, &url, stranger, b"").await;
         let what = format!("{method} {url} as another role");

@@ -332,21 +332,18 @@ async fn a_session_that_says_nothing_but_log_bytes_is_over_at_the_next_look() {
         older
             .hears(|say| matches!(say, Say::LogAck(_)).then_some(()))
             .await;
-        let _newer = match revoked {
-            true => {
-                let done = two.revoke(&two.admin, &older.id).await;
-                assert!(done.status.is_success(), "{}", done.text);
-                None
-            }
-            false => {
-                let again = RegisterRequest {
-                    agent_id: older.id.clone(),
-                    resume_secret: older.registered.resume_secret.clone(),
-                    instance: "i2".into(),
-                    ..request()
-                };
-                Some(Agent::register(&two, again).await.unwrap())
-            }
+        let _newer = if revoked {
+            let done = two.revoke(&two.admin, &older.id).await;
+            assert!(done.status.is_success(), "{}", done.text);
+            None
+        } else {
+            let again = RegisterRequest {
+                agent_id: older.id.clone(),
+                resume_secret: older.registered.resume_secret.clone(),
+                instance: "i2".into(),
+                ..request()
+            };
+            Some(Agent::register(&two, again).await.unwrap())
         };
         let mut at = 7;
         let ended = loop {
@@ -361,9 +358,10 @@ async fn a_session_that_says_nothing_but_log_bytes_is_over_at_the_next_look() {
                 break ended;
             }
         };
-        let code = match revoked {
-            true => Code::PermissionDenied,
-            false => Code::Aborted,
+        let code = if revoked {
+            Code::PermissionDenied
+        } else {
+            Code::Aborted
         };
         assert_eq!(ended.code(), code, "{ended}");
         let taken = two.log(&jobs[0]).await.len() as u64;

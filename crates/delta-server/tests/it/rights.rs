@@ -350,13 +350,12 @@ async fn a_revoked_token_has_no_right_at_any_endpoint() {
     let own = scene.own();
     let keys = scene.endpoints().await;
     for key in keys.iter().map(String::as_str).chain([WITHOUT_A_LEASE]) {
-        let answer = match key == WITHOUT_A_LEASE {
-            true => {
-                let ask = json!({ "type": "Lease", "runner_id": "r", "capabilities": [] });
-                let path = "/api/v1/runner/lease";
-                scene.bench.post(&scene.token, path, ask).await
-            }
-            false => scene.ask(key, &own).await,
+        let answer = if key == WITHOUT_A_LEASE {
+            let ask = json!({ "type": "Lease", "runner_id": "r", "capabilities": [] });
+            let path = "/api/v1/runner/lease";
+            scene.bench.post(&scene.token, path, ask).await
+        } else {
+            scene.ask(key, &own).await
         };
         assert_eq!(answer.expect(401)["code"], "UNAUTHENTICATED", "{key}");
     }
@@ -379,14 +378,13 @@ impl Scene {
     /// The server has judged the head and has the part in hand.
     async fn is_received(&self) {
         let objects = self.bench.data.path().to_owned();
-        eventually_async(
-            PATIENCE,
-            "the first bytes are received",
-            async || match holds(&objects, b"half") {
-                true => Ok(()),
-                false => Err("not yet"),
-            },
-        )
+        eventually_async(PATIENCE, "the first bytes are received", async || {
+            if holds(&objects, b"half") {
+                Ok(())
+            } else {
+                Err("not yet")
+            }
+        })
         .await;
     }
 
@@ -409,9 +407,10 @@ fn holds(folder: &std::path::Path, bytes: &[u8]) -> bool {
     };
     entries.flatten().any(|entry| {
         let path = entry.path();
-        match path.is_dir() {
-            true => holds(&path, bytes),
-            false => std::fs::read(&path).is_ok_and(|read| read.starts_with(bytes)),
+        if path.is_dir() {
+            holds(&path, bytes)
+        } else {
+            std::fs::read(&path).is_ok_and(|read| read.starts_with(bytes))
         }
     })
 }
@@ -437,12 +436,11 @@ async fn an_upload_under_way_ends_with_the_right_to_it() {
     for (revoked, code) in [(false, "AGENT_SUPERSEDED"), (true, "AGENT_REVOKED")] {
         let scene = Scene::new(false).await;
         let (mut bytes, answer) = scene.uploading().await;
-        let _newer = match revoked {
-            true => {
-                scene.revoke().await;
-                None
-            }
-            false => Some(scene.registers("i2").await),
+        let _newer = if revoked {
+            scene.revoke().await;
+            None
+        } else {
+            Some(scene.registers("i2").await)
         };
         // It never stops sending by itself.
         let sending = tokio::spawn(async move {

@@ -174,9 +174,10 @@ impl ListAgents {
             problems.push(Invalid::field(name, problem));
         }
         let limit = limit.unwrap_or(DEFAULT_LIMIT);
-        match problems.is_empty() {
-            true => Ok(ListAgents { limit, cursor }),
-            false => Err(problems),
+        if problems.is_empty() {
+            Ok(ListAgents { limit, cursor })
+        } else {
+            Err(problems)
         }
     }
 }

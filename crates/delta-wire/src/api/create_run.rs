@@ -306,9 +306,10 @@ fn group(node: Node<'_>) -> Result<Group, Invalid> {
     let mut fields = node.object()?;
     let group = fields.must("group", |it| {
         let text = it.text(MAX_GROUP)?;
-        match text.trim().is_empty() || text.chars().any(char::is_control) {
-            true => Err(Invalid::here("must be one line, and not empty")),
-            false => Ok(text),
+        if text.trim().is_empty() || text.chars().any(char::is_control) {
+            Err(Invalid::here("must be one line, and not empty"))
+        } else {
+            Ok(text)
         }
     })?;
     let cancel_older = fields.may("cancel_older", Node::boolean)?;

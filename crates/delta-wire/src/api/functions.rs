@@ -174,9 +174,10 @@ fn read_one(mut f: Fields<'_>, p: &mut Problems) -> Option<CreateFunction> {
 
 fn up_to(node: Node<'_>, most: Seconds) -> Result<Seconds, Invalid> {
     let seconds = node.seconds()?;
-    match seconds <= most {
-        true => Ok(seconds),
-        false => Err(Invalid::here(format!("must be at most {most} seconds"))),
+    if seconds <= most {
+        Ok(seconds)
+    } else {
+        Err(Invalid::here(format!("must be at most {most} seconds")))
     }
 }
 
@@ -188,9 +189,10 @@ fn moment(node: Node<'_>) -> Result<Millis, Invalid> {
 
 fn unique_key(node: Node<'_>) -> Result<String, Invalid> {
     let key = node.text(MAX_UNIQUE_KEY)?;
-    match key.is_empty() {
-        true => Err(Invalid::here("is empty")),
-        false => Ok(key),
+    if key.is_empty() {
+        Err(Invalid::here("is empty"))
+    } else {
+        Ok(key)
     }
 }
 
@@ -364,9 +366,10 @@ impl RouteQueue {
         strict(body, |f, p| {
             let runner = p.note(f.may("runner", |it| {
                 let name = it.text(MAX_QUEUE)?;
-                match is_name(&name) {
-                    true => Ok(name),
-                    false => Err(Invalid::here("must be letters, digits and . _ -")),
+                if is_name(&name) {
+                    Ok(name)
+                } else {
+                    Err(Invalid::here("must be letters, digits and . _ -"))
                 }
             }));
             Some(RouteQueue { runner: runner? })

@@ -133,11 +133,12 @@ fn repository_name(node: Node<'_>) -> Result<String, Invalid> {
     let name = node.text(MAX_REPOSITORY_NAME)?;
     let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
-    match begins && name.chars().all(good) {
-        true => Ok(name),
-        false => Err(Invalid::here(
+    if begins && name.chars().all(good) {
+        Ok(name)
+    } else {
+        Err(Invalid::here(
             "must be small letters, digits, `-`, `_` and `.`, and begin with one of the first two",
-        )),
+        ))
     }
 }
 
@@ -170,11 +171,12 @@ fn forks(node: Node<'_>) -> Result<ForkPolicy, Invalid> {
 /// What no message repeats.
 fn webhook_secret(node: Node<'_>) -> Result<String, Invalid> {
     let value = node.string()?;
-    match (MIN_WEBHOOK_SECRET..=MAX_WEBHOOK_SECRET).contains(&value.chars().count()) {
-        true => Ok(value),
-        false => Err(Invalid::here(format!(
+    if (MIN_WEBHOOK_SECRET..=MAX_WEBHOOK_SECRET).contains(&value.chars().count()) {
+        Ok(value)
+    } else {
+        Err(Invalid::here(format!(
             "must have {MIN_WEBHOOK_SECRET} to {MAX_WEBHOOK_SECRET} characters"
-        ))),
+        )))
     }
 }
 

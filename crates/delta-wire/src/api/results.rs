@@ -230,9 +230,10 @@ impl FindTest {
                 _ => return Err(unknown(name, "name, suite, repository, limit, cursor")),
             }
         }
-        match find.name.is_empty() {
-            true => Err(Invalid::missing("name")),
-            false => Ok(find),
+        if find.name.is_empty() {
+            Err(Invalid::missing("name"))
+        } else {
+            Ok(find)
         }
     }
 }
@@ -260,12 +261,13 @@ fn limit(value: &str) -> Result<usize, Invalid> {
 }
 
 fn text(name: &str, value: &str) -> Result<String, Invalid> {
-    match value.is_empty() || value.chars().count() > MAX_VALUE {
-        true => Err(Invalid::field(
+    if value.is_empty() || value.chars().count() > MAX_VALUE {
+        Err(Invalid::field(
             name,
             format!("must have 1 to {MAX_VALUE} characters"),
-        )),
-        false => Ok(value.to_owned()),
+        ))
+    } else {
+        Ok(value.to_owned())
     }
 }
 

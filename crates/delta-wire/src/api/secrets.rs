@@ -128,29 +128,32 @@ fn value(node: Node<'_>) -> Result<String, Invalid> {
             "must have at most {MAX_SECRET_BYTES} bytes and no NUL"
         )));
     }
-    match value.trim().len() < MIN_SECRET_BYTES {
-        true => Err(Invalid::here("is mostly white space")),
-        false => Ok(value),
+    if value.trim().len() < MIN_SECRET_BYTES {
+        Err(Invalid::here("is mostly white space"))
+    } else {
+        Ok(value)
     }
 }
 
 /// Written as runs write it.
 fn repository(node: Node<'_>) -> Result<String, Invalid> {
     let text = node.text(MAX_SOURCE)?;
-    match text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        true => Err(Invalid::here("must be printable, without spaces")),
-        false => Ok(text),
+    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        Err(Invalid::here("must be printable, without spaces"))
+    } else {
+        Ok(text)
     }
 }
 
 /// As people name it: `refs/heads/` would never fit.
 fn branch(node: Node<'_>) -> Result<String, Invalid> {
     let text = repository(node)?;
-    match text.starts_with("refs/") {
-        true => Err(Invalid::here(
+    if text.starts_with("refs/") {
+        Err(Invalid::here(
             "must be the branch's name, without `refs/heads/`",
-        )),
-        false => Ok(text),
+        ))
+    } else {
+        Ok(text)
     }
 }
 
@@ -161,9 +164,10 @@ fn kind(node: Node<'_>) -> Result<SecretKind, Invalid> {
 
 fn username(node: Node<'_>) -> Result<String, Invalid> {
     let name = node.text(MAX_USERNAME)?;
-    match name.contains(|c: char| c.is_control() || c == ':') {
-        true => Err(Invalid::here("must be printable, without `:`")),
-        false => Ok(name),
+    if name.contains(|c: char| c.is_control() || c == ':') {
+        Err(Invalid::here("must be printable, without `:`"))
+    } else {
+        Ok(name)
     }
 }
 
@@ -174,9 +178,10 @@ fn known_hosts(node: Node<'_>) -> Result<String, Invalid> {
         let words = format!("must be printable lines of at most {MAX_KNOWN_HOSTS_BYTES} bytes");
         return Err(Invalid::here(words));
     }
-    match text.trim().is_empty() {
-        true => Err(Invalid::here("is empty: no host would be believed")),
-        false => Ok(text),
+    if text.trim().is_empty() {
+        Err(Invalid::here("is empty: no host would be believed"))
+    } else {
+        Ok(text)
     }
 }
 

@@ -171,11 +171,12 @@ pub fn is_agent_id(text: &str) -> bool {
 
 fn agent_id(node: Node<'_>) -> Result<String, Invalid> {
     let text = node.text(MAX_NAME)?;
-    match is_agent_id(&text) {
-        true => Ok(text),
-        false => Err(Invalid::here(format!(
+    if is_agent_id(&text) {
+        Ok(text)
+    } else {
+        Err(Invalid::here(format!(
             "must be at most {MAX_AGENT_ID} letters, digits and . _ - :"
-        ))),
+        )))
     }
 }
 
@@ -192,17 +193,19 @@ pub fn is_label(text: &str) -> bool {
 
 fn word(node: Node<'_>) -> Result<String, Invalid> {
     let text = node.text(MAX_NAME)?;
-    match is_word(&text) {
-        true => Ok(text),
-        false => Err(Invalid::here("must be letters, digits and . _ - : /")),
+    if is_word(&text) {
+        Ok(text)
+    } else {
+        Err(Invalid::here("must be letters, digits and . _ - : /"))
     }
 }
 
 fn label(node: Node<'_>) -> Result<String, Invalid> {
     let text = node.text(MAX_NAME)?;
-    match text == ANY_LABEL || is_label(&text) {
-        true => Ok(text),
-        false => Err(Invalid::here("must be a word such as gpu or team=blue")),
+    if text == ANY_LABEL || is_label(&text) {
+        Ok(text)
+    } else {
+        Err(Invalid::here("must be a word such as gpu or team=blue"))
     }
 }
 

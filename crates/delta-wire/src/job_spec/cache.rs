@@ -112,9 +112,10 @@ fn key_text(node: Node<'_>) -> Result<String, Invalid> {
 
 fn paths(node: Node<'_>) -> Result<Vec<String>, Problems> {
     let paths = node.each_all(MAX_PATTERNS, |it| path(it).map_err(Problems::from))?;
-    match paths.is_empty() {
-        true => Err(Invalid::here("is empty: there is nothing to save").into()),
-        false => Ok(paths),
+    if paths.is_empty() {
+        Err(Invalid::here("is empty: there is nothing to save").into())
+    } else {
+        Ok(paths)
     }
 }
 
@@ -124,12 +125,13 @@ fn path(node: Node<'_>) -> Result<String, Invalid> {
     let path = node.text(MAX_PATH)?;
     let inner = path.strip_prefix(HOME_PREFIX).unwrap_or(&path);
     let mut parts = inner.split('/');
-    match is_inside(inner) && parts.any(|part| !matches!(part, "" | ".")) {
-        true => Ok(path),
-        false => Err(Invalid::here(
+    if is_inside(inner) && parts.any(|part| !matches!(part, "" | ".")) {
+        Ok(path)
+    } else {
+        Err(Invalid::here(
             "must be a folder or file of the workspace, or of the job's own HOME (`~/…`), \
              without `..`",
-        )),
+        ))
     }
 }
 

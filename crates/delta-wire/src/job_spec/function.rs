@@ -118,9 +118,10 @@ pub fn is_name(name: &str) -> bool {
 
 pub(crate) fn queue_name(node: Node<'_>) -> Result<String, Invalid> {
     let name = node.text(MAX_QUEUE)?;
-    match is_name(&name) {
-        true => Ok(name),
-        false => Err(Invalid::here("must be letters, digits and . _ -")),
+    if is_name(&name) {
+        Ok(name)
+    } else {
+        Err(Invalid::here("must be letters, digits and . _ -"))
     }
 }
 

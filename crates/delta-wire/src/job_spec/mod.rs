@@ -391,9 +391,10 @@ pub(crate) fn environment(node: Node<'_>) -> Result<Vec<(String, String)>, Probl
     for (name, value) in fields.entries() {
         all.extend(problems.note(variable(name, value)));
     }
-    match problems.is_empty() {
-        true => Ok(all),
-        false => Err(problems),
+    if problems.is_empty() {
+        Ok(all)
+    } else {
+        Err(problems)
     }
 }
 

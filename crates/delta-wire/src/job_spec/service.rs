@@ -68,11 +68,12 @@ pub(super) fn service(node: Node<'_>, strangers: Strangers) -> Result<ServiceSpe
 fn host_name(node: Node<'_>) -> Result<String, Invalid> {
     let name = node.text(63)?;
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    match name.chars().all(fits) && !name.starts_with('-') {
-        true => Ok(name),
-        false => Err(Invalid::here(
+    if name.chars().all(fits) && !name.starts_with('-') {
+        Ok(name)
+    } else {
+        Err(Invalid::here(
             "is a host name: small letters, digits and `-`",
-        )),
+        ))
     }
 }
 
@@ -82,14 +83,13 @@ fn ready(node: Node<'_>, strangers: Strangers) -> Result<ReadySpec, Problems> {
         let port = p.note(f.may("port", |it| it.whole(1, u16::MAX.into())));
         let within = |it: Node<'_>, range: std::ops::RangeInclusive<Seconds>| {
             let seconds = it.seconds()?;
-            match range.contains(&seconds) {
-                true => Ok(seconds),
-                false => {
-                    let (from, to) = (range.start(), range.end());
-                    Err(Invalid::here(format!(
-                        "must be from {from} to {to} seconds"
-                    )))
-                }
+            if range.contains(&seconds) {
+                Ok(seconds)
+            } else {
+                let (from, to) = (range.start(), range.end());
+                Err(Invalid::here(format!(
+                    "must be from {from} to {to} seconds"
+                )))
             }
         };
         let most = Seconds::from_millis(100)..=MAX_READY_TIMEOUT;
@@ -115,11 +115,12 @@ fn script(node: Node<'_>) -> Result<String, Invalid> {
     if script.trim().is_empty() || script.contains('\0') {
         return Err(Invalid::here("is no script"));
     }
-    match script.len() > MAX_STEP_BYTES {
-        true => Err(Invalid::here(format!(
+    if script.len() > MAX_STEP_BYTES {
+        Err(Invalid::here(format!(
             "has more than {MAX_STEP_BYTES} bytes"
-        ))),
-        false => Ok(script),
+        )))
+    } else {
+        Ok(script)
     }
 }
 

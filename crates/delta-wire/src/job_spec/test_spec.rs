@@ -199,18 +199,20 @@ fn result_config(node: Node<'_>, strangers: Strangers) -> Result<ResultConfig, I
 
 fn program(node: Node<'_>) -> Result<String, Invalid> {
     let program = node.text(MAX_PATH)?;
-    match program.contains('\0') || program.trim().is_empty() {
-        true => Err(Invalid::here("is the name of no program")),
-        false => Ok(program),
+    if program.contains('\0') || program.trim().is_empty() {
+        Err(Invalid::here("is the name of no program"))
+    } else {
+        Ok(program)
     }
 }
 
 fn words(node: Node<'_>) -> Result<Vec<String>, Invalid> {
     node.each(MAX_TEST_ARGUMENTS, |it| {
         let word = it.string()?;
-        match word.len() > super::MAX_STEP_BYTES || word.contains('\0') {
-            true => Err(Invalid::here("is too long, or has a NUL")),
-            false => Ok(word),
+        if word.len() > super::MAX_STEP_BYTES || word.contains('\0') {
+            Err(Invalid::here("is too long, or has a NUL"))
+        } else {
+            Ok(word)
         }
     })
 }

@@ -61,11 +61,12 @@ impl Message for CreateUpload {
 /// A relative path that stays where it is put, on any system that later downloads it.
 fn name(node: Node<'_>) -> Result<String, Invalid> {
     let name = node.text(MAX_NAME)?;
-    match upload_name(&name) {
-        true => Ok(name),
-        false => Err(Invalid::here(
+    if upload_name(&name) {
+        Ok(name)
+    } else {
+        Err(Invalid::here(
             "must be a relative path without `.`, `..`, `\\` or `:`",
-        )),
+        ))
     }
 }
 

@@ -132,17 +132,18 @@ fn kinds(file: &FileDescriptorProto) -> Vec<Kind> {
                 .map(|payload| payload.name().to_owned())
                 .collect();
             let field = field.clone();
-            match payloads.is_empty() {
-                true => kinds.push(Kind {
+            if payloads.is_empty() {
+                kinds.push(Kind {
                     from,
                     field,
                     payload: None,
-                }),
-                false => kinds.extend(payloads.into_iter().map(|payload| Kind {
+                })
+            } else {
+                kinds.extend(payloads.into_iter().map(|payload| Kind {
                     from,
                     field: field.clone(),
                     payload: Some(payload),
-                })),
+                }))
             }
         }
     }

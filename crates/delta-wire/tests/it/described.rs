@@ -357,9 +357,10 @@ fn probes() -> Vec<Value> {
     ];
     let mut all: Vec<Value> = texts.into_iter().map(Value::from).collect();
     for number in numbers {
-        match number == f64::trunc(number) && number < 1e15 {
-            true => all.push(json!(number as i64)),
-            false => all.push(json!(number)),
+        if number == f64::trunc(number) && number < 1e15 {
+            all.push(json!(number as i64))
+        } else {
+            all.push(json!(number))
         }
     }
     all.extend([

@@ -48,9 +48,10 @@ impl Resolve for Names {
         let (from_here, known) = (self.from_here, self.proxies.contains(name.as_str()));
         Box::pin(async move {
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
-            let found: Vec<SocketAddr> = match known {
-                true => found.collect(),
-                false => judged(found, from_here)?,
+            let found: Vec<SocketAddr> = if known {
+                found.collect()
+            } else {
+                judged(found, from_here)?
             };
             Ok(Box::new(found.into_iter()) as Addrs)
         })

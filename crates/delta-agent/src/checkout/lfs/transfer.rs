@@ -124,9 +124,10 @@ impl From<reqwest::Error> for Miss {
             (words, source) = (inner.to_string(), inner.source());
         }
         let trouble = CheckoutError::Lfs(quoted(&words));
-        match refused {
-            true => Miss::Never(trouble),
-            false => Miss::Again(trouble),
+        if refused {
+            Miss::Never(trouble)
+        } else {
+            Miss::Again(trouble)
         }
     }
 }

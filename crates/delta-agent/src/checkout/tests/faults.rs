@@ -62,9 +62,12 @@ async fn a_server_that_hangs_ends_the_checkout_in_time() {
 
 /// No process is left, and nothing that somebody could go on with.
 async fn assert_left_alone(bench: &Bench) {
-    let look = async || match is_at_work(bench.folder.path()) {
-        true => Err("a process is at work"),
-        false => Ok(()),
+    let look = async || {
+        if is_at_work(bench.folder.path()) {
+            Err("a process is at work")
+        } else {
+            Ok(())
+        }
     };
     eventually_async(PATIENCE, "git and its children are gone", look).await;
     assert_eq!(bench.kept("trusted"), Vec::<PathBuf>::new());

@@ -229,9 +229,10 @@ fn everything(root: &Path) -> Vec<(PathBuf, Vec<u8>, i64, u32)> {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();
             let meta = fs::symlink_metadata(&path).expect("a file");
-            let bytes = match meta.is_dir() {
-                true => Vec::new(),
-                false => fs::read(&path).expect("bytes"),
+            let bytes = if meta.is_dir() {
+                Vec::new()
+            } else {
+                fs::read(&path).expect("bytes")
             };
             found.push((path.clone(), bytes, meta.mtime_nsec(), meta.mode()));
             if meta.is_dir() {

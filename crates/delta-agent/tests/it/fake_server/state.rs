@@ -161,9 +161,10 @@ impl State {
         if let Some(status) = self.refuse.pop_front() {
             return Err(status);
         }
-        let (id, secret) = match self.registered {
-            true => ("agt_1", RESUME_SECRET),
-            false => ("", ""),
+        let (id, secret) = if self.registered {
+            ("agt_1", RESUME_SECRET)
+        } else {
+            ("", "")
         };
         if (request.agent_id.as_str(), request.resume_secret.as_str()) != (id, secret) {
             self.violation("it does not say who it was".to_owned());
@@ -190,9 +191,10 @@ impl State {
                 heartbeat_interval_seconds: self.heartbeat_seconds,
                 ..Default::default()
             }),
-            resume_secret: match self.registered {
-                true => String::new(),
-                false => RESUME_SECRET.to_owned(),
+            resume_secret: if self.registered {
+                String::new()
+            } else {
+                RESUME_SECRET.to_owned()
             },
             resume,
             protocol_version: "1.0".to_owned(),

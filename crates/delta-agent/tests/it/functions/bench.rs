@@ -246,9 +246,10 @@ pub async fn join_all<T>(calls: impl IntoIterator<Item = impl Future<Output = T>
                 std::task::Poll::Pending => left = true,
             }
         }
-        match left {
-            true => std::task::Poll::Pending,
-            false => std::task::Poll::Ready(()),
+        if left {
+            std::task::Poll::Pending
+        } else {
+            std::task::Poll::Ready(())
         }
     });
     let in_time = tokio::time::timeout(PATIENCE, all).await;

@@ -223,9 +223,10 @@ async fn a_thread_that_heeds_nothing_ends_with_its_process_and_keeps_no_room() {
             let begun = place.path().join(format!("begun{n}"));
             let go = place.path().join("never");
             let params = json!({"mark": begun, "path": begun, "go": go});
-            let params = match file.contains("delta_runner") {
-                true => json!({"mark": params["mark"], "go": params["go"]}),
-                false => params,
+            let params = if file.contains("delta_runner") {
+                json!({"mark": params["mark"], "go": params["go"]})
+            } else {
+                params
             };
             let before = starts(&pools);
             let stop = watch::Sender::new(None);

@@ -51,9 +51,10 @@ impl Desk {
 
     async fn until_the_forge_is_asked(&self) {
         for _ in 0..2_000 {
-            match self.forge.seen().is_empty() {
-                true => tokio::time::sleep(Duration::from_millis(5)).await,
-                false => return,
+            if self.forge.seen().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await
+            } else {
+                return;
             }
         }
         panic!("nobody asks it");

@@ -98,9 +98,10 @@ pub fn parse(text: &[u8]) -> Result<Vec<Issuer>, Problems> {
     if issuers.is_empty() && problems.is_empty() {
         problems.push(Invalid::field("issuers", "is empty"));
     }
-    match problems.is_empty() {
-        true => Ok(issuers),
-        false => Err(problems),
+    if problems.is_empty() {
+        Ok(issuers)
+    } else {
+        Err(problems)
     }
 }
 
@@ -142,9 +143,10 @@ fn issuer(mut f: Fields<'_>, p: &mut Problems) -> Option<Issuer> {
             .map(Text::from)
             .collect(),
         zones_claim: zones_claim?,
-        labels: match any {
-            true => Labels::Any,
-            false => Labels::Only(labels.into_iter().map(Text::from).collect()),
+        labels: if any {
+            Labels::Any
+        } else {
+            Labels::Only(labels.into_iter().map(Text::from).collect())
         },
         labels_claim: labels_claim?,
         ca_cert: ca_cert?.map(PathBuf::from),
@@ -157,17 +159,19 @@ fn text(node: Node<'_>) -> Result<String, Invalid> {
 
 fn word(node: Node<'_>) -> Result<String, Invalid> {
     let text = text(node)?;
-    match is_word(&text) && !text.contains(':') {
-        true => Ok(text),
-        false => Err(Invalid::here("must be letters, digits and . _ - /")),
+    if is_word(&text) && !text.contains(':') {
+        Ok(text)
+    } else {
+        Err(Invalid::here("must be letters, digits and . _ - /"))
     }
 }
 
 fn label(node: Node<'_>) -> Result<String, Invalid> {
     let text = text(node)?;
-    match text == ANY_LABEL || is_label(&text) {
-        true => Ok(text),
-        false => Err(Invalid::here("must be a word such as gpu or team=blue")),
+    if text == ANY_LABEL || is_label(&text) {
+        Ok(text)
+    } else {
+        Err(Invalid::here("must be a word such as gpu or team=blue"))
     }
 }
 
@@ -176,9 +180,10 @@ fn one_or_more(node: Node<'_>) -> Result<Vec<String>, Invalid> {
         return Ok(vec![text(node)?]);
     }
     let list = node.each(MAX_RULES, text)?;
-    match list.is_empty() {
-        true => Err(Invalid::here("is empty")),
-        false => Ok(list),
+    if list.is_empty() {
+        Err(Invalid::here("is empty"))
+    } else {
+        Ok(list)
     }
 }
 
@@ -190,9 +195,10 @@ fn required(node: Node<'_>) -> Result<Vec<(String, Vec<String>)>, Invalid> {
         Ok((name.to_owned(), values))
     };
     let rules: Vec<_> = rules.map(read).collect::<Result<_, _>>()?;
-    match rules.len() > MAX_RULES {
-        true => Err(Invalid::here(format!("has more than {MAX_RULES} claims"))),
-        false => Ok(rules),
+    if rules.len() > MAX_RULES {
+        Err(Invalid::here(format!("has more than {MAX_RULES} claims")))
+    } else {
+        Ok(rules)
     }
 }
 
@@ -207,9 +213,10 @@ fn algorithm(node: Node<'_>) -> Result<Algorithm, Invalid> {
 
 fn address(node: Node<'_>) -> Result<String, Invalid> {
     let text = text(node)?;
-    match Url::parse(&text).is_ok_and(|url| is_safe(&url)) {
-        true => Ok(text),
-        false => Err(Invalid::here("must be an https:// address without a query")),
+    if Url::parse(&text).is_ok_and(|url| is_safe(&url)) {
+        Ok(text)
+    } else {
+        Err(Invalid::here("must be an https:// address without a query"))
     }
 }
 

@@ -185,9 +185,10 @@ impl KeyCache {
             .take(MAX_KEYS)
             .filter_map(key)
             .collect();
-        match keys.is_empty() {
-            true => Err("there is no usable key in its set".into()),
-            false => Ok(keys),
+        if keys.is_empty() {
+            Err("there is no usable key in its set".into())
+        } else {
+            Ok(keys)
         }
     }
 

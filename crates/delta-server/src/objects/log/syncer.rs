@@ -39,9 +39,10 @@ impl Queue {
             return 0;
         };
         let now = Instant::now();
-        let due = match bytes >= AT_ONCE_BYTES {
-            true => now,
-            false => now + WITHIN,
+        let due = if bytes >= AT_ONCE_BYTES {
+            now
+        } else {
+            now + WITHIN
         };
         let mut inner = self.inner();
         let entry = inner.due.entry(lease).or_insert_with(|| {
