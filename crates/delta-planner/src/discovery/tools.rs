@@ -86,11 +86,11 @@ const BRINGERS: [&str; 3] = ["gem", "npm", "pip"];
 /// The package managers of which a command installs what a project asks for: `npm ci`, `pip
 /// install -r x`, `. venv/bin/activate`. Where the search path is another one, any may have.
 fn brought_by(words: &[&str]) -> Vec<&'static str> {
-    let is_path = |it: &&str| it.starts_with("PATH=");
+    let is_path = |word: &&str| word.starts_with("PATH=");
     let mut before = words
         .iter()
         .take_while(|it| it.contains('=') || **it == "export");
-    if before.any(|it| is_path(&it)) {
+    if before.any(is_path) {
         return BRINGERS.to_vec();
     }
     let words = behind_system(words);

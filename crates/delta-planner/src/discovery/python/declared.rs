@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Value;
 
+use super::super::checks::listed;
 use super::super::manifest::{self, Table, deep, strings, sub, text};
+use super::install::Install;
 use super::runners::Runners;
 use crate::glob::Glob;
-use crate::tree::{Tree, file_name, join, resolve};
+use crate::tree::{Tree, file_name, folder_of, join, resolve};
 
 /// Lines of one file of requirements that are looked at.
 const MAX_LINES: usize = 5_000;
@@ -37,6 +39,8 @@ pub struct Declared {
     defaults: Option<Vec<String>>,
     /// Files of requirements, in its folder.
     pub requirements: Vec<String>,
+    /// Names of files of requirements of which nobody says which are for tests.
+    unread: Vec<String>,
     /// Tests are written for pytest.
     pub pytest: bool,
     /// pytest is set up, not only asked for.
@@ -79,6 +83,14 @@ const REQUIREMENTS: [&str; 6] = [
     "test-requirements.txt",
 ];
 
+/// Files of a folder of requirements that are installed for tests: the first that is there.
+const FOLDER: [&str; 4] = [
+    "requirements/test.txt",
+    "requirements/tests.txt",
+    "requirements/testing.txt",
+    "requirements/dev.txt",
+];
+
 impl Declared {
     pub fn read(tree: &Tree, folder: &str) -> Declared {
         let there = |name: &str| tree.has(&join(folder, name));
@@ -111,7 +123,16 @@ impl Declared {
             declared.unusual |= is_unusual(&text);
         }
         declared.installs |= there("setup.py");
-        for name in REQUIREMENTS {
+        for name in ["setup.py", "setup.cfg"] {
+            let text = tree.text(&join(folder, name)).unwrap_or_default();
+            declared.extra = declared.extra.take().or_else(|| extra_of_setup(&text));
+        }
+        let in_folder = FOLDER.into_iter().find(|name| there(name));
+        declared.unread = match in_folder {
+            Some(_) => Vec::new(),
+            None => texts_of(tree, &join(folder, "requirements")),
+        };
+        for name in REQUIREMENTS.into_iter().chain(in_folder) {
             if let Ok(text) = tree.text(&join(folder, name)) {
                 declared.requirements(&text);
                 declared.requirements.push(name.to_owned());
@@ -292,6 +313,14 @@ impl Declared {
         }
     }
 
+    /// What is said of files of requirements that are not installed, where pip installs.
+    pub fn unread_requirements(&self, install: &Install) -> Option<String> {
+        let names: Vec<&str> = self.unread.iter().map(String::as_str).collect();
+        let (names, several) = listed(&names).filter(|_| !install.is_locked())?;
+        let are = if several { "are" } else { "is" };
+        Some(format!("{names} in requirements {are} not installed"))
+    }
+
     /// The patterns of a uv workspace's members.
     pub fn members(&self, root: &str) -> impl Iterator<Item = Glob> {
         let patterns = self.members.iter().filter_map(|it| resolve(root, it));
@@ -313,6 +342,34 @@ impl Declared {
         needed.remove(folder);
         needed
     }
+}
+
+/// The extra with what tests need that a `setup.py` or a `setup.cfg` declares, as far as it stands
+/// there as text. pip only warns of one that is not there.
+fn extra_of_setup(text: &str) -> Option<String> {
+    let at = text.find("extras_require")?;
+    let rest = &text[at..];
+    let ends = |rest: &str, mark: char| rest.trim_start().starts_with(mark);
+    let quoted = |part: &str, name: &str| {
+        let inner = part.trim_start().strip_prefix(['"', '\'']);
+        let rest = inner.and_then(|it| it.strip_prefix(name)?.strip_prefix(['"', '\'']));
+        rest.is_some_and(|it| ends(it, ':'))
+    };
+    let declares = |name: &&str| {
+        rest.lines().take(MAX_LINES).any(|line| {
+            let plain = line.strip_prefix(name).is_some_and(|it| ends(it, '='));
+            plain || line.split(['{', ',']).any(|part| quoted(part, name))
+        })
+    };
+    let name = TEST_GROUPS.into_iter().find(declares);
+    name.map(str::to_owned)
+}
+
+/// The names of the texts in a folder.
+fn texts_of(tree: &Tree, folder: &str) -> Vec<String> {
+    let below = tree.below(folder).iter();
+    let texts = below.filter(|it| it.ends_with(".txt") && folder_of(it) == folder);
+    texts.map(|it| file_name(it).to_owned()).collect()
 }
 
 /// Whether pip builds a package from what lies below `src`, so that tests can import it. Where no
@@ -359,4 +416,51 @@ fn normal(requirement: &str) -> String {
     let end = requirement.find(|c: char| !(c.is_ascii_alphanumeric() || "-_.".contains(c)));
     let name = &requirement[..end.unwrap_or(requirement.len())];
     name.to_ascii_lowercase().replace(['_', '.'], "-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extra_for_tests_is_read_from_an_old_setup() {
+        for (text, wanted) in [
+            (
+                "setup(extras_require={\"test\": [\"pytest\"]})",
+                Some("test"),
+            ),
+            (
+                "setup(\n  extras_require={\n    'docs': ['x'],\n    'dev': ['y'],\n  },\n)",
+                Some("dev"),
+            ),
+            (
+                "[options.extras_require]\ntesting =\n  pytest\n",
+                Some("testing"),
+            ),
+            ("setup(extras_require=EXTRAS, tests=1)", None),
+            ("setup(extras_require={'docs': ['test']})", None),
+            ("{'test': 1}", None),
+        ] {
+            assert_eq!(extra_of_setup(text).as_deref(), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn requirements_for_tests_may_stand_in_a_folder() {
+        let of = |names: &[&str]| {
+            let files = names
+                .iter()
+                .map(|it| ((*it).to_owned(), "pytest\n".to_owned()));
+            let declared = Declared::read(&Tree::of(files), "");
+            (
+                declared.requirements.join(" "),
+                declared.unread_requirements(&Install::None),
+            )
+        };
+        let (taken, said) = of(&["requirements/test.txt", "requirements/dev.txt"]);
+        assert_eq!((taken.as_str(), said), ("requirements/test.txt", None));
+        let (taken, said) = of(&["requirements/ci.txt", "requirements/base.txt"]);
+        let words = "base.txt, ci.txt in requirements are not installed";
+        assert_eq!((taken.as_str(), said.as_deref()), ("", Some(words)));
+    }
 }

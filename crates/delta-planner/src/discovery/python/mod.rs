@@ -10,6 +10,7 @@
 mod commands;
 mod declared;
 mod install;
+mod rewriting;
 mod runners;
 mod suites;
 
@@ -219,6 +220,9 @@ impl Seen<'_> {
             return jobs;
         }
         // pytest takes none of the files that are unittest's alone.
+        if let Some(words) = self.declared.unread_requirements(&self.install) {
+            found.remark(&manifest, words);
+        }
         let takes = unusual || !tests.files.is_empty();
         let runner = match self.declared.pytest && takes {
             true => Runner::Pytest,
@@ -261,6 +265,7 @@ impl Seen<'_> {
                     For::Other => "is not run: what it is for is not known",
                     For::Unlisted => "is not run: the list of environments does not name it",
                     For::Idle => "is not run: it has no commands",
+                    For::Rewriting => "is not run: it changes files, and checks nothing",
                 };
                 let what = match tool {
                     "tox" => format!("tox -e {}", it.name),

@@ -8,6 +8,7 @@ use delta_wire::job_spec::CountTests;
 use super::super::counting::{self, Judge};
 use super::super::manifest::{Table, deep, strings};
 use super::commands;
+use super::rewriting::only_rewrite;
 use crate::tree::{Tree, join};
 
 /// Environments or sessions of one project: beyond it nobody runs them all in one job.
@@ -51,6 +52,8 @@ pub enum For {
     Other,
     /// The project declares it, and not among those that are run by themselves.
     Unlisted,
+    /// It changes files instead of checking them.
+    Rewriting,
     /// It has no commands: to run it is to do nothing, and to call that a success.
     Idle,
 }
@@ -246,7 +249,7 @@ fn environments(
         let one = Named {
             is_for: match commands.trim().is_empty() {
                 true => For::Idle,
-                false => is_for(&name, versions),
+                false => is_for(&name, versions, &commands),
             },
             counted: is_counted(&commands, judge),
             versions,
@@ -323,8 +326,11 @@ fn noxfile(text: &str, judge: Judge<'_>) -> Vec<Named> {
     all.truncate(MAX_NAMED);
     let judged = all.into_iter().map(|(it, body)| {
         let commands = commands::of_session(&body);
+        // Words that come from elsewhere may be among them.
+        let checks = ["--check", "--diff"].iter().any(|it| body.contains(it));
+        let judged = if checks { "" } else { &commands };
         Named {
-            is_for: is_for(&it.name, false),
+            is_for: is_for(&it.name, false, judged),
             counted: is_counted(&commands, judge),
             hooks: commands.contains("pre-commit"),
             ..it
@@ -362,13 +368,16 @@ fn is_counted(commands: &str, judge: Judge<'_>) -> bool {
     judge.count(commands.lines()) == CountTests::Output
 }
 
-fn is_for(name: &str, versions: bool) -> For {
+fn is_for(name: &str, versions: bool, commands: &str) -> For {
     let parts: BTreeSet<&str> = name.split(['-', '_', ':', '.']).collect();
     let has = |words: &[&str]| {
         words.iter().any(|it| parts.contains(it) || name == *it)
             || words.iter().any(|it| it.len() > 4 && name.contains(it))
     };
-    if has(&LINTS) {
+    let fixes = parts.contains("fix") || parts.contains("autofix");
+    if has(&LINTS) && (fixes || only_rewrite(commands)) {
+        For::Rewriting
+    } else if has(&LINTS) {
         For::Lint
     } else if has(&TESTS) || parts.iter().any(|it| it.starts_with("test")) || versions {
         For::Tests
@@ -477,6 +486,31 @@ mod tests {
         );
         let own = "[tox]\nenv_list = unit\n[testenv:unit]\ncommands = python -m unittest\n";
         assert_eq!(shown(&tox_ini(own)), ["unit Tests"]);
+    }
+
+    /// Run as a lint it would be green whatever there is to say.
+    #[test]
+    fn what_changes_files_is_no_lint() {
+        let ini = "[tox]\nenvlist = format, black, style, fix-lint\n[testenv:format]\n\
+                   commands = black .\n[testenv:black]\ncommands = black --check .\n\
+                   [testenv:style]\ncommands =\n  black .\n  flake8\n[testenv:fix-lint]\n\
+                   commands = ruff check\n";
+        assert_eq!(
+            shown(&tox_ini(ini)),
+            [
+                "format Rewriting?",
+                "black Lint?",
+                "style Lint?",
+                "fix-lint Rewriting?"
+            ]
+        );
+        let sessions = "@nox.session\ndef black(s):\n    s.run(\"black\", *where)\n\
+                        @nox.session\ndef isort(s):\n    args = [\"--check\"]\n    \
+                        s.run(\"isort\", *args)\n";
+        assert_eq!(
+            shown(&noxfile(sessions)),
+            ["black Rewriting?", "isort Lint?"]
+        );
     }
 
     /// tox runs an environment without commands, and calls that a success.
