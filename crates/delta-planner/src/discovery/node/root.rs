@@ -37,7 +37,7 @@ pub fn root_package(
         name: name_of(root, manifest),
         folder: root.to_owned(),
         // Its scripts usually go over all packages.
-        depends_on: members.iter().map(|it| (*it).to_owned()).collect(),
+        depends_on: members.iter().map(|member| (*member).to_owned()).collect(),
         jobs,
         ..Package::default()
     })
@@ -133,14 +133,14 @@ impl ByRoot {
     pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut all = self.kinds.clone();
-        all.extend(self.started.iter().filter(|it| !self.does(it)));
+        all.extend(self.started.iter().filter(|name| !self.does(name)));
         if !all.is_empty() {
             let all = all.join(", ");
             words.push(format!(
                 "its own {all} goes over all packages: theirs are not run once more"
             ));
         }
-        let twice = self.twice.iter().filter(|it| !self.does(it)).copied();
+        let twice = self.twice.iter().filter(|name| !self.does(name)).copied();
         let twice: Vec<&str> = twice.collect();
         if !twice.is_empty() {
             let twice = twice.join(", ");
