@@ -276,7 +276,8 @@ fn workspace(
             ..Package::default()
         });
     }
-    for words in by_root.words() {
+    let has = |name: &str| members.iter().any(|it| all[*it].scripts.contains_key(name));
+    for words in by_root.words(manifest, members, has) {
         found.remark(join(root, "package.json"), words);
     }
     let built = members

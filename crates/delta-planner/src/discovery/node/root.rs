@@ -73,6 +73,15 @@ fn root_jobs(
     install.jobs(tree, root, &own, &own)
 }
 
+/// What is said of scripts that only start those of packages, of which none has one.
+fn idle_starts(manifest: &Manifest, has: impl Fn(&str) -> bool) -> Option<String> {
+    let idle = scripts::run_by_jobs()
+        .filter(|name| over(&manifest.scripts, name) == Over::Only && !has(name));
+    let idle = idle.collect::<Vec<_>>().join(", ");
+    let words = "only starts scripts of packages, and none of them has one";
+    (!idle.is_empty()).then(|| format!("its own {idle} {words}"))
+}
+
 /// What the root's own scripts do for all packages.
 pub struct ByRoot {
     /// Kinds of jobs that a tool which knows the packages' order does.
@@ -130,8 +139,17 @@ impl ByRoot {
         })
     }
 
-    pub fn words(&self) -> Vec<String> {
+    /// What is said of it; `has` tells whether any member has a script.
+    pub fn words(
+        &self,
+        manifest: &Manifest,
+        members: &[&str],
+        has: impl Fn(&str) -> bool,
+    ) -> Vec<String> {
         let mut words = Vec::new();
+        if !members.is_empty() {
+            words.extend(idle_starts(manifest, has));
+        }
         let mut all = self.kinds.clone();
         all.extend(self.started.iter().filter(|name| !self.does(name)));
         if !all.is_empty() {
