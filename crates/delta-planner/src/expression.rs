@@ -232,15 +232,17 @@ fn instead(inner: &str, spot: Spot, axes: &[&str]) -> String {
     };
     let of = |prefix: &str| inner.strip_prefix(prefix).map(word);
     if let Some(axis) = of("matrix.") {
-        let near = match axes.contains(&axis.as_str()) {
-            true => None,
-            false => nearest(&axis, axes.iter().copied()),
+        let near = if axes.contains(&axis.as_str()) {
+            None
+        } else {
+            nearest(&axis, axes.iter().copied())
         };
         let axis = near.unwrap_or(&axis);
         let named = variable("MATRIX", axis);
-        return match script {
-            true => format!("write \"${named}\": values of a matrix reach scripts as variables"),
-            false => format!("Delta CI writes `{{matrix.{axis}}}`"),
+        return if script {
+            format!("write \"${named}\": values of a matrix reach scripts as variables")
+        } else {
+            format!("Delta CI writes `{{matrix.{axis}}}`")
         };
     }
     if let Some(input) = of("inputs.").or_else(|| of("github.event.inputs.")) {
@@ -251,9 +253,10 @@ fn instead(inner: &str, spot: Spot, axes: &[&str]) -> String {
         return format!("name it, `secrets: [{secret}]`, and steps have it as `${secret}`");
     }
     if let Some(name) = of("env.").or_else(|| of("vars.")) {
-        return match script {
-            true => format!("write \"${name}\""),
-            false => "write the value itself: variables are for the steps".to_owned(),
+        return if script {
+            format!("write \"${name}\"")
+        } else {
+            "write the value itself: variables are for the steps".to_owned()
         };
     }
     if inner.starts_with("hashFiles(") {

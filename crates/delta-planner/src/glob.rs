@@ -237,9 +237,10 @@ fn parts(text: &[char]) -> Result<Vec<Part>, &'static str> {
             name => parts.push(Part::Name(tokens(name)?)),
         }
     }
-    match parts.is_empty() {
-        true => Err("names nothing"),
-        false => Ok(parts),
+    if parts.is_empty() {
+        Err("names nothing")
+    } else {
+        Ok(parts)
     }
 }
 

@@ -87,9 +87,10 @@ pub(crate) fn cell_name(job: &str, at: usize, values: &Values) -> String {
     let values = values.iter();
     let values = values.map(|(name, value)| format!("{name}={}", safe(value)));
     let name = format!("{job} ({})", values.collect::<Vec<_>>().join(", "));
-    match name.len() > MAX_NAME {
-        true => format!("{job} (cell {})", at + 1),
-        false => name,
+    if name.len() > MAX_NAME {
+        format!("{job} (cell {})", at + 1)
+    } else {
+        name
     }
 }
 

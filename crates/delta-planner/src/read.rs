@@ -212,16 +212,18 @@ impl Reader<'_> {
         if !self.budget.spend(&bare, cells.len(), out) {
             return false;
         }
-        let cells: Vec<Option<Values>> = match cells.is_empty() {
-            true => vec![None],
-            false => cells.into_iter().map(Some).collect(),
+        let cells: Vec<Option<Values>> = if cells.is_empty() {
+            vec![None]
+        } else {
+            cells.into_iter().map(Some).collect()
         };
         for (at, values) in cells.into_iter().enumerate() {
             out.reading(&what, at);
             // In a matrix that could not be read, no name is known.
-            let job = match values.is_none() && matrix.is_some() {
-                true => bare.clone(),
-                false => substitute::cell(&bare, values.as_ref(), &mut self.budget, out),
+            let job = if values.is_none() && matrix.is_some() {
+                bare.clone()
+            } else {
+                substitute::cell(&bare, values.as_ref(), &mut self.budget, out)
             };
             let of = Of {
                 what: &what,

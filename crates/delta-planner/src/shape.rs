@@ -204,9 +204,10 @@ impl Known {
             let value = match inner {
                 Some(inner) => {
                     let path = format!("{path}.{text}");
-                    match self.refused.look(&path, value, out) {
-                        true => continue,
-                        false => self.value(inner, &path, value, out),
+                    if self.refused.look(&path, value, out) {
+                        continue;
+                    } else {
+                        self.value(inner, &path, value, out)
                     }
                 }
                 None => listed(text, value.clone()),
@@ -233,12 +234,13 @@ impl Known {
 /// The value of a key, as a list where one is meant and its only item is written.
 fn listed(key: &str, node: Node) -> Node {
     let alone = matches!(node.value, Value::Scalar { .. }) && !node.is_absent();
-    match alone && LISTS.contains(&key) {
-        true => Node {
+    if alone && LISTS.contains(&key) {
+        Node {
             place: node.place,
             value: Value::List(vec![node]),
-        },
-        false => node,
+        }
+    } else {
+        node
     }
 }
 

@@ -81,9 +81,10 @@ impl InputKind {
             InputKind::Choice(options) if options.iter().any(|it| it == value) => Ok(()),
             InputKind::Choice(options) => Err(format!("must be one of {}", options.join(", "))),
         };
-        known.and(match value.len() > MAX_INPUT_BYTES {
-            true => Err(format!("has more than {MAX_INPUT_BYTES} bytes")),
-            false => Ok(()),
+        known.and(if value.len() > MAX_INPUT_BYTES {
+            Err(format!("has more than {MAX_INPUT_BYTES} bytes"))
+        } else {
+            Ok(())
         })
     }
 }
@@ -170,9 +171,10 @@ impl Triggers {
                 None => drop(values.insert(input.name.clone(), empty.to_owned())),
             }
         }
-        match faults.is_empty() {
-            true => Ok(values),
-            false => Err(faults),
+        if faults.is_empty() {
+            Ok(values)
+        } else {
+            Err(faults)
         }
     }
 }

@@ -17,10 +17,7 @@ pub enum Truth {
 
 impl Truth {
     fn of(truth: bool) -> Truth {
-        match truth {
-            true => Truth::Yes,
-            false => Truth::No,
-        }
+        if truth { Truth::Yes } else { Truth::No }
     }
 
     fn not(self) -> Truth {
@@ -83,9 +80,10 @@ impl Condition {
                     Term::Text(_) => None,
                 });
                 let facts: Vec<String> = facts.collect();
-                match facts.is_empty() {
-                    true => format!("`{self}` never changes"),
-                    false => facts.join(", and "),
+                if facts.is_empty() {
+                    format!("`{self}` never changes")
+                } else {
+                    facts.join(", and ")
                 }
             }
             Condition::Like { left, .. } => match left {

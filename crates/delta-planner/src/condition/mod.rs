@@ -172,9 +172,10 @@ fn joined(f: &mut fmt::Formatter<'_>, of: &[Condition], by: &str, rank: u8) -> f
 }
 
 fn within(f: &mut fmt::Formatter<'_>, inner: &Condition, rank: u8) -> fmt::Result {
-    match inner.rank() < rank {
-        true => write!(f, "({inner})"),
-        false => write!(f, "{inner}"),
+    if inner.rank() < rank {
+        write!(f, "({inner})")
+    } else {
+        write!(f, "{inner}")
     }
 }
 

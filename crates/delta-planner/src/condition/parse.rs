@@ -180,13 +180,14 @@ impl<'a> Parser<'a> {
 
     fn deeper(&mut self, at: &Placed) -> Result<(), Fault> {
         self.nesting += 1;
-        match self.nesting > MAX_NESTING {
-            true => Err(fault(
+        if self.nesting > MAX_NESTING {
+            Err(fault(
                 at,
                 format!("the condition is nested deeper than {MAX_NESTING} levels"),
                 None,
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 
@@ -255,9 +256,10 @@ fn named(name: &str, at: &Placed, scope: Scope<'_>) -> Result<Value, Fault> {
     if let Some(axis) = name.strip_prefix("matrix.") {
         return of_matrix(axis, at, scope);
     }
-    let outcomes: &[&str] = match scope.step {
-        true => &["success", "failure", "always"],
-        false => &[],
+    let outcomes: &[&str] = if scope.step {
+        &["success", "failure", "always"]
+    } else {
+        &[]
     };
     let facts = FACTS.iter().map(|(name, _)| *name);
     let names: Vec<&str> = facts

@@ -172,9 +172,10 @@ impl<'a> Search<'a> {
 
     /// Whose a file is.
     pub fn belongs(&self, path: &str) -> Belongs {
-        match self.shared_by(path).is_empty() {
-            true => self.owners_and_rest(path).1,
-            false => Belongs::Owned,
+        if self.shared_by(path).is_empty() {
+            self.owners_and_rest(path).1
+        } else {
+            Belongs::Owned
         }
     }
 
@@ -291,12 +292,11 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 let needed = place(&self.package(at).folder);
-                let reason = match at == origin {
-                    true => format!("depends on {needed}, which changed"),
-                    false => {
-                        let origin = place(&self.package(origin).folder);
-                        format!("depends on {needed}, and so on {origin}, which changed")
-                    }
+                let reason = if at == origin {
+                    format!("depends on {needed}, which changed")
+                } else {
+                    let origin = place(&self.package(origin).folder);
+                    format!("depends on {needed}, and so on {origin}, which changed")
                 };
                 reasons.insert(*dependent, reason);
                 open.push_back((*dependent, origin));

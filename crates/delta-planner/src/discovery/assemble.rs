@@ -81,9 +81,10 @@ fn concerned<'f>(
     // A reason that all share is said once; otherwise each says which package it is about.
     let mut said: Vec<String> = Vec::new();
     for (package, why) in &some {
-        let sentence = match why.starts_with("depends on") {
-            true => format!("{} {why}", place(&package.folder)),
-            false => (*why).to_owned(),
+        let sentence = if why.starts_with("depends on") {
+            format!("{} {why}", place(&package.folder))
+        } else {
+            (*why).to_owned()
         };
         if !said.contains(&sentence) && said.len() <= MAX_LISTED {
             said.push(sentence);

@@ -30,8 +30,8 @@ const MAX_NAMED: usize = 8;
 /// Whether a name tells of a check.
 pub fn is_check(name: &str) -> bool {
     let mut parts = name.split([':', '-', '_', '.', '/']);
-    let aside = parts.clone().any(|it| ASIDE.contains(&it));
-    !aside && parts.any(|it| CHECKS.contains(&it))
+    let aside = parts.clone().any(|part| ASIDE.contains(&part));
+    !aside && parts.any(|part| CHECKS.contains(&part))
 }
 
 /// Names as a remark lists them, and whether there are several; nothing where there are none.

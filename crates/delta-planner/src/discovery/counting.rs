@@ -440,9 +440,10 @@ mod tests {
     #[test]
     fn counted_is_what_is_known_to_say_how_many() {
         for (command, counted, why) in TABLE {
-            let wanted = match counted {
-                true => CountTests::Output,
-                false => CountTests::None,
+            let wanted = if *counted {
+                CountTests::Output
+            } else {
+                CountTests::None
             };
             assert_eq!(Judge::BARE.count([command]), wanted, "{command}: {why}");
         }

@@ -20,9 +20,10 @@ pub fn toml(tree: &Tree, path: &str) -> Result<Table, String> {
 pub fn json(tree: &Tree, path: &str) -> Result<Json, String> {
     let text = tree.text(path).map_err(|why| why.to_string())?;
     let value: Json = serde_json::from_str(&text).map_err(|error| said(&error.to_string()))?;
-    match value.is_object() {
-        true => Ok(value),
-        false => Err("it is no object".to_owned()),
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err("it is no object".to_owned())
     }
 }
 

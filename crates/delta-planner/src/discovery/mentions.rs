@@ -130,9 +130,10 @@ impl<'t> Mentions<'t> {
         }
         self.files.set(files);
         for (path, kind) in sources {
-            let text = match self.bytes.get() > MAX_BYTES {
-                true => Err(Unread::Exhausted),
-                false => self.tree.text(path),
+            let text = if self.bytes.get() > MAX_BYTES {
+                Err(Unread::Exhausted)
+            } else {
+                self.tree.text(path)
             };
             match text {
                 Ok(text) => {
@@ -175,9 +176,10 @@ impl Words {
                     0 => part,
                     _ => part.find(ends).map_or("", |end| &part[end..]),
                 };
-                let kind = match line.starts_with("//go:embed") {
-                    true => Kind::Settings,
-                    false => kind,
+                let kind = if line.starts_with("//go:embed") {
+                    Kind::Settings
+                } else {
+                    kind
                 };
                 self.take_words(here, kind, folders);
             }

@@ -6,9 +6,10 @@
 /// A word as a shell takes it, whatever is in it.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./@%+,:=".contains(c);
-    match !word.is_empty() && word.chars().all(plain) && !word.starts_with('=') {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    if !word.is_empty() && word.chars().all(plain) && !word.starts_with('=') {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 
@@ -136,9 +137,10 @@ impl Reader {
 
     fn end_word(&mut self) {
         let word = self.word.take();
-        match self.file && word.is_some() {
-            true => self.file = false,
-            false => self.words.extend(word),
+        if self.file && word.is_some() {
+            self.file = false
+        } else {
+            self.words.extend(word)
         }
     }
 

@@ -124,12 +124,13 @@ pub fn written(discovery: &Discovery<'_>) -> Result<String, TooLong> {
         let own = job.keys.iter().filter(|(key, _)| !shared(key));
         text.extend(own.map(|(_, lines)| lines.as_str()));
     }
-    match text.len() > MAX_FILE_BYTES {
-        true => Err(TooLong {
+    if text.len() > MAX_FILE_BYTES {
+        Err(TooLong {
             bytes: text.len(),
             jobs: plan.jobs.len(),
-        }),
-        false => Ok(text),
+        })
+    } else {
+        Ok(text)
     }
 }
 
@@ -202,22 +203,19 @@ fn scalar(text: &str) -> String {
     let first = text.starts_with(|c: char| c.is_ascii_alphabetic());
     let told = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let known = told.iter().any(|it| text.eq_ignore_ascii_case(it));
-    match first && !known && !text.ends_with(' ') && text.chars().all(word) {
-        true => text.to_owned(),
-        // A text of JSON is one of YAML, but for a few characters that YAML wants spelt.
-        false => {
-            let mut quoted = String::new();
-            for c in Value::from(text).to_string().chars() {
-                match c.is_control()
-                    || matches!(c, '\u{2028}'..='\u{2029}' | '\u{feff}'..='\u{ffff}')
-                {
-                    true => drop(write!(quoted, "\\u{:04x}", u32::from(c))),
-                    false => quoted.push(c),
-                }
-            }
-            quoted
+    if first && !known && !text.ends_with(' ') && text.chars().all(word) {
+        return text.to_owned();
+    }
+    // A text of JSON is one of YAML, but for a few characters that YAML wants spelt.
+    let mut quoted = String::new();
+    for c in Value::from(text).to_string().chars() {
+        if c.is_control() || matches!(c, '\u{2028}'..='\u{2029}' | '\u{feff}'..='\u{ffff}') {
+            let _ = write!(quoted, "\\u{:04x}", u32::from(c));
+        } else {
+            quoted.push(c);
         }
     }
+    quoted
 }
 
 #[cfg(test)]

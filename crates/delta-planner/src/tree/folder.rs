@@ -46,9 +46,10 @@ impl Files for Folder {
         let mut bounded = File::from(file).take(limit.saturating_add(1));
         let read = bounded.read_to_end(&mut bytes);
         read.map_err(|error| Unread::Failed(error.to_string()))?;
-        match bytes.len() > most {
-            true => Err(Unread::TooLarge),
-            false => Ok(bytes),
+        if bytes.len() > most {
+            Err(Unread::TooLarge)
+        } else {
+            Ok(bytes)
         }
     }
 }

@@ -177,9 +177,10 @@ impl<'t> Lexer<'t> {
         loop {
             let part = &rest[end..];
             end += part.find(|c| !is_of_word(c)).unwrap_or(part.len());
-            match rest[end..].starts_with("::") {
-                true => end += 2,
-                false => break,
+            if rest[end..].starts_with("::") {
+                end += 2
+            } else {
+                break;
             }
         }
         self.at += end;

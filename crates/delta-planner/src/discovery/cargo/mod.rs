@@ -87,9 +87,10 @@ impl Ecosystem for Cargo {
                 found.remark(path, why);
             } else if let Some((root, excluded)) = claimed(folder, &crates) {
                 let root = join(root, "Cargo.toml");
-                let why = match excluded {
-                    true => format!("is excluded from the workspace of {root}"),
-                    false => format!("is no member of the workspace of {root}"),
+                let why = if excluded {
+                    format!("is excluded from the workspace of {root}")
+                } else {
+                    format!("is no member of the workspace of {root}")
                 };
                 found.remark(path, why);
             } else if manifest.fuzz {
@@ -417,9 +418,10 @@ impl Suite {
     /// Counted where a test runs for sure: of those that may be there, none may run.
     fn count(&self, several: bool) -> CountTests {
         let behind = self.tested.behind > 0 && !self.features(several).is_empty();
-        match self.tested.by_default > 0 || behind {
-            true => CountTests::Output,
-            false => CountTests::None,
+        if self.tested.by_default > 0 || behind {
+            CountTests::Output
+        } else {
+            CountTests::None
         }
     }
 
@@ -441,9 +443,10 @@ fn name_of(folder: &str, crates: &BTreeMap<String, Manifest>) -> String {
 }
 
 fn jobs(tree: &Tree, root: &str, manifest: &Manifest, shape: &Shape) -> Vec<Job> {
-    let locked = match tree.has(&join(root, "Cargo.lock")) {
-        true => " --locked",
-        false => "",
+    let locked = if tree.has(&join(root, "Cargo.lock")) {
+        " --locked"
+    } else {
+        ""
     };
     let pinned = first_there(tree, root, &["rust-toolchain.toml", "rust-toolchain"]);
     let base = Job {

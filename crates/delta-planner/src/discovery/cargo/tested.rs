@@ -182,9 +182,10 @@ impl Walk<'_> {
         }
         self.own += 1;
         self.read.set(self.read.get() + 1);
-        let text = match self.own > MAX_FILES || self.read.get() > MAX_ALL_FILES {
-            true => None,
-            false => self.tree.text(path).ok(),
+        let text = if self.own > MAX_FILES || self.read.get() > MAX_ALL_FILES {
+            None
+        } else {
+            self.tree.text(path).ok()
         };
         self.tested.unsure |= text.is_none();
         text
@@ -256,12 +257,11 @@ impl Walk<'_> {
             .iter()
             .filter(|it| !self.on.contains(it.as_str()));
         let off: Vec<String> = off.cloned().collect();
-        match off.is_empty() {
-            true => self.tested.by_default += 1,
-            false => {
-                self.tested.behind += 1;
-                self.tested.features.extend(off);
-            }
+        if off.is_empty() {
+            self.tested.by_default += 1
+        } else {
+            self.tested.behind += 1;
+            self.tested.features.extend(off);
         }
     }
 

@@ -155,9 +155,10 @@ fn known(words: &[&str]) -> Heard {
         let name = name(word);
         tool.silent.contains(&name.as_str()) || ANY.contains(&name.as_str())
     };
-    match rest.iter().any(takes) || !reports(rest, tool.reporter, tool.stays) {
-        true => Heard::Doubt,
-        false => Heard::Count,
+    if rest.iter().any(takes) || !reports(rest, tool.reporter, tool.stays) {
+        Heard::Doubt
+    } else {
+        Heard::Count
     }
 }
 
@@ -193,9 +194,10 @@ fn node(words: &[&str]) -> Heard {
         .iter()
         .any(|it| it.starts_with("--test-reporter-destination"));
     let stays = reports(words, &["--test-reporter"], &["spec", "tap"]);
-    match elsewhere || !stays || words.iter().any(|it| ANY.contains(it)) {
-        true => Heard::Doubt,
-        false => Heard::Count,
+    if elsewhere || !stays || words.iter().any(|it| ANY.contains(it)) {
+        Heard::Doubt
+    } else {
+        Heard::Count
     }
 }
 
@@ -206,9 +208,10 @@ fn playwright(words: &[&str]) -> Heard {
     let other = words
         .iter()
         .any(|it| matches!(*it, "--list" | "--ui" | "--help"));
-    match other || !reports(words, &["--reporter"], &["list", "line", "dot"]) {
-        true => Heard::Doubt,
-        false => Heard::Count,
+    if other || !reports(words, &["--reporter"], &["list", "line", "dot"]) {
+        Heard::Doubt
+    } else {
+        Heard::Count
     }
 }
 
@@ -233,9 +236,10 @@ fn pytest(words: &[&str], verbosity: i32) -> Heard {
         .iter()
         .any(|it| PYTEST_SILENT.contains(it) || it.ends_with("no:terminal"));
     // Told twice to be quiet, it leaves out the line that is counted.
-    match silent || verbosity.saturating_add(told_verbosity(words)) <= -2 {
-        true => Heard::Doubt,
-        false => Heard::Count,
+    if silent || verbosity.saturating_add(told_verbosity(words)) <= -2 {
+        Heard::Doubt
+    } else {
+        Heard::Count
     }
 }
 

@@ -269,9 +269,10 @@ fn by_node<'w>(words: &[&'w str]) -> Option<Vec<&'w str>> {
         let name = word.rsplit('/').next().unwrap_or(word);
         let name = name.split('.').next().unwrap_or(name);
         let installed = word.contains("node_modules/");
-        return Some(match installed {
-            true => std::iter::once(name).chain(rest).collect(),
-            false => Vec::new(),
+        return Some(if installed {
+            std::iter::once(name).chain(rest).collect()
+        } else {
+            Vec::new()
         });
     }
     Some(Vec::new())
@@ -283,12 +284,13 @@ fn scripts(words: &[&str], named: &dyn Fn(&str) -> bool) -> Option<Meant> {
     if matches!(manager, "run-s" | "run-p" | "npm-run-all" | "npm-run-all2") {
         let labels = words.iter().any(|it| matches!(*it, "-l" | "--print-label"));
         let names = words[1..].iter().filter(|it| !it.starts_with('-'));
-        return Some(match labels {
-            true => Meant::Nothing,
-            false => Meant::Scripts {
+        return Some(if labels {
+            Meant::Nothing
+        } else {
+            Meant::Scripts {
                 names: names.map(|it| (*it).to_owned()).collect(),
                 more: String::new(),
-            },
+            }
         });
     }
     if !matches!(manager, "npm" | "pnpm" | "yarn" | "bun") {
@@ -327,12 +329,13 @@ fn scripts(words: &[&str], named: &dyn Fn(&str) -> bool) -> Option<Meant> {
         }
         let more: Vec<&str> = rest.filter(|it| *it != "--").collect();
         let foreign = more.iter().any(|it| elsewhere(it));
-        return Some(match foreign {
-            true => Meant::Nothing,
-            false => Meant::Scripts {
+        return Some(if foreign {
+            Meant::Nothing
+        } else {
+            Meant::Scripts {
                 names: vec![name.to_owned()],
                 more: more.join(" "),
-            },
+            }
         });
     }
     None

@@ -57,12 +57,14 @@ const MAX_BYTES: usize = 2_000;
 pub fn built(name: &str, text: &str) -> Built {
     let named = by_name(name);
     let head = text.lines().take(MAX_LINES).map(str::trim);
-    let mut head = head.take_while(|it| !it.starts_with("package "));
-    let line = head.clone().find_map(|it| it.strip_prefix("//go:build "));
+    let mut head = head.take_while(|line| !line.starts_with("package "));
+    let line = head
+        .clone()
+        .find_map(|line| line.strip_prefix("//go:build "));
     let stated = match line {
         Some(line) => by_line(line),
         // How it was written before Go 1.17.
-        None if head.any(|it| it.starts_with("// +build ")) => Built::Perhaps,
+        None if head.any(|line| line.starts_with("// +build ")) => Built::Perhaps,
         None => Built::Always,
     };
     match (named, stated) {
@@ -77,7 +79,7 @@ fn by_name(name: &str) -> bool {
     let name = name.strip_suffix(".go").unwrap_or(name);
     let name = name.strip_suffix("_test").unwrap_or(name);
     let mut parts = name.split('_').skip(1);
-    !parts.any(|it| SYSTEMS.contains(&it) || PROCESSORS.contains(&it))
+    !parts.any(|part| SYSTEMS.contains(&part) || PROCESSORS.contains(&part))
 }
 
 fn by_line(line: &str) -> Built {

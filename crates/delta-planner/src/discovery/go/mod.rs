@@ -57,9 +57,10 @@ pub fn untested(found: &Found, folder: &str) -> Option<&'static str> {
         project.is_some_and(|it| it.ecosystem == Go.name())
     };
     let behind = |it: &Remark| it.what == path && it.reason.starts_with(BEHIND);
-    let why = match found.remarks.iter().any(behind) {
-        true => "the module's tests are behind build tags",
-        false => "the module has no tests",
+    let why = if found.remarks.iter().any(behind) {
+        "the module's tests are behind build tags"
+    } else {
+        "the module has no tests"
     };
     (has("build") && !has("test")).then_some(why)
 }
@@ -209,9 +210,10 @@ fn project(
             name: file_name(&module.path).to_owned(),
             folder: (*folder).to_owned(),
             depends_on: needed.filter(|it| it != folder).collect::<BTreeSet<_>>(),
-            jobs: match sources.are_built() {
-                true => jobs(tree, root, folder, module, &sources.tests),
-                false => Vec::new(),
+            jobs: if sources.are_built() {
+                jobs(tree, root, folder, module, &sources.tests)
+            } else {
+                Vec::new()
             },
             ..Package::default()
         }
@@ -266,9 +268,10 @@ impl Sources {
             if above.len() > folder.len() || inner.split('/').any(aside) {
                 continue;
             }
-            match path.ends_with("_test.go") {
-                true => tests.push(path.as_str()),
-                false => own.push(path.as_str()),
+            if path.ends_with("_test.go") {
+                tests.push(path.as_str())
+            } else {
+                own.push(path.as_str())
             }
         }
         let read = |path: &str| tree.text(path).unwrap_or_default();
@@ -401,9 +404,10 @@ fn linter(text: &str) -> String {
         let value = value.trim_start_matches([' ', ':', '=', '"', '\'']);
         line.starts_with("version") && value.starts_with('2')
     });
-    match second {
-        true => "golangci-lint>=2".to_owned(),
-        false => "golangci-lint".to_owned(),
+    if second {
+        "golangci-lint>=2".to_owned()
+    } else {
+        "golangci-lint".to_owned()
     }
 }
 

@@ -45,9 +45,9 @@ fn add(tree: &Tree, folder: &str, text: &str, seen: &mut BTreeSet<String>, whole
         for name in split(names) {
             let plain = !name.contains(['$', '*', '?', '[']);
             let path = plain.then(|| resolve(folder, name)).flatten();
-            let path = path.filter(|it| tree.has(it));
+            let path = path.filter(|path| tree.has(path));
             let room = seen.len() < MAX_FILES && whole.text.len() < MAX_BYTES;
-            match path.as_ref().filter(|_| room).map(|it| tree.text(it)) {
+            match path.as_ref().filter(|_| room).map(|path| tree.text(path)) {
                 Some(Ok(inner)) => {
                     if seen.insert(path.unwrap_or_default()) {
                         add(tree, folder, &inner, seen, whole);
@@ -94,7 +94,7 @@ fn split(names: &str) -> Vec<&str> {
         }
     }
     all.push(&names[start..]);
-    all.retain(|it| !it.is_empty());
+    all.retain(|name| !name.is_empty());
     all
 }
 

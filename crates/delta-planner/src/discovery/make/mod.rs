@@ -266,9 +266,10 @@ fn tests_nothing(
     };
     let mut all = calls.iter().map(|it| it.words.as_slice());
     let of_tests = matches!(target, "test" | "check");
-    let nothing = match why.contains("without packages") {
-        true => !calls.is_empty() && all.clone().all(is_go),
-        false => of_tests && all.clone().any(tests) && all.all(is_go),
+    let nothing = if why.contains("without packages") {
+        !calls.is_empty() && all.clone().all(is_go)
+    } else {
+        of_tests && all.clone().any(tests) && all.all(is_go)
     };
     nothing.then(|| format!("runs nothing but Go's own commands, and {why}"))
 }

@@ -17,11 +17,13 @@ pub fn words(makefile: &Makefile<'_>) -> Option<String> {
     // A name with a dot or a folder is a file's.
     let plain = |name: &&str| !name.contains(['.', '/', '%', '$', '*', '(']);
     let targets = makefile.targets().take(MAX_TARGETS).filter(plain);
-    let unrun = targets.filter(|it| (is_check(it) || *it == "ci") && !made.contains(it));
+    let unrun =
+        targets.filter(|target| (is_check(target) || *target == "ci") && !made.contains(target));
     let (names, several) = listed(&unrun.collect::<Vec<_>>())?;
-    let (targets, are) = match several {
-        true => ("targets", "are"),
-        false => ("target", "is"),
+    let (targets, are) = if several {
+        ("targets", "are")
+    } else {
+        ("target", "is")
     };
     let why = "lint, build, test and check, and what these need, are";
     Some(format!("its {targets} {names} {are} not run: {why}"))
@@ -30,18 +32,25 @@ pub fn words(makefile: &Makefile<'_>) -> Option<String> {
 /// What making the targets makes that jobs are for, also where a recipe calls make.
 fn made<'m>(makefile: &'m Makefile<'_>) -> BTreeSet<&'m str> {
     let mut made = BTreeSet::new();
-    let mut open: Vec<&str> = TARGETS.into_iter().filter(|it| makefile.has(it)).collect();
+    let mut open: Vec<&str> = TARGETS
+        .into_iter()
+        .filter(|target| makefile.has(target))
+        .collect();
     while let Some(target) = open.pop() {
         let new = makefile.made_for(target).into_iter();
-        let new: Vec<&str> = new.filter(|it| made.insert(*it)).collect();
+        let new: Vec<&str> = new.filter(|target| made.insert(*target)).collect();
         if new.is_empty() || made.len() > MAX_TARGETS {
             continue;
         }
-        for call in makefile.commands(target).iter().flat_map(|it| calls(it)) {
-            let at = call.words.iter().position(|it| it.ends_with("make"));
+        for call in makefile
+            .commands(target)
+            .iter()
+            .flat_map(|command| calls(command))
+        {
+            let at = call.words.iter().position(|word| word.ends_with("make"));
             let named = call.words[at.map_or(call.words.len(), |at| at + 1)..].iter();
-            let named = named.filter_map(|it| makefile.targets().find(|target| target == it));
-            open.extend(named.filter(|it| !made.contains(it)));
+            let named = named.filter_map(|word| makefile.targets().find(|target| target == word));
+            open.extend(named.filter(|target| !made.contains(target)));
         }
     }
     made

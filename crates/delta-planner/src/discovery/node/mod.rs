@@ -211,12 +211,11 @@ fn members<'a>(
             continue;
         };
         let named = all.keys().map(String::as_str).filter(|it| glob.matches(it));
-        match out {
-            false => wanted.extend(named.filter(|it| *it != root)),
-            true => {
-                let named: BTreeSet<&str> = named.collect();
-                wanted.retain(|it| !named.contains(it));
-            }
+        if out {
+            let named: BTreeSet<&str> = named.collect();
+            wanted.retain(|it| !named.contains(it));
+        } else {
+            wanted.extend(named.filter(|it| *it != root))
         }
     }
     wanted.into_iter().collect()
@@ -277,7 +276,8 @@ fn workspace(
             ..Package::default()
         });
     }
-    for words in by_root.words() {
+    let has = |name: &str| members.iter().any(|it| all[*it].scripts.contains_key(name));
+    for words in by_root.words(manifest, members, has) {
         found.remark(join(root, "package.json"), words);
     }
     let built = members

@@ -31,7 +31,7 @@ pub fn over(scripts: &HashMap<String, String>, name: &str) -> Over {
     while at < names.len() {
         let hooked = ["pre", "post"].map(|hook| format!("{hook}{}", names[at]));
         let texts = std::iter::once(&names[at]).chain(&hooked);
-        let texts = texts.filter_map(|it| scripts.get(it));
+        let texts = texts.filter_map(|script| scripts.get(script));
         let calls: Vec<shell::Call> = texts.flat_map(|text| shell::calls(text)).collect();
         at += 1;
         for call in &calls {
@@ -45,7 +45,7 @@ pub fn over(scripts: &HashMap<String, String>, name: &str) -> Over {
                 // Jobs of packages build before they test.
                 Start::Packages { script, .. } if name == "test" && script == "build" => {}
                 Start::Own(script) if scripts.contains_key(script) => {
-                    let new = !names.iter().any(|it| it == script);
+                    let new = !names.iter().any(|other| other == script);
                     if new && names.len() < MAX_FOLLOWED {
                         names.push(script.to_owned());
                     } else {
@@ -106,7 +106,7 @@ const ELSEWHERE: [&str; 5] = ["--prefix", "-C", "--dir", "--cwd", "--top-level"]
 
 fn started<'w>(words: &[&'w str]) -> Start<'w> {
     let is_before = |it: &&str| *it == "cross-env" || is_assigned(it);
-    let start = words.iter().position(|it| !is_before(it));
+    let start = words.iter().position(|word| !is_before(word));
     let words = &words[start.unwrap_or(words.len())..];
     let Some((manager, rest)) = words.split_first() else {
         return Start::Nothing;
@@ -120,8 +120,8 @@ fn started<'w>(words: &[&'w str]) -> Start<'w> {
 
 /// `NAME=value`
 fn is_assigned(word: &str) -> bool {
-    let name = word.split_once('=').map(|it| it.0);
-    name.is_some_and(|it| it.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
+    let name = word.split_once('=').map(|parts| parts.0);
+    name.is_some_and(|name| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_'))
 }
 
 fn by_manager<'w>(manager: &str, words: &[&'w str]) -> Start<'w> {
@@ -149,7 +149,7 @@ fn by_manager<'w>(manager: &str, words: &[&'w str]) -> Start<'w> {
             "run" | "run-script" if !run && script.is_none() => run = true,
             "workspaces" if manager == "yarn" && !goes_over && !run => {
                 goes_over = true;
-                words.next_if(|it| *it == "foreach");
+                words.next_if(|next| *next == "foreach");
             }
             "workspace" if manager == "yarn" && !goes_over && !run => {
                 (goes_over, named) = (true, true);

@@ -37,7 +37,7 @@ pub fn root_package(
         name: name_of(root, manifest),
         folder: root.to_owned(),
         // Its scripts usually go over all packages.
-        depends_on: members.iter().map(|it| (*it).to_owned()).collect(),
+        depends_on: members.iter().map(|member| (*member).to_owned()).collect(),
         jobs,
         ..Package::default()
     })
@@ -71,6 +71,15 @@ fn root_jobs(
         ..Manifest::default()
     };
     install.jobs(tree, root, &own, &own)
+}
+
+/// What is said of scripts that only start those of packages, of which none has one.
+fn idle_starts(manifest: &Manifest, has: impl Fn(&str) -> bool) -> Option<String> {
+    let idle = scripts::run_by_jobs()
+        .filter(|name| over(&manifest.scripts, name) == Over::Only && !has(name));
+    let idle = idle.collect::<Vec<_>>().join(", ");
+    let words = "only starts scripts of packages, and none of them has one";
+    (!idle.is_empty()).then(|| format!("its own {idle} {words}"))
 }
 
 /// What the root's own scripts do for all packages.
@@ -130,17 +139,26 @@ impl ByRoot {
         })
     }
 
-    pub fn words(&self) -> Vec<String> {
+    /// What is said of it; `has` tells whether any member has a script.
+    pub fn words(
+        &self,
+        manifest: &Manifest,
+        members: &[&str],
+        has: impl Fn(&str) -> bool,
+    ) -> Vec<String> {
         let mut words = Vec::new();
+        if !members.is_empty() {
+            words.extend(idle_starts(manifest, has));
+        }
         let mut all = self.kinds.clone();
-        all.extend(self.started.iter().filter(|it| !self.does(it)));
+        all.extend(self.started.iter().filter(|name| !self.does(name)));
         if !all.is_empty() {
             let all = all.join(", ");
             words.push(format!(
                 "its own {all} goes over all packages: theirs are not run once more"
             ));
         }
-        let twice = self.twice.iter().filter(|it| !self.does(it)).copied();
+        let twice = self.twice.iter().filter(|name| !self.does(name)).copied();
         let twice: Vec<&str> = twice.collect();
         if !twice.is_empty() {
             let twice = twice.join(", ");

@@ -79,9 +79,10 @@ pub fn count(scripts: &HashMap<String, String>, name: &str) -> CountTests {
         scripts: Some(scripts),
         verbosity: 0,
     };
-    match is_by_task_runner(&followed(scripts, name)) {
-        true => CountTests::None,
-        false => judge.count(scripts.get(name)),
+    if is_by_task_runner(&followed(scripts, name)) {
+        CountTests::None
+    } else {
+        judge.count(scripts.get(name))
     }
 }
 

@@ -55,9 +55,10 @@ pub fn name_them(tree: &Tree, all: &BTreeMap<String, Manifest>, found: &mut Foun
         let run = run(&manifest.scripts);
         let unrun = unrun(&manifest.scripts, &run);
         if let Some((names, several)) = listed(&unrun) {
-            let (scripts, are) = match several {
-                true => ("scripts", "are"),
-                false => ("script", "is"),
+            let (scripts, are) = if several {
+                ("scripts", "are")
+            } else {
+                ("script", "is")
             };
             let why = "lint, build and test, and what these start, are";
             found.remark(&path, format!("its {scripts} {names} {are} not run: {why}"));
@@ -87,9 +88,10 @@ fn name_idle_test(path: &str, manifest: &Manifest, found: &mut Found) {
     if found.remarks.iter().any(known) {
         return;
     }
-    let why = match script.contains("no test specified") {
-        true => "its script test is the placeholder of npm: there is no job test",
-        false => "its script test runs nothing that tests: there is no job test",
+    let why = if script.contains("no test specified") {
+        "its script test is the placeholder of npm: there is no job test"
+    } else {
+        "its script test runs nothing that tests: there is no job test"
     };
     found.remark(path, why);
 }

@@ -95,9 +95,10 @@ pub fn of_session(body: &str) -> String {
         }
         // What it prints then is not seen.
         let bare: String = bare.split_whitespace().collect();
-        match bare.contains("silent=True") || bare.contains("stdout=") {
-            true => commands.push(format!("{} > elsewhere", words.join(" "))),
-            false => commands.push(words.join(" ")),
+        if bare.contains("silent=True") || bare.contains("stdout=") {
+            commands.push(format!("{} > elsewhere", words.join(" ")))
+        } else {
+            commands.push(words.join(" "))
         }
     }
     commands.join("\n")

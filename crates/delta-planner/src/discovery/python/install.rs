@@ -35,9 +35,12 @@ impl<'a> Needs<'a> {
         tools: &[&'a str],
     ) -> Needs<'a> {
         let either = |of: fn(&'a Declared) -> Option<&'a str>| of(own).or_else(|| of(workspace));
-        let asked = |tool: &&&str| match install.is_locked() {
-            true => own.asks.contains(**tool) || workspace.asks.contains(**tool),
-            false => own.pip_brings(tool),
+        let asked = |tool: &&&str| {
+            if install.is_locked() {
+                own.asks.contains(**tool) || workspace.asks.contains(**tool)
+            } else {
+                own.pip_brings(tool)
+            }
         };
         Needs {
             extra: either(|it| it.extra.as_deref()),
@@ -63,9 +66,10 @@ impl Install {
             return Install::Poetry(join(folder, "poetry.lock"));
         }
         let asked = declared.group.is_some() || !declared.requirements.is_empty();
-        match declared.installs || asked {
-            true => Install::Venv,
-            false => Install::None,
+        if declared.installs || asked {
+            Install::Venv
+        } else {
+            Install::None
         }
     }
 

@@ -188,9 +188,10 @@ impl Seen<'_> {
             base.requires.push(versions::requirement("uv", range));
         }
         let mut jobs = self.by_runner(tests, &base, found);
-        jobs.extend(match jobs.iter().any(|it| it.kind == "lint") {
-            true => None,
-            false => self.hooks(&base, found),
+        jobs.extend(if jobs.iter().any(|it| it.kind == "lint") {
+            None
+        } else {
+            self.hooks(&base, found)
         });
         let manifest = join(self.folder, self.declared.manifest);
         if !jobs.iter().any(|it| it.kind == "lint") && !self.declared.linters.is_empty() {
@@ -224,9 +225,10 @@ impl Seen<'_> {
             found.remark(&manifest, words);
         }
         let takes = unusual || !tests.files.is_empty();
-        let runner = match self.declared.pytest && takes {
-            true => Runner::Pytest,
-            false => tests.runner(self.tree, self.folder, read),
+        let runner = if self.declared.pytest && takes {
+            Runner::Pytest
+        } else {
+            tests.runner(self.tree, self.folder, read)
         };
         jobs.push(match runner {
             Runner::Pytest => self.pytest(&manifest, base),
@@ -310,9 +312,10 @@ impl Seen<'_> {
         Job {
             kind,
             steps: steps.into_iter().map(Step::of).collect(),
-            count: (kind == "test").then_some(match counted {
-                true => CountTests::Output,
-                false => CountTests::None,
+            count: (kind == "test").then_some(if counted {
+                CountTests::Output
+            } else {
+                CountTests::None
             }),
             reason: format!("{tool} is set up: {}", names.join(", ")),
             ..base.clone()

@@ -44,7 +44,11 @@ fn rewrites(words: &[String]) -> bool {
     let has = |options: &[&str]| {
         let long = |word: &String, it: &str| it.starts_with("--") && word.contains(it);
         let mut options = options.iter();
-        options.any(|it| words.iter().any(|word| word == it || long(word, it)))
+        options.any(|option| {
+            words
+                .iter()
+                .any(|word| word == option || long(word, option))
+        })
     };
     let writer = WRITERS.iter().find(|(start, _)| begins(start));
     if let Some((_, checks)) = writer {

@@ -148,9 +148,12 @@ fn tox_ini(text: &str, judge: Judge<'_>) -> Vec<Named> {
         .filter_map(|(it, _)| it.strip_prefix("testenv:"));
     let sections: Vec<&str> = sections.collect();
     let base = commands::of_section(&body_of(&bodies, "testenv"), "");
-    let base = base.unwrap_or_else(|| match sections.iter().any(|it| is_pattern(it)) {
-        true => commands::UNREAD.to_owned(),
-        false => String::new(),
+    let base = base.unwrap_or_else(|| {
+        if sections.iter().any(|it| is_pattern(it)) {
+            commands::UNREAD.to_owned()
+        } else {
+            String::new()
+        }
     });
     let mut named: Vec<String> = listed.iter().flat_map(|it| braces(it)).collect();
     if named.is_empty() && base.trim().is_empty() {
@@ -227,29 +230,31 @@ fn environments(
     base: &str,
     judge: Judge<'_>,
 ) -> Vec<Named> {
-    let listed = match listed.is_empty() {
-        true => vec!["py".to_owned()],
-        false => listed,
+    let listed = if listed.is_empty() {
+        vec!["py".to_owned()]
+    } else {
+        listed
     };
     let mut all: Vec<Named> = Vec::new();
     for name in listed.iter().take(MAX_NAMED) {
         let section = own(name);
-        let factors = name.split('-').map(|it| match is_python(it) {
-            true => "py",
-            false => it,
-        });
+        let factors = name
+            .split('-')
+            .map(|it| if is_python(it) { "py" } else { it });
         let here: Vec<&str> = factors.collect();
         let versions = here.contains(&"py");
         // What it says of its own stands under the name that it has there.
-        let name = match section.is_some() {
-            true => name.clone(),
-            false => here.join("-"),
+        let name = if section.is_some() {
+            name.clone()
+        } else {
+            here.join("-")
         };
         let commands = section.flatten().unwrap_or_else(|| base.to_owned());
         let one = Named {
-            is_for: match commands.trim().is_empty() {
-                true => For::Idle,
-                false => is_for(&name, versions, &commands),
+            is_for: if commands.trim().is_empty() {
+                For::Idle
+            } else {
+                is_for(&name, versions, &commands)
             },
             counted: is_counted(&commands, judge),
             versions,

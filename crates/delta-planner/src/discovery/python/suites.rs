@@ -86,9 +86,10 @@ impl<'t> Tests<'t> {
     fn of_unittest(&self, tree: &Tree, read: &Cell<usize>) -> Vec<&'t str> {
         let is_own = |path: &&&str| {
             read.set(read.get() + 1);
-            let text = match read.get() > MAX_ALL_FILES {
-                true => String::new(),
-                false => tree.text(path).unwrap_or_default(),
+            let text = if read.get() > MAX_ALL_FILES {
+                String::new()
+            } else {
+                tree.text(path).unwrap_or_default()
             };
             // Django's have to be started by Django.
             let django = text.contains("django");
@@ -117,9 +118,10 @@ impl<'t> Tests<'t> {
                 continue;
             }
             read.set(read.get() + 1);
-            let text = match read.get() > MAX_ALL_FILES {
-                true => return Runner::Pytest,
-                false => tree.text(path),
+            let text = if read.get() > MAX_ALL_FILES {
+                return Runner::Pytest;
+            } else {
+                tree.text(path)
             };
             let written = text.map_or(Written::Pytest, |text| written(&text));
             let by_end = !file_name(path).starts_with("test");
@@ -166,10 +168,11 @@ fn start(tree: &Tree, project: &str, path: &str) -> String {
     }
     let inner = folder.strip_prefix(project).unwrap_or(folder);
     let inner = inner.trim_start_matches('/');
-    match inner.starts_with('-') {
-        // It would be read as a flag.
-        true => format!("./{inner}"),
-        false => inner.to_owned(),
+    // It would be read as a flag.
+    if inner.starts_with('-') {
+        format!("./{inner}")
+    } else {
+        inner.to_owned()
     }
 }
 
