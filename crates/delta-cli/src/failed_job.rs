@@ -1,8 +1,12 @@
-//! Why a job failed, for people: one rendering for the end of `run`, for `show` and for `why`.
+//! Why a job failed, for people: one rendering for the end of `run`, for `show` and for `why`. A
+//! program that is missing is a hint beside it, and no cause.
 //!
 //! What is in it was said by runners, jobs and tests, so every line is cleaned; and it is bounded,
 //! with the command that has the rest.
 
+mod missing_program;
+
+use delta_core::tool;
 use delta_wire::api::{FailedTest, FailureView, JobSummary, TestStatus};
 use delta_wire::states::JobState;
 
@@ -103,6 +107,14 @@ pub fn below(
         let line = sanitize::log_line(line.as_bytes(), Colours::Dropped);
         lines.push(format!("    {mark} {line}").trim_end().to_owned());
     }
+    if let Some(program) = missing_program::named(failure) {
+        let mut hint = format!("hint: `{program}` is not there where the job ran");
+        if let Some(install) = tool::advice(program) {
+            hint.push_str(&format!("; {install}"));
+        }
+        let hint = terminal.paint_out(Tone::Warn, &sanitize::text(&hint));
+        lines.extend(terminal.broken(&format!("    {hint}")));
+    }
     lines
 }
 
@@ -202,6 +214,18 @@ mod tests {
                 "    | two red".to_owned()
             ]
         );
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_a_hint_below_the_last_lines() {
+        let terminal = Terminal::new(false, When::Never);
+        let failure = FailureView {
+            last_lines: vec!["make: uv: No such file or directory".into()],
+            ..FailureView::default()
+        };
+        let lines = below(&failure, Room::ALONE, None, &terminal);
+        let hint = "    hint: `uv` is not there where the job ran; pip install uv";
+        assert_eq!(lines, ["    | make: uv: No such file or directory", hint]);
     }
 
     #[test]

@@ -125,6 +125,14 @@ pub struct Planned {
     pub words: Vec<(String, String)>,
 }
 
+/// What was seen and gives no job, for programs.
+pub fn left_out(remarks: &[Remark]) -> serde_json::Value {
+    let remarks = remarks.iter();
+    remarks
+        .map(|it| serde_json::json!({"what": it.what, "reason": it.reason}))
+        .collect()
+}
+
 /// The tree that jobs work on, and the pipeline file, which may not be there.
 pub fn locate(path: &Path) -> (PathBuf, PathBuf) {
     if !path.is_file() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use delta_wire::api::{CancelView, FailedNeed, GroupView, JobSummary, LeaseView};
+use delta_wire::api::{AttemptView, CancelView, FailedNeed, GroupView, JobSummary, LeaseView};
 use delta_wire::states::{AttemptState, JobState, LeaseState, RunOutcome, RunState};
 use delta_wire::{Evidence, Millis, StepResult};
 
@@ -64,6 +64,11 @@ pub fn begun(job: &JobSummary) -> u32 {
         true => job.attempts.saturating_sub(1),
         false => job.attempts,
     }
+}
+
+/// Nobody has taken the attempt up, so that there is nothing to tell of it.
+pub fn is_unbegun(attempt: &AttemptView) -> bool {
+    attempt.started_at.is_none() && attempt.leases.is_empty()
 }
 
 /// Requirements as people write them, without the kinds of work that servers and agents speak of.

@@ -3,7 +3,7 @@
 //! Reports are written by the code under test, so they are hostile input. This crate owns what a
 //! report may cost: bytes, depth, cases and the length of every text have a bound in [`Limits`].
 //! Cases are handed over as they are read; a report that breaks off keeps what was read before.
-//! What tools print is counted, and nothing else.
+//! What tools print is counted, and of what failed the tests that they name are read from it.
 //!
 //! It opens no file, resolves no entity, follows no reference and knows nothing of jobs.
 
@@ -18,6 +18,8 @@ mod limits;
 mod lines;
 mod playwright;
 mod printed_counts;
+mod printed_failures;
+mod printed_lines;
 mod stream;
 mod tap;
 mod trx;
@@ -28,6 +30,7 @@ use std::io::BufRead;
 pub use case::{Case, Counts, Status};
 pub use limits::Limits;
 pub use printed_counts::{Printed, printed};
+pub use printed_failures::printed_failures;
 
 use input::Input;
 

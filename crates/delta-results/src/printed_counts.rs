@@ -7,8 +7,7 @@
 
 use std::io::{self, BufRead};
 
-/// Bytes of a line that are looked at: a tool's last line is a short one.
-const LINE: usize = 1024;
+use crate::printed_lines::{self, LINE, step_begun, without_colours};
 
 /// Tests that one line may tell of. More is something else.
 const MOST: u64 = 1_000_000_000;
@@ -45,27 +44,10 @@ impl Printed {
 }
 
 /// Reads what was printed to its end. The caller bounds how much that is.
-pub fn printed(mut input: impl BufRead) -> io::Result<Printed> {
+pub fn printed(input: impl BufRead) -> io::Result<Printed> {
     let mut counted = Printed::default();
-    let mut line = Vec::with_capacity(LINE);
-    loop {
-        let piece = input.fill_buf()?;
-        if piece.is_empty() {
-            hear(&line, &mut counted);
-            return Ok(counted);
-        }
-        // A carriage return begins a line anew on a terminal.
-        let end = piece.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-        let taken = &piece[..end.unwrap_or(piece.len())];
-        let room = LINE.saturating_sub(line.len());
-        line.extend_from_slice(&taken[..taken.len().min(room)]);
-        let used = taken.len() + usize::from(end.is_some());
-        input.consume(used);
-        if end.is_some() {
-            hear(&line, &mut counted);
-            line.clear();
-        }
-    }
+    printed_lines::each(input, &mut |line| hear(line, &mut counted))?;
+    Ok(counted)
 }
 
 fn hear(line: &[u8], counted: &mut Printed) {
@@ -78,7 +60,7 @@ fn hear(line: &[u8], counted: &mut Printed) {
     };
     let text = text.trim_end();
     // What an earlier step said is no reason for the end of this one.
-    if begins_step(text) {
+    if step_begun(text).is_some() {
         (counted.none_exit, counted.made_exit) = (None, None);
         return;
     }
@@ -94,15 +76,6 @@ fn hear(line: &[u8], counted: &mut Printed) {
     } else if says_none(text.trim_start()) {
         counted.told = true;
     }
-}
-
-/// Whether this line of a log, such as `--- step 2: make`, stands before what a step printed.
-fn begins_step(text: &str) -> bool {
-    let step = text.strip_prefix("--- step ");
-    let number = step
-        .and_then(|step| step.split_once(": "))
-        .map(|halves| halves.0);
-    number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Beginnings of lines by which tools say that they found nothing to run.
@@ -180,19 +153,6 @@ fn says_none(text: &str) -> bool {
     // `nox > Session tests-3.9 skipped: Python interpreter 3.9 not found.`
     let nox = text.strip_prefix("nox > Session ");
     tox || nox.is_some_and(|nox| nox.contains(" skipped: ") || nox.ends_with(" skipped."))
-}
-
-/// The line without what colours it on a terminal: `ESC [ … letter`.
-fn without_colours(line: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(line.len());
-    let mut bytes = line.iter().copied();
-    while let Some(byte) = bytes.next() {
-        match byte {
-            0x1b => drop(bytes.find(|byte| byte.is_ascii_alphabetic())),
-            byte => plain.push(byte),
-        }
-    }
-    plain
 }
 
 /// Tests that ran and that were skipped, where a line is the last of a tool.

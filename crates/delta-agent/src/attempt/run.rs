@@ -164,7 +164,7 @@ impl Assignment {
         done
     }
 
-    async fn begin_steps(&mut self, mut spec: JobSpec) -> Result<WorkEnd, Box<Ended>> {
+    async fn begin_steps(&mut self, spec: JobSpec) -> Result<WorkEnd, Box<Ended>> {
         let number = self.context.state.number();
         let confinement = self.confinement();
         let home = Home::of(confinement, spec.image.as_deref());
@@ -181,7 +181,7 @@ impl Assignment {
             }
         };
         let shipping = self.ship(draft.spool(), draft.sizes());
-        let mut steps: Vec<Step> = spec.steps.drain(..).map(steps::of_step).collect();
+        let mut steps: Vec<Step> = spec.steps.iter().cloned().map(steps::of_step).collect();
         steps.extend(spec.tests.iter().map(steps::of_test));
         let begun = match self.prepare(&spec, &folder, confinement, &log).await {
             Ok(prepared) => {

@@ -34,6 +34,8 @@ pub(super) struct Stored {
     /// Artifacts that the server has.
     pub count: u32,
     pub failed: Option<Failed>,
+    /// What is to be known of work that succeeded: patterns that no file matches.
+    pub remarks: Vec<String>,
 }
 
 /// Keeps what the spec names.
@@ -50,7 +52,7 @@ pub(super) async fn keep(around: &Around<'_>) -> Stored {
             return stored;
         }
     };
-    tell(around, &walked);
+    stored.remarks = tell(around, &walked);
     let mut bytes = 0;
     for matched in &walked.files {
         if is_secret(around, &matched.path) {
@@ -156,20 +158,22 @@ fn cause_of(problem: &WalkError) -> Cause {
     }
 }
 
-/// What is left out is said.
-fn tell(around: &Around<'_>, walked: &Walked) {
+/// What is left out is said; the patterns that no file matches, in a few words each.
+fn tell(around: &Around<'_>, walked: &Walked) -> Vec<String> {
     for skipped in &walked.skipped {
         let said = skipped.said();
         around.log.mark(&format!("warning: no artifact: {said}"));
     }
-    for (artifact, met) in around.spec.artifacts.iter().zip(&walked.met) {
-        if !met {
-            let glob = artifact.path_glob.escape_debug();
-            around
-                .log
-                .mark(&format!("warning: no file matches the artifact `{glob}`"));
-        }
+    let patterns = around.spec.artifacts.iter().zip(&walked.met);
+    let unmet = patterns.filter(|(_, met)| !**met).map(|(artifact, _)| {
+        let glob = artifact.path_glob.escape_debug();
+        format!("no file matches the artifact `{glob}`")
+    });
+    let unmet: Vec<String> = unmet.collect();
+    for words in &unmet {
+        around.log.mark(&format!("warning: {words}"));
     }
+    unmet
 }
 
 /// A file that is ready to be sent.

@@ -108,14 +108,16 @@ pub(crate) struct Kept {
     pub failed: Option<Failed>,
     /// The work failed, and its tool said that it found no test.
     pub found_none: bool,
-    /// What is to be known of work that succeeded: reports that are not there, how many tests ran.
+    /// What is to be known of work that succeeded: reports that are not there, how many tests ran,
+    /// artifacts without a file.
     pub remarks: Vec<String>,
 }
 
 /// What tests came to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tested {
-    pub summary: RunSummary,
+    /// None where what was printed named tests that failed: how many there are is not known.
+    pub summary: Option<RunSummary>,
     /// Each step that failed has reported a failed test itself.
     pub failed_it: bool,
 }
@@ -211,6 +213,7 @@ pub(crate) async fn after(around: &Around<'_>, results: Option<Results>) -> Kept
     let artifacts = artifacts::keep(around).await;
     kept.artifacts = artifacts.count;
     kept.failed = kept.failed.or(artifacts.failed);
+    kept.remarks.extend(artifacts.remarks);
     kept
 }
 

@@ -41,7 +41,7 @@ pub(super) async fn tests(around: &Around<'_>, kept: &mut Kept) {
         None => return,
         Some(CountTests::None) => Counted::Unknown(None),
         Some(CountTests::Report) => {
-            let summary = kept.summary.map(|it| it.summary);
+            let summary = kept.summary.and_then(|it| it.summary);
             if let (None, Some(code)) = (&summary, failing) {
                 let said = read_log(around).await;
                 kept.found_none = whole && said.is_some_and(|it| ended_for_none(&it, code));
@@ -71,7 +71,7 @@ pub(super) async fn tests(around: &Around<'_>, kept: &mut Kept) {
         Counted::Unknown(Some(why)) => format!("{NOT_COUNTED}: {why}"),
     };
     // What results came to has been said in the log.
-    if kept.summary.is_none() {
+    if kept.summary.and_then(|it| it.summary).is_none() {
         around.log.mark(&words);
     }
     kept.remarks.push(words);

@@ -75,7 +75,7 @@ pub(crate) fn make(todo: Todo, end: &WorkEnd) -> RunComplete {
     let failed = ended.step.filter(|_| failed).and_then(number);
     RunComplete {
         status: status.into(),
-        summary: end.summary.map(|it| it.summary),
+        summary: end.summary.and_then(|it| it.summary),
         completed_at: timestamp(&end.finished_at),
         exit_code,
         cause: cause.map_or_else(String::new, |cause| cause.name().to_owned()),

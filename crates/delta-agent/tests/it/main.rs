@@ -14,6 +14,7 @@ mod flow;
 mod functions;
 mod groups;
 mod lease;
+mod printed_tests;
 mod process;
 mod results;
 mod shim;

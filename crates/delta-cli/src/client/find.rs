@@ -295,10 +295,13 @@ async fn by_name(
         }
         ([], _) | (_, None) => {
             let what = format!("there is no run or job `{typed}`");
-            let why = format!(
-                "no id begins like that, and no job of the newest {} is called so",
-                state_words::count(named.looked_at, "run")
-            );
+            let why = match named.looked_at {
+                0 => "there is no run yet".to_owned(),
+                looked_at => format!(
+                    "no id begins like that, and no job of the newest {} is called so",
+                    state_words::count(looked_at, "run")
+                ),
+            };
             let list = "delta-ci runs lists runs; a job of an older one is RUN/NAME, its id, or \
                         the beginning of it";
             let next = match nearest_name(client, typed).await {

@@ -81,7 +81,6 @@ fn as_json(planned: &Planned) -> serde_json::Value {
         .iter()
         .map(|it| (it.job.name.clone(), json!(it.reason)));
     let omitted = planned.plan.omitted.iter();
-    let left_out = planned.remarks.iter();
     let cells = planned.plan.jobs.iter().filter_map(|it| {
         let cell = it.job.cell.as_ref()?;
         let values = cell
@@ -117,9 +116,7 @@ fn as_json(planned: &Planned) -> serde_json::Value {
         "omitted": omitted
             .map(|it| json!({"name": it.name, "reason": it.reason}))
             .collect::<Vec<_>>(),
-        "left_out": left_out
-            .map(|it| json!({"what": it.what, "reason": it.reason}))
-            .collect::<Vec<_>>(),
+        "left_out": planning::left_out(&planned.remarks),
     })
 }
 

@@ -20,7 +20,7 @@ use delta_agent::work::BaseEnvironment;
 use delta_agent::workspace::Source;
 use delta_agent::{Sought, TokenSource};
 use delta_core::{Settings, Span};
-use delta_planner::Pipeline;
+use delta_planner::{Pipeline, Remark};
 use delta_server::{Purpose, Role, Server};
 use delta_shim::order::Abandoned;
 use delta_shim::sandbox::Sandbox;
@@ -73,6 +73,9 @@ const HEARTBEAT: Span = Span::secs(1);
 /// Between TERM and KILL once it is forced.
 const FORCED_GRACE: Duration = Duration::from_millis(500);
 
+/// Things that were seen and left out, and are named: one line. `plan` has all of them.
+const MAX_LEFT_OUT: usize = 6;
+
 /// How long a forced end may take before the program ends anyhow.
 const FORCED_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -122,7 +125,7 @@ pub struct Args {
 pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let mut stop = Stop::listen()?;
     let (tree, _) = planning::locate(&args.path);
-    let pipeline = plan(&args, terminal)?;
+    let (pipeline, left_out) = plan(&args, terminal)?;
     if pipeline.jobs.is_empty() {
         return Ok(Exit::Ok);
     }
@@ -152,7 +155,11 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     let ended = serve(wanted, &mut stop, terminal).await;
     let done = ended.map(|(view, screen, kept)| {
         match terminal.json {
-            true => terminal.value(&as_json(&view, &fitting.not_run, &kept)),
+            true => {
+                let mut value = as_json(&view, &fitting.not_run, &kept);
+                value["left_out"] = planning::left_out(&left_out);
+                terminal.value(&value);
+            }
             false => summary::show(&view, args.data.is_some(), &screen, terminal),
         }
         say_last(&fitting.not_run, kept.said, terminal);
@@ -286,8 +293,9 @@ fn place_of_artifacts(
     }
 }
 
-/// The jobs that are to run. What was assumed or found for it is said.
-fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
+/// The jobs that are to run, and what was seen and gives none. What was assumed or found for it is
+/// said.
+fn plan(args: &Args, terminal: &Terminal) -> Result<(Pipeline, Vec<Remark>), Failure> {
     let named = !args.job.is_empty() || args.from.is_some();
     let planned = planning::plan(&args.path, &args.asked.naming(named))?;
     planning::say_warnings(&planned, terminal);
@@ -299,10 +307,7 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
             (None, names) => sanitize::text(&format!("asked for: {}", names.join(", "))),
         };
         terminal.say(&format!("found {count}; {chosen}; delta-ci plan says why"));
-        let other = planned.remarks.iter();
-        for remark in other.filter(|it| it.what == delta_planner::OTHER_NAME) {
-            terminal.say(&format!("{} {}", remark.what, remark.reason));
-        }
+        say_left_out(&planned.remarks, terminal);
     }
     let chosen = match &args.from {
         Some(name) => chosen_jobs::from(&planned.plan, name)?,
@@ -325,7 +330,26 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<Pipeline, Failure> {
     }
     let mut pipeline = chosen.pipeline;
     pipeline.tell(&planned.words);
-    Ok(pipeline)
+    Ok((pipeline, planned.remarks))
+}
+
+/// What was seen and gives no job: whoever reads that all is well must know what was not tried.
+fn say_left_out(remarks: &[Remark], terminal: &Terminal) {
+    let is_file = |it: &&Remark| it.what == delta_planner::OTHER_NAME;
+    for remark in remarks.iter().filter(is_file) {
+        terminal.say(&format!("{} {}", remark.what, remark.reason));
+    }
+    let others: Vec<&Remark> = remarks.iter().filter(|it| !is_file(it)).collect();
+    if others.is_empty() {
+        return;
+    }
+    let names = others.iter().take(MAX_LEFT_OUT);
+    let mut names: Vec<String> = names.map(|it| sanitize::text(&it.what)).collect();
+    if others.len() > MAX_LEFT_OUT {
+        names.push(format!("{} more", others.len() - MAX_LEFT_OUT));
+    }
+    let line = format!("seen and left out: {}", names.join(", "));
+    terminal.say(&terminal.paint_err(Tone::Warn, &format!("{line}; delta-ci plan says why")));
 }
 
 /// All jobs are left out: that is a success, with its reasons.
@@ -337,6 +361,7 @@ fn say_nothing(planned: &planning::Planned, terminal: &Terminal) {
             .collect();
         return terminal.value(&serde_json::json!({
             "outcome": "SUCCESS", "cause": "NOTHING_TO_RUN", "omitted": omitted,
+            "left_out": planning::left_out(&planned.remarks),
         }));
     }
     for omitted in &planned.plan.omitted {

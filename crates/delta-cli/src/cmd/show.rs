@@ -173,8 +173,8 @@ pub fn show_jobs(jobs: &[&JobSummary], columns: &Columns, terminal: &Terminal) {
 
 /// Attempts that somebody took up.
 fn begun(job: &JobView) -> usize {
-    let waits = |it: &&AttemptView| it.started_at.is_none() && it.leases.is_empty();
-    job.attempts.len() - job.attempts.iter().filter(waits).count()
+    let attempts = job.attempts.iter();
+    attempts.filter(|it| !state_words::is_unbegun(it)).count()
 }
 
 fn show_job(job: &JobView, terminal: &Terminal) {
@@ -207,6 +207,10 @@ fn show_job(job: &JobView, terminal: &Terminal) {
     facts.extend(cause.map(|it| ("cause", state_words::cause(it))));
     let unmet = job.failed_needs.iter().map(state_words::failed_need);
     facts.extend(unmet.map(|it| ("why", it)));
+    // Of an attempt that never began nothing else is told.
+    let unbegun = job.attempts.iter().filter(|it| state_words::is_unbegun(it));
+    let canceled = unbegun.filter_map(|it| it.cancel.as_ref());
+    facts.extend(canceled.map(|it| ("cancel by", state_words::cancel(it))));
     let why = job
         .why
         .as_ref()
@@ -228,7 +232,11 @@ fn show_job(job: &JobView, terminal: &Terminal) {
             terminal.data(&line);
         }
     }
-    for attempt in &job.attempts {
+    for attempt in job
+        .attempts
+        .iter()
+        .filter(|it| !state_words::is_unbegun(it))
+    {
         let told = job.failure.as_ref().map(|it| it.attempt);
         show_attempt(attempt, told == Some(attempt.attempt), terminal);
     }

@@ -106,7 +106,15 @@ fn show_test(test: &TestView, in_full: bool, terminal: &Terminal) {
     let took = test
         .duration_ms
         .map_or(String::new(), |it| format!("  {it} ms"));
-    let verdict = test.verdict.map(|it| format!("  ({})", meaning(it)));
+    // Of a test that is only named when it fails nobody knows when it passes.
+    let printed = test
+        .metadata
+        .get("read_from")
+        .is_some_and(|it| it == "output");
+    let verdict = test
+        .verdict
+        .filter(|it| !printed || *it != TestVerdict::Broken);
+    let verdict = verdict.map(|it| format!("  ({})", meaning(it)));
     let verdict = verdict.unwrap_or_default();
     let name = full_name(&test.suite, &test.name);
     terminal.sentence(&format!("{word}  {name}{verdict}{took}"));
@@ -233,7 +241,11 @@ fn sentence(totals: &[TestTotals], failures: &[TestView]) -> String {
         0 => String::new(),
         count => format!(" ({count} flaky)"),
     };
-    let mut words = vec![format!("{} passed", sum.passed)];
+    // Where only failures were printed it is not known how many passed.
+    let mut words = Vec::new();
+    if sum.passed > 0 || sum.unhappy() == 0 {
+        words.push(format!("{} passed", sum.passed));
+    }
     if sum.unhappy() > 0 {
         words.push(format!("{} failed{flaky}", sum.unhappy()));
     }
@@ -307,6 +319,7 @@ mod shown {
         let said = sentence(&[totals(100, 2, 3), totals(20, 0, 0)], &failures);
         assert_eq!(said, "tests: 120 passed, 2 failed (1 flaky), 3 skipped");
         assert_eq!(sentence(&[totals(1, 0, 0)], &[]), "tests: 1 passed");
+        assert_eq!(sentence(&[totals(0, 2, 0)], &[]), "tests: 2 failed");
         assert_eq!(
             sentence(&[totals(0, 0, 0)], &[]),
             "tests: none has a result"

@@ -140,19 +140,7 @@ fn of_jobs(run: &RunView, terminal: &Terminal) -> Done {
         terminal.data(&format!("  {line}"));
     }
     for job in others.iter().take(MAX_JOBS) {
-        let tone = state_words::job_tone(job.state, job.required);
-        let state = terminal.paint_out(tone, job.state.as_str());
-        let allowed = match job.state == JobState::Failed && !job.required {
-            true => " (allowed to fail)",
-            false => "",
-        };
-        terminal.data(&format!(
-            "{} is {state}{allowed}",
-            sanitize::text(&job.name)
-        ));
-        for line in in_short(job) {
-            terminal.data(&format!("  {line}"));
-        }
+        show_in_short(&it.run_id, job, terminal);
     }
     let more = others.len().saturating_sub(MAX_JOBS) as u64;
     let counted = [
@@ -168,6 +156,28 @@ fn of_jobs(run: &RunView, terminal: &Terminal) -> Done {
         terminal.say(&format!("delta-ci why {run}/{name} has more of one job"));
     }
     Ok(Exit::Ok)
+}
+
+/// One job among others, and how it failed.
+fn show_in_short(run: &str, job: &JobSummary, terminal: &Terminal) {
+    let tone = state_words::job_tone(job.state, job.required);
+    let state = terminal.paint_out(tone, job.state.as_str());
+    let allowed = match job.state == JobState::Failed && !job.required {
+        true => " (allowed to fail)",
+        false => "",
+    };
+    let name = sanitize::text(&job.name);
+    terminal.data(&format!("{name} is {state}{allowed}"));
+    for line in in_short(job) {
+        terminal.data(&format!("  {line}"));
+    }
+    // The server tells the tests and the last lines of the first of them.
+    if let Some(failure) = job.failure.as_ref().filter(|_| failed_job::is_told(job)) {
+        let rest = format!("delta-ci tests {}/{name} --failed", sanitize::text(run));
+        for line in failed_job::below(failure, Room::AMONG_OTHERS, Some(&rest), terminal) {
+            terminal.data(&line);
+        }
+    }
 }
 
 /// Why one job among others is where it is.
@@ -244,7 +254,7 @@ fn history(attempt: &AttemptView, told: bool) -> Vec<String> {
         let when = human_time::relative(cancel.at, human_time::now());
         lines.push(format!("A cancel was asked for {when} by {who}."));
     }
-    if !told {
+    if !told && !state_words::is_unbegun(attempt) {
         let (number, state) = (attempt.attempt, attempt.state.as_str());
         let line = match (&attempt.summary, &attempt.cause) {
             (Some(said), Some(_)) => format!("Attempt {number} is {state}: {said}."),

@@ -11,6 +11,7 @@ use delta_wire::api::JobSummary;
 use delta_wire::states::JobState;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use super::short_names::short_names;
 use crate::failed_job::ended;
 use crate::sanitize::{self, Colours};
 use crate::terminal::Tone;
@@ -193,7 +194,10 @@ impl Board {
         first.sort_by_key(|it| self.places.get(&it.name));
         let column = first.iter().map(|it| it.name.width()).max();
         let column = column.unwrap_or(0).min(NAME_COLUMN).min(columns / 2);
-        let lines = first.iter().map(|it| self.running_line(it, column, now));
+        let names: Vec<&str> = first.iter().map(|it| it.name.as_str()).collect();
+        let short = short_names(&names, column);
+        let line = |it: &&Running| self.running_line(it, &short[it.name.as_str()], column, now);
+        let lines = first.iter().map(line);
         let mut lines: Vec<Line> = lines.collect();
         let more = self.running.len() - shown;
         if more > 0 && room > 0 {
@@ -205,9 +209,8 @@ impl Board {
         lines
     }
 
-    fn running_line(&self, job: &Running, column: usize, now: Instant) -> Line {
-        let name = cut_inside(&job.name, column);
-        let blanks = " ".repeat(column - name.width());
+    fn running_line(&self, job: &Running, name: &str, column: usize, now: Instant) -> Line {
+        let blanks = " ".repeat(column.saturating_sub(name.width()));
         let took = human_time::short(now.saturating_duration_since(job.since));
         let mut text = format!("● {name}{blanks}  {took:>6}");
         if job.attempt > 1 {

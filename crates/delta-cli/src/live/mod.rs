@@ -2,5 +2,6 @@
 
 pub mod board;
 pub mod screen;
+mod short_names;
 pub mod summary;
 pub mod watch;

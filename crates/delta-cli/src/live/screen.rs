@@ -3,6 +3,7 @@
 //!
 //! What jobs print goes to stdout, everything else to stderr.
 
+use std::collections::HashMap;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -16,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use unicode_width::UnicodeWidthStr;
 
 use super::board::{Board, Size, cut_inside};
+use super::short_names::short_names;
 use crate::failed_job::ended;
 use crate::sanitize::{self, Colours};
 use crate::terminal::{self, Terminal, Tone};
@@ -40,6 +42,8 @@ pub enum Output {
 pub struct Screen {
     terminal: Terminal,
     column: usize,
+    /// What stands for each job's name in that column.
+    names: HashMap<String, String>,
     output: Output,
     board: Arc<Mutex<Board>>,
     /// Only where somebody sees it move.
@@ -66,12 +70,18 @@ impl Screen {
             true => usize::from(terminal::size().1) / 3,
             false => MAX_NAME_COLUMN,
         };
+        let column = widest.unwrap_or(0).min(room);
+        let shown: Vec<String> = names.clone().map(sanitize::text).collect();
+        let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
+        let short = short_names(&shown, column).into_iter();
+        let short = short.map(|(name, short)| (name.to_owned(), short));
         let board = Board::new(total, Instant::now()).in_order(names);
         let board = Arc::new(Mutex::new(board));
         let drawn = live.then(|| Drawn::start(terminal, Arc::clone(&board)));
         Screen {
             terminal: terminal.clone(),
-            column: widest.unwrap_or(0).min(room),
+            column,
+            names: short.collect(),
             output,
             board,
             drawn: Mutex::new(drawn),
@@ -129,7 +139,10 @@ impl Screen {
     }
 
     fn pad(&self, name: &str) -> String {
-        let name = cut_inside(name, self.column);
+        let name = match self.names.get(name) {
+            Some(short) => short.clone(),
+            None => cut_inside(name, self.column),
+        };
         let blanks = " ".repeat(self.column.saturating_sub(name.width()));
         format!("{name}{blanks}")
     }

@@ -302,6 +302,11 @@ fn word(word: &str) -> String {
 
 fn id(word: &str) -> Option<String> {
     let (kind, digits) = word.split_once('_')?;
+    // An agent, and its slot behind it.
+    if kind == "agt" {
+        let (_, slot) = digits.split_once('/').unwrap_or((digits, ""));
+        return Some(format!("agt_ID/{slot}"));
+    }
     if !matches!(kind, "run" | "job") || digits.len() < 32 {
         return None;
     }

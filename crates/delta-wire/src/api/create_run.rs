@@ -279,9 +279,33 @@ fn read_spec(node: Node<'_>, p: &mut Problems) -> Option<(RawJobSpec, JobSpec)> 
     match JobSpec::read(node, Strangers::Refused) {
         Ok(spec) => Some((raw, spec)),
         Err(problems) => {
-            p.extend_within("job_spec", problems);
+            for problem in problems.iter() {
+                p.push(beside(problem.clone()).within("job_spec"));
+            }
             None
         }
+    }
+}
+
+/// What the server decides by, and which is easily written where the work is.
+const BESIDE_SPEC: [&str; 9] = [
+    "needs",
+    "required",
+    "max_attempts",
+    "requires",
+    "priority",
+    "once",
+    "fail_fast_group",
+    "concurrency",
+    "retry_on",
+];
+
+/// A field that is known, but not in there.
+fn beside(problem: Invalid) -> Invalid {
+    let known = BESIDE_SPEC.contains(&problem.field.as_str());
+    match known && problem.message.starts_with("is not known") {
+        true => Invalid::field(problem.field, "stands beside `job_spec`, not in it"),
+        false => problem,
     }
 }
 

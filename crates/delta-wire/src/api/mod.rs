@@ -46,7 +46,8 @@ pub use results::{
     TestTotals, TestVerdict, TestView,
 };
 pub use secrets::{
-    FetchSecrets, SecretKind, SecretValue, SecretValues, SecretView, SecretsRotated, SetSecret,
+    FetchSecrets, MIN_SECRET_BYTES, SecretKind, SecretValue, SecretValues, SecretView,
+    SecretsRotated, SetSecret,
 };
 pub use tokens::{AgentEnrolled, CreateToken, EnrolAgent, Role, TokenCreated, TokenView};
 pub use views::{

@@ -109,11 +109,14 @@ fn unknown_fields_are_refused_with_the_nearest_name() {
         "fail-fast": true,
         "jobs": [
             {"name": "a", "neds": [], "job_spec": {"steps": ["true"]}},
-            {"name": "b", "zebra": 1, "job_spec": {"stesp": ["x"], "steps": ["true"]}}
+            {"name": "b", "zebra": 1, "job_spec": {"stesp": ["x"], "steps": ["true"],
+                "requires": ["linux"]}}
         ]
     });
     let problems = refused(&body);
     assert!(problems.contains(&"jobs[0].neds: is not known; did you mean `needs`?".into()));
+    let beside = "jobs[1].job_spec.requires: stands beside `job_spec`, not in it";
+    assert!(problems.contains(&beside.into()), "{problems:?}");
     let stesp = "jobs[1].job_spec.stesp: is not known; did you mean `steps`?";
     assert!(problems.contains(&stesp.into()), "{problems:#?}");
     assert!(problems.contains(&"job: is not known; did you mean `jobs`?".into()));
@@ -123,7 +126,7 @@ fn unknown_fields_are_refused_with_the_nearest_name() {
             .iter()
             .any(|it| it.starts_with("jobs[1].zebra: is not known; known here: "))
     );
-    assert_eq!(problems.len(), 5);
+    assert_eq!(problems.len(), 6);
 }
 
 #[test]

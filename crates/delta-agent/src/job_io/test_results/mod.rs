@@ -6,13 +6,15 @@
 //! and that counts; a case that was sent already is known by its report, its name and its number.
 //! A report that cannot be read to its end is an error of its test, or a result of its own where
 //! steps wrote it: the exit code decides of those. One that lay there before the first step, and
-//! stayed as it was, is none of this attempt's.
+//! stayed as it was, is none of this attempt's. Where no report tells of work that failed, the
+//! tests that its tools named in what they printed are sent, and not counted.
 
 mod dedup;
 mod failed_by_tests;
 mod growing_report;
 mod live_reader;
 mod old_reports;
+mod printed;
 mod report_reader;
 mod report_spec;
 mod sender;
@@ -89,7 +91,7 @@ impl Results {
     pub fn begin(place: ResultsContext<'_>) -> Option<Results> {
         let (spec, context) = (place.spec, place.context);
         let reports = reports(spec);
-        if reports.is_empty() && spec.tests.is_empty() {
+        if reports.is_empty() && spec.tests.is_empty() && !printed::tells(spec) {
             return None;
         }
         let over = CancellationToken::new();
@@ -175,26 +177,47 @@ impl Results {
         .await;
         let spec = around.spec;
         let ours = self.results_of_tests(around, &problems).await;
+        let summary = self.book.summary();
+        let counted = summary.total_tests > 0;
+        if !counted && printed::tells(spec) {
+            self.enter_printed(around).await;
+        }
         self.book.close();
         for (_, problem) in &problems {
             around.log.mark(&problem.words);
         }
         let missing = self.missing().await;
-        let summary = self.book.summary();
-        if summary.total_tests > 0 {
+        if counted {
             around.log.mark(&sentence(&summary));
         }
+        let unhappy = self.book.unhappy();
         let tested = Tested {
-            summary,
-            failed_it: failed_by_tests::failed_by_tests(spec, around.records, &self.book.unhappy()),
+            summary: counted.then_some(summary),
+            // Whoever prints the name of a test explains no exit code with it.
+            failed_it: counted && failed_by_tests::failed_by_tests(spec, around.records, &unhappy),
         };
         let of_job = problems.iter().filter(|(test, _)| test.is_none());
         Kept {
-            summary: (summary.total_tests > 0).then_some(tested),
+            summary: (counted || !unhappy.is_empty()).then_some(tested),
             remarks: of_job.map(|(_, said)| said.words.clone()).collect(),
             failed: failed(spec, &summary, &ours).or(missing),
             ..Kept::default()
         }
+    }
+
+    /// Names the tests by which work failed, as far as what was printed does.
+    async fn enter_printed(&self, around: &Around<'_>) {
+        let steps = printed::failed_steps(around.spec, around.records);
+        if steps.is_empty() {
+            return;
+        }
+        let log = around.log.path().to_owned();
+        self.off_the_loop(move |book| {
+            if let Err(problem) = printed::enter(&log, &steps, book) {
+                tracing::warn!(error = %problem, "the log could not be read for tests");
+            }
+        })
+        .await;
     }
 
     /// Results that tests have themselves. Causes of those that have no other fault than that this

@@ -229,7 +229,8 @@ pub fn content(result: &TestResult) -> u64 {
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
 }
 
-fn hash(parts: &[&[u8]]) -> [u8; 16] {
+/// The front of a hash, in which no two lists of parts are one.
+pub fn hash(parts: &[&[u8]]) -> [u8; 16] {
     let mut hash = Context::new(&SHA256);
     for part in parts {
         hash.update(&(part.len() as u64).to_be_bytes());

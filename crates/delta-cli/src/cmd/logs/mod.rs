@@ -5,13 +5,14 @@ mod last_lines;
 mod live_stream;
 mod printer;
 
-use delta_wire::api::LogPlace;
+use delta_wire::api::{JobView, LogPlace};
 use reqwest::Response;
 use reqwest::header::HeaderMap;
 
 use crate::client::{self, Client, Target, find};
 use crate::exit::Exit;
 use crate::failure::{Done, Failure};
+use crate::state_words;
 use crate::terminal::Terminal;
 use printer::Printer;
 
@@ -76,11 +77,42 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
             }
             // Nothing has been printed yet.
             Err(failure) if args.follow && failure.exit == Exit::NotFound => None,
+            Err(failure) if failure.exit == Exit::NotFound && args.attempt.is_none() => {
+                return Err(unwritten(client, &job, failure).await);
+            }
             Err(failure) => return Err(failure),
         };
         live_stream::follow(&log, from, &mut printer, terminal).await
     })
     .await
+}
+
+/// Why there is no log of a job that is there: one that waits has printed nothing yet.
+async fn unwritten(client: &Client, id: &str, failure: Failure) -> Failure {
+    let Ok(job) = client.get::<JobView>(&format!("/api/v1/jobs/{id}")).await else {
+        return failure;
+    };
+    if !job.attempts.iter().all(state_words::is_unbegun) {
+        return failure;
+    }
+    let over = state_words::is_over(job.state);
+    let what = match over {
+        true => format!("`{}` never began, so there is no log", job.name),
+        false => format!("`{}` has not begun, so there is no log yet", job.name),
+    };
+    let waits = job.why.as_ref().filter(|_| !over);
+    let waits = waits.map(|why| why.message.clone());
+    let need = || job.failed_needs.first().map(state_words::failed_need);
+    let cause = || job.cause.as_deref().map(state_words::cause);
+    let failure = Failure::new(Exit::NotFound, what);
+    let failure = match waits.or_else(need).or_else(cause) {
+        Some(why) => failure.because(why),
+        None => failure,
+    };
+    failure.next(match over {
+        true => format!("delta-ci why {id}"),
+        false => format!("delta-ci logs -f {id} waits for it"),
+    })
 }
 
 /// Whose log is meant.

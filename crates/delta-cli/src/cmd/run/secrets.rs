@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 
 use delta_planner::{Pipeline, PlannedJob};
-use delta_wire::api::{SecretKind, SetSecret};
+use delta_wire::api::{MIN_SECRET_BYTES, SecretKind, SetSecret};
 use serde_json::Value;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// The secrets that jobs ask for, or the first that is nowhere.
+/// The secrets that jobs ask for, or the first that is nowhere or is none.
 pub fn from_shell(
     pipeline: &Pipeline,
     variable: impl Fn(&str) -> Option<String>,
@@ -20,7 +20,12 @@ pub fn from_shell(
     let mut secrets = Vec::new();
     for job in &pipeline.jobs {
         for name in asked(job).filter(|name| seen.insert(*name)) {
-            let value = variable(name).ok_or_else(|| missing(&job.name, name))?;
+            // Shells have no other way to say that there is none.
+            let value = variable(name).filter(|value| !value.is_empty());
+            let value = value.ok_or_else(|| missing(&job.name, name))?;
+            if value.trim().len() < MIN_SECRET_BYTES {
+                return Err(too_short(&job.name, name));
+            }
             secrets.push(SetSecret {
                 name: name.to_owned(),
                 value,
@@ -52,9 +57,47 @@ fn missing(job: &str, name: &str) -> Failure {
         ))
 }
 
+fn too_short(job: &str, name: &str) -> Failure {
+    let what = format!(
+        "the variable {name}, which job `{job}` asks for as a secret, has fewer than \
+         {MIN_SECRET_BYTES} bytes"
+    );
+    Failure::new(Exit::Refused, what)
+        .because("what is so short could not be masked in a log")
+        .next(format!(
+            "export {name} with its real value, or --job NAME for other jobs"
+        ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_is_too_short_is_named_and_an_empty_one_is_none() {
+        let text = b"jobs:\n  a: {steps: [x], secrets: [ONE, TWO]}\n";
+        let pipeline = delta_planner::parse("f", text).unwrap();
+        for (two, words) in [
+            (
+                "abc",
+                "the variable TWO, which job `a` asks for as a secret, has fewer than 6 bytes",
+            ),
+            (
+                "ab      ",
+                "the variable TWO, which job `a` asks for as a secret",
+            ),
+            ("", "job `a` asks for the secret `TWO`, and there is none"),
+        ] {
+            let shell = |name: &str| Some(if name == "ONE" { "abcdefgh" } else { two }.to_owned());
+            let failure = from_shell(&pipeline, shell).unwrap_err();
+            assert!(failure.text().contains(words), "{}", failure.text());
+            assert!(
+                failure.text().contains("next: export TWO"),
+                "{}",
+                failure.text()
+            );
+        }
+    }
 
     #[test]
     fn each_secret_is_taken_once_and_one_that_is_missing_is_named() {
@@ -65,7 +108,7 @@ mod tests {
         let names: Vec<&str> = all.iter().map(|it| it.name.as_str()).collect();
         assert_eq!(names, ["ONE", "TWO"]);
         assert_eq!(all[1].value, "value of TWO");
-        let one = |name: &str| (name == "ONE").then(|| "value".to_owned());
+        let one = |name: &str| (name == "ONE").then(|| "a value".to_owned());
         let failure = from_shell(&pipeline, one).unwrap_err();
         assert!(failure.text().contains("job `b` asks for the secret `TWO`"));
         assert!(failure.text().contains("export TWO"));

@@ -1,7 +1,7 @@
 //! Which jobs this machine can execute. Nobody else executes here: one that asks for more would
 //! wait for ever. All of them are named, each with what it lacks and what is here instead.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use delta_agent::container::{self, ContainerSettings};
@@ -201,8 +201,7 @@ fn refusal(
     if lacks.iter().any(|lack| *lack == IMAGE_REQUIREMENT) {
         next.push("start docker or podman here".to_owned());
     }
-    let advice = lacks.iter().filter_map(|lack| tool::advice(lack));
-    next.extend(advice.map(|install| install.to_owned()));
+    next.extend(advice(&lacks));
     let labels: Vec<String> = lacks.iter().filter_map(|lack| label_for(lack)).collect();
     if !labels.is_empty() {
         next.push(format!("{} if it is here after all", labels.join(" ")));
@@ -211,6 +210,23 @@ fn refusal(
     Failure::new(Exit::Refused, what)
         .because(why.join("\n"))
         .next(next.join("; "))
+}
+
+/// How to come by the tools among these; of several, each with its name.
+fn advice(lacks: &BTreeSet<&String>) -> Vec<String> {
+    let known = lacks.iter().filter_map(|lack| {
+        let install = tool::advice(lack)?;
+        Some((name_of(lack), install))
+    });
+    let known: BTreeMap<&str, &str> = known.collect();
+    match known.len() {
+        1 => known.into_values().map(str::to_owned).collect(),
+        _ => {
+            let each = known.into_iter();
+            each.map(|(name, install)| format!("{name}: {install}"))
+                .collect()
+        }
+    }
 }
 
 /// What to type for a machine that has it: a label says what there is.
@@ -270,6 +286,17 @@ mod tests {
         // What is suggested works.
         let text = checked(&["gpu"], false).await.err().unwrap().text();
         assert!(text.contains("cannot execute job `b`"), "{text}");
+    }
+
+    #[test]
+    fn of_several_tools_each_hint_has_its_name() {
+        let lacks = ["uv>=0.5", "golangci-lint", "gpu"].map(str::to_owned);
+        let all = advice(&lacks.iter().collect());
+        assert_eq!(all.len(), 2);
+        assert!(all[0].starts_with("golangci-lint: "), "{all:?}");
+        assert_eq!(all[1], "uv: pip install uv");
+        let one = advice(&lacks[..1].iter().collect());
+        assert_eq!(one, ["pip install uv"]);
     }
 
     #[tokio::test]
