@@ -27,7 +27,7 @@ use crate::shim::{Shim, folder_inside};
 use crate::spawner::Program;
 use crate::step::Step;
 use crate::stop::StopReason;
-use crate::verdict::spawn_cause;
+use crate::verdict::{spawn_cause, terminated};
 
 /// How long killed processes may take to vanish before the end is reported as unconfirmed. KILL
 /// works within milliseconds unless a process hangs inside the kernel, and then nothing works.
@@ -40,6 +40,10 @@ const LONGEST_ROUND: Span = Span(50);
 /// How long reports of a test that was stopped may keep the end of what it started waiting, as long
 /// as the lease is held: they are copied in milliseconds unless they are huge.
 const KEEP_BOUND: Span = Span::secs(2);
+
+/// How far apart the processes of a unit are told to end: they are told one behind the other, and
+/// whoever tells them may have to wait for a processor. Only a step that TERM ended waits for it.
+const TOLD_APART: Duration = Duration::from_secs(2);
 
 /// Letters kept of why a report was lost: hundreds of tests may have lost theirs, and the record of
 /// the end has a reserve to fit into.
@@ -341,6 +345,7 @@ impl Shim {
             if let Some(status) = self.end_of(shell) {
                 return match self.stopped_it(asked) {
                     Some(reason) => Err(reason),
+                    None if self.is_shut_down(status).await => Err(StopReason::Shutdown),
                     None => Ok(status),
                 };
             }
@@ -371,6 +376,12 @@ impl Shim {
             StopReason::TimedOut if !asked => None,
             _ => Some(reason),
         }
+    }
+
+    /// Whether somebody else told a step to end who tells this process too: who stops a unit or the
+    /// machine tells all that run in it, in any order.
+    async fn is_shut_down(&mut self, status: ExitStatus) -> bool {
+        terminated(status) && self.told_to_end(TOLD_APART).await
     }
 
     fn ask_to_end(&mut self) {

@@ -16,6 +16,7 @@ use crate::stop::StopReason;
 const SIGNALED: i32 = 128;
 
 const KILL: i32 = 9;
+const TERM: i32 = 15;
 
 /// A disk with less than this is full: no program gets far with it.
 const FULL_BELOW: u64 = 1024 * 1024;
@@ -120,12 +121,18 @@ pub(crate) fn exited(
     (outcome, Some(cause), summary)
 }
 
+/// It was told to end, or a program of it was: nobody else's exit looks like that.
+pub(crate) fn terminated(status: ExitStatus) -> bool {
+    status.signal() == Some(TERM) || status.code() == Some(SIGNALED + TERM)
+}
+
 fn disk_full(free: u64, evidence: &Evidence) -> bool {
     let said = |line: &String| line.contains("No space left on device");
     free < FULL_BELOW || (free < NEARLY_FULL_BELOW && evidence.last_lines.iter().any(said))
 }
 
-fn counted(kills: u64) -> String {
+/// So many processes, in words.
+pub(crate) fn counted(kills: u64) -> String {
     match kills {
         1 => "a process".to_owned(),
         many => format!("{many} processes"),
@@ -156,7 +163,7 @@ fn name(signal: i32) -> Option<&'static str> {
         12 => "USR2",
         13 => "PIPE",
         14 => "ALRM",
-        15 => "TERM",
+        TERM => "TERM",
         24 => "XCPU",
         25 => "XFSZ",
         31 => "SYS",

@@ -19,7 +19,7 @@ use crate::shim::shims;
 #[tokio::test]
 async fn a_step_that_prints_nothing_for_too_long_is_ended_for_that() {
     let mut bench = Bench::new(&["echo begun; sleep 600"]);
-    bench.work.silence = Some(Duration::from_millis(300));
+    bench.work.silence = Some(SOON);
     let ended = bench.run().await;
     assert_eq!(ended.outcome, Outcome::TimedOut);
     assert_eq!(ended.cause, Some(Cause::NoOutput));
@@ -78,6 +78,52 @@ async fn a_clock_that_runs_out_behind_the_end_of_a_step_did_not_end_it() {
     let exit_code = Some(3);
     assert_eq!(ended.outcome, Outcome::Failed { exit_code });
     assert_eq!(ended.cause, Some(Cause::UserExit), "{}", ended.summary);
+}
+
+// Who stops the agent's unit, or the machine, tells the shim and the step: what comes of it is the
+// same whoever is looked at first.
+#[tokio::test]
+async fn a_step_that_was_told_to_end_along_with_its_shim_is_tried_again() {
+    let bench = Bench::new(&["echo $$ > shell; echo up; while :; do sleep 0.02; done"]);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let held = Held::of(&bench);
+    let shell = bench.file("shell");
+    let step = Pid::from_raw(shell.parse().expect("a number")).expect("a number");
+    for told in [step, held.0] {
+        kill_process(told, Signal::TERM).expect("told to end");
+    }
+    until("it has ended", || !is_running(&shell)).await;
+    drop(held);
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.cause, Some(Cause::AgentShutdown), "{}", ended.summary);
+    assert_eq!(ended.summary, "the agent was shut down during step 1");
+}
+
+// Also where its end was seen before anything else was told.
+#[tokio::test]
+async fn a_shim_that_is_told_to_end_just_after_its_step_tells_the_same() {
+    let bench = Bench::new(&["echo $$ > shell; echo up; while :; do sleep 0.02; done"]);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let pid = |text: &str| Pid::from_raw(text.parse().expect("a number")).expect("a number");
+    let (shell, shim) = (bench.file("shell"), pid(&shims(&bench).remove(0)));
+    kill_process(pid(&shell), Signal::TERM).expect("told to end");
+    let place = Path::new("/proc").join(&shell);
+    until("its end was taken", || !place.exists()).await;
+    let _ = kill_process(shim, Signal::TERM);
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.cause, Some(Cause::AgentShutdown), "{}", ended.summary);
+}
+
+#[tokio::test]
+async fn a_step_that_was_told_to_end_alone_was_ended_by_a_signal() {
+    for step in ["kill -TERM $$", "sh -c 'kill -TERM $$'"] {
+        let bench = Bench::new(&[step]);
+        let ended = bench.run().await;
+        assert_eq!(ended.cause, Some(Cause::UserSignal), "{}", ended.summary);
+        assert_eq!(ended.evidence.signal, Some(15), "{}", ended.summary);
+    }
 }
 
 #[tokio::test]
