@@ -1,17 +1,18 @@
 //! Containers of a real dockerd that somebody or something else ends: told for what it was (D10).
 
 use std::process::Command;
+use std::time::Duration;
 
 use delta_agent::container::ContainerSettings;
 use delta_core::Cause;
-use delta_shim::container::ContainerOrder;
+use delta_shim::container::{ContainerOrder, Ready, Sign};
 use delta_shim::verdict::Outcome;
 use delta_testkit::disk::Mounted;
 use delta_testkit::docker::{self, Docker, IMAGE};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::Bench;
-use crate::container::{Case, container, podman};
+use crate::container::{Case, container, podman, service};
 
 /// More than a few MiB in many small processes.
 const HOGS: &str = "i=0; while [ $i -lt 40 ]; do \
@@ -78,6 +79,34 @@ async fn a_want_of_memory_that_ends_the_whole_container_is_told_as_that() {
         assert!(ended.summary.contains(&format!("{limit} MiB")), "{log}");
         docker = case.docker;
     }
+}
+
+// Not the machine's: it would be tried again, and end so each time.
+#[tokio::test]
+async fn a_want_of_memory_before_the_first_step_is_told_as_that() {
+    let grows = "x=a; while :; do x=$x$x; done";
+    let docker = Docker::start().expect("a daemon");
+    let mut case = Case::on(docker, &["echo never"]).await;
+    case.order().memory_mb = Some(24);
+    let mut hungry = service("db", &["sh", "-c", grows]);
+    hungry.ready = Some(Ready {
+        sign: Sign::Port(5432),
+        timeout: Duration::from_secs(3600),
+        every: Duration::from_millis(100),
+    });
+    case.order().services = vec![hungry];
+    let ended = case.run().await;
+    assert_eq!(ended.cause, Some(Cause::OutOfMemory), "{}", ended.summary);
+    let wanted = "the service db ran out of memory before the first step: the kernel ended a \
+                  process of it; it may use 24 MiB";
+    assert_eq!(ended.summary, wanted);
+    let mut case = Case::on(case.docker, &["echo never"]).await;
+    case.order().memory_mb = Some(24);
+    case.order().entrypoint = ["sh", "-c", grows].map(Into::into).to_vec();
+    let ended = case.run().await;
+    assert_eq!(ended.cause, Some(Cause::OutOfMemory), "{}", ended.summary);
+    let begins = "the container ran out of memory before the first step";
+    assert!(ended.summary.starts_with(begins), "{}", ended.summary);
 }
 
 #[tokio::test]

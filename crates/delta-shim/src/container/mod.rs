@@ -14,6 +14,7 @@ mod calls;
 mod ending;
 mod kernel_log;
 mod leftovers;
+mod memory;
 mod order;
 mod readiness;
 mod refusal;
@@ -30,7 +31,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use delta_core::Cause;
-use delta_core::time::Span;
 use delta_wire::Secret;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Pid;
@@ -46,8 +46,7 @@ pub use self::order::{
     WORKSPACE, attempt_label,
 };
 pub use self::runtime::{Kind, Runtime};
-use self::verdict::{ContainerState, Witnesses};
-use crate::clock;
+use self::verdict::ContainerState;
 use crate::evidence::kills_on_this_machine;
 use crate::key::fresh_key;
 use crate::shim::Shim;
@@ -62,14 +61,6 @@ const WRITE_ONLY: u32 = 0o222;
 
 /// Bytes kept of what the first process prints, for a sentence when it ends too early.
 const MAX_CHATTER: usize = 16 * 1024;
-
-/// How long the end of a container may take to be seen after that of the step in it.
-const ENDING: Span = Span::secs(1);
-
-/// How long the container program may take to hear of a want of memory, which comes to it by
-/// another way than the end; and the pause between two looks. A loaded daemon takes a second.
-const SETTLING: Span = Span::secs(5);
-const LOOK: Span = Span(100);
 
 /// The containers of one attempt.
 pub(crate) struct Container {
@@ -88,8 +79,8 @@ pub(crate) struct Container {
     has_network: bool,
     /// What the program calls the job's container, once it is there.
     id: Option<String>,
-    /// Processes that the kernel had ended on this machine when the step began, and its log from
-    /// then on.
+    /// Processes that the kernel had ended on this machine when the step or the making of the
+    /// containers began, and its log from then on.
     killed_before: Option<u64>,
     kernel_log: Option<KernelLog>,
     /// Variables of the steps that no file and no argument may hold.
@@ -186,9 +177,10 @@ impl Container {
         main.look_for(&self.key)
     }
 
-    /// What the kernel's log says of this container since the step began.
-    fn named(&mut self) -> Option<kernel_log::Named> {
-        self.kernel_log.as_mut()?.named(self.id.as_deref()?)
+    /// From here on: what the kernel ended before is no concern of what begins now.
+    fn watch_memory(&mut self) {
+        self.kernel_log = KernelLog::from_now();
+        self.killed_before = kills_on_this_machine();
     }
 
     fn log(&self) -> io::Result<File> {
@@ -236,8 +228,7 @@ impl Shim {
         let Some(container) = &mut self.container else {
             return Err(io::Error::other("there is no container"));
         };
-        container.kernel_log = KernelLog::from_now();
-        container.killed_before = kills_on_this_machine();
+        container.watch_memory();
         let own = own.iter().map(|(name, value)| (name.into(), value.into()));
         let secrets = container.secrets.iter();
         let secrets = secrets.map(|(name, it)| (name.into(), it.expose().into()));
@@ -319,67 +310,6 @@ impl Shim {
         // A shell that could not read it says nothing, and ends well.
         let said = called.map(|called| called.text);
         said.filter(|text| !text.is_empty())
-    }
-
-    /// How a container is in which no shell can be had. It is kept until it is removed, so that
-    /// this can be asked of one that ended. Everybody who may know is heard, within a bound: who is
-    /// quicker must not decide what the step failed for.
-    async fn standing(&mut self, killed_before: bool) -> ContainerState {
-        // A step may be seen to end before its container is.
-        let deadline = clock::now() + ENDING;
-        while !self.main_ended() && self.stop.is_none() && clock::now() < deadline {
-            self.turn(Some(deadline)).await;
-            self.take_ends();
-        }
-        let deadline = clock::now() + SETTLING;
-        loop {
-            let witnesses = Witnesses {
-                engine: self.engine_says(killed_before).await,
-                machine: self.kernel_ended(),
-                log: self.container.as_mut().and_then(Container::named),
-                limited: self.memory_limit().is_some(),
-            };
-            if let Some(standing) = witnesses.certain() {
-                return standing;
-            }
-            if self.stop.is_some() || clock::now() >= deadline {
-                return witnesses.at_last();
-            }
-            let next = (clock::now() + LOOK).min(deadline);
-            while clock::now() < next {
-                self.turn(Some(next)).await;
-            }
-        }
-    }
-
-    async fn engine_says(&mut self, killed_before: bool) -> ContainerState {
-        let Some(container) = &self.container else {
-            return ContainerState::Gone;
-        };
-        let (runtime, name) = (container.order.runtime.clone(), container.names.main());
-        let format = "{{.State.Running}} {{.State.OOMKilled}}";
-        let call = Call::words(["inspect", "--format", format, &name]);
-        let called = self
-            .call(&runtime, call, Waiting::AWhileUnlessStopped)
-            .await;
-        let called = called.ok().filter(|called| called.status.success());
-        let said = called.map_or(String::new(), |called| called.text);
-        match verdict::standing(&said, killed_before) {
-            ContainerState::Stands if self.main_ended() => ContainerState::Gone,
-            standing => standing,
-        }
-    }
-
-    /// MiB that the job's container may use, where it has a limit.
-    fn memory_limit(&self) -> Option<u64> {
-        self.container.as_ref().and_then(|it| it.order.memory_mb)
-    }
-
-    /// How many processes the kernel ended for want of memory since the step began, anywhere on
-    /// this machine; nothing where it does not count.
-    fn kernel_ended(&self) -> Option<u64> {
-        let before = self.container.as_ref().and_then(|it| it.killed_before)?;
-        kills_on_this_machine()?.checked_sub(before)
     }
 
     /// The program that stands for the container has ended, and so has the container.

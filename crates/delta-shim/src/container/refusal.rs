@@ -10,6 +10,9 @@ use std::process::ExitStatus;
 
 use delta_core::Cause;
 
+use super::verdict::ContainerState;
+use crate::verdict::counted;
+
 /// Characters of what the program complained that fit into a sentence, from its beginning and from
 /// its end: the reason is the last of the many that it names.
 const FIRST_WORDS: usize = 100;
@@ -82,7 +85,8 @@ const OWN_FAILURE: i32 = 125;
 const NOT_RUNNABLE: [i32; 2] = [126, 127];
 
 /// A shell's way to say that somebody ended it, by KILL or by TERM.
-const ENDED: [i32; 2] = [128 + 9, 128 + 15];
+const KILLED: i32 = 128 + 9;
+const ENDED: [i32; 2] = [KILLED, 128 + 15];
 
 /// Why a command of ours failed.
 pub(super) fn failure(what: &str, complaint: &str) -> (Cause, String) {
@@ -123,17 +127,17 @@ pub(super) fn no_service(name: &str, complaint: &str) -> (Cause, String) {
     )
 }
 
-/// Why the first process of the job's container ended before any step. Its program is what the job
-/// says, or our `sh`.
+/// Why there is no container of the job's, when its first process ended before any step; or the
+/// code it ended with, where it had begun. Its program is what the job says, or our `sh`.
 pub(super) fn not_begun(
     image: &str,
     entrypoint: Option<&str>,
     status: ExitStatus,
     complaint: &str,
-) -> (Cause, String) {
+) -> Result<i32, (Cause, String)> {
     let Some(code) = status.code() else {
         let summary = "the program that makes containers was ended".to_owned();
-        return (Cause::AgentError, summary);
+        return Err((Cause::AgentError, summary));
     };
     let own = complaint
         .lines()
@@ -150,27 +154,40 @@ pub(super) fn not_begun(
         let summary = format!("the image {image} has no `{first}` that could be run");
         let last = last_line(complaint);
         let colon = if last.is_empty() { "" } else { ": " };
-        return (Cause::SpecError, format!("{summary}{colon}{last}"));
+        return Err((Cause::SpecError, format!("{summary}{colon}{last}")));
     }
     if refused || said.contains(OTHER_FORMAT) {
-        return failure("the container could not be made", complaint);
+        return Err(failure("the container could not be made", complaint));
     }
-    let ended = format!("the container ended with exit code {code} before the first step");
-    match early_end(code) {
-        Cause::SpecError => {
-            let summary = format!("{ended}: an entrypoint must become the command it is given");
-            (Cause::SpecError, summary)
-        }
-        cause => (cause, ended),
-    }
+    Ok(code)
 }
 
-/// What ended a container that was there, before the first step. One that was killed or told to end
-/// was so by somebody at the machine, as far as anybody can say.
-pub(super) fn early_end(code: i32) -> Cause {
-    match ENDED.contains(&code) {
-        true => Cause::StartUp,
-        false => Cause::SpecError,
+/// What ended a container that was there, before the first step. For want of memory, it is the
+/// job's; one that was killed or told to end was so by somebody at the machine, as far as anybody
+/// can say.
+pub(super) fn early_end(
+    what: &str,
+    code: i32,
+    standing: ContainerState,
+    limit: Option<u64>,
+) -> (Cause, String) {
+    let ended = format!("{what} ended with exit code {code} before the first step");
+    let limit = limit.map_or(String::new(), |limit| format!("; it may use {limit} MiB"));
+    match standing {
+        ContainerState::Starved => {
+            let words = "ran out of memory before the first step: the kernel ended a process of it";
+            (Cause::OutOfMemory, format!("{what} {words}{limit}"))
+        }
+        ContainerState::Suspected(kills) if code == KILLED => {
+            let whom = counted(kills);
+            let summary = format!(
+                "{ended}, most likely for want of memory: the kernel ended {whom} on this machine \
+                 for that meanwhile{limit}"
+            );
+            (Cause::OutOfMemory, summary)
+        }
+        _ if ENDED.contains(&code) => (Cause::StartUp, ended),
+        _ => (Cause::SpecError, ended),
     }
 }
 

@@ -334,6 +334,15 @@ const OF_THE_MACHINE: &[Row] = &[
     ),
 ];
 
+/// As it is judged when nothing is known of a want of memory.
+fn judged(entrypoint: Option<&str>, code: i32, complaint: &str) -> (Cause, String) {
+    let begun = not_begun("box:1", entrypoint, exit(code), complaint);
+    begun.map_or_else(
+        |refused| refused,
+        |code| early_end("the container", code, ContainerState::Gone, None),
+    )
+}
+
 fn exit(code: i32) -> ExitStatus {
     ExitStatus::from_raw(code << 8)
 }
@@ -348,7 +357,7 @@ fn what_docker_and_podman_say_has_its_cause() {
         assert_eq!(cause, row.cause, "a service: {about}");
         assert!(!summary.ends_with("--help'."), "{summary}");
         for entrypoint in [None, Some("nosuch")] {
-            let (cause, summary) = not_begun("box:1", entrypoint, exit(row.code), &said);
+            let (cause, summary) = judged(entrypoint, row.code, &said);
             // Only a container ends with other codes, and not with the program's own words.
             if row.code >= OWN_FAILURE {
                 assert_eq!(cause, row.cause, "the job: {about}");
@@ -363,32 +372,52 @@ fn what_the_first_process_inside_says_is_the_images() {
     let tini = "[FATAL tini (7)] exec sh failed: No such file or directory";
     let catatonit = "ERROR (catatonit:6): failed to exec pid1: No such file or directory";
     for (code, said) in [(127, tini), (1, catatonit), (127, "")] {
-        let (cause, summary) = not_begun("box:1", None, exit(code), said);
+        let (cause, summary) = judged(None, code, said);
         assert_eq!(cause, Cause::SpecError, "{said}");
         assert!(summary.contains("box:1 has no `sh`"), "{summary}");
     }
-    let (cause, summary) = not_begun("box:1", Some("/in.sh"), exit(127), tini);
+    let (cause, summary) = judged(Some("/in.sh"), 127, tini);
     assert_eq!(cause, Cause::SpecError);
     assert!(summary.contains("has no `/in.sh`"), "{summary}");
     // An entrypoint that ran, and did not find something itself.
     let said = "/in.sh: line 3: Error: nothing here";
-    let (cause, summary) = not_begun("box:1", Some("/in.sh"), exit(127), said);
-    assert_eq!(cause, Cause::SpecError);
-    assert!(summary.contains("must become the command"), "{summary}");
-    assert_eq!(not_begun("b", None, exit(3), "").0, Cause::SpecError);
+    let ended = not_begun("box:1", Some("/in.sh"), exit(127), said);
+    assert_eq!(ended, Ok(127), "it had begun");
+    assert_eq!(judged(Some("/in.sh"), 127, said).0, Cause::SpecError);
+    assert_eq!(judged(None, 3, "").0, Cause::SpecError);
     let other = "[FATAL tini (7)] exec sh failed: Exec format error";
-    assert_eq!(not_begun("b", None, exit(1), other).0, Cause::StartUp);
+    assert_eq!(judged(None, 1, other).0, Cause::StartUp);
 }
 
 #[test]
 fn a_container_that_somebody_ended_was_not_ended_by_its_file() {
     for code in [137, 143] {
-        let (cause, summary) = not_begun("b", Some("x"), exit(code), "");
+        let (cause, summary) = judged(Some("x"), code, "");
         assert_eq!(cause, Cause::StartUp);
-        assert!(!summary.contains("entrypoint"), "{summary}");
-        assert_eq!(early_end(code), Cause::StartUp);
+        let wanted = format!("the container ended with exit code {code} before the first step");
+        assert_eq!(summary, wanted);
     }
-    assert_eq!(early_end(1), Cause::SpecError);
+}
+
+#[test]
+fn a_container_that_ran_out_of_memory_early_is_told_as_that() {
+    let ended = |code, standing| early_end("the service db", code, standing, Some(24));
+    let (cause, summary) = ended(1, ContainerState::Starved);
+    assert_eq!(cause, Cause::OutOfMemory);
+    let wanted = "the service db ran out of memory before the first step: the kernel ended a \
+                  process of it; it may use 24 MiB";
+    assert_eq!(summary, wanted);
+    let (cause, summary) = ended(137, ContainerState::Suspected(2));
+    assert_eq!(cause, Cause::OutOfMemory);
+    let wanted = "the service db ended with exit code 137 before the first step, most likely for \
+                  want of memory: the kernel ended 2 processes on this machine for that meanwhile; \
+                  it may use 24 MiB";
+    assert_eq!(summary, wanted);
+    // What is nobody's for certain is not held against one that ended otherwise.
+    let suspected = ContainerState::Suspected(2);
+    assert_eq!(ended(1, suspected).0, Cause::SpecError);
+    assert_eq!(ended(143, suspected).0, Cause::StartUp);
+    assert_eq!(ended(137, ContainerState::Gone).0, Cause::StartUp);
 }
 
 #[test]

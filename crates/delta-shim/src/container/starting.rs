@@ -4,7 +4,7 @@ use std::io::{self, PipeReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use delta_core::Cause;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -25,10 +25,11 @@ pub(super) type Begun<T = ()> = Result<T, StepEnd>;
 impl Shim {
     /// Everything up to the first step; where it cannot be, the end of the attempt.
     pub(crate) async fn begin_container(&mut self) -> Begun {
-        let Some(container) = &self.container else {
+        let Some(container) = &mut self.container else {
             return Ok(());
         };
         let order = container.order.clone();
+        container.watch_memory();
         let mut images = vec![order.image.as_str()];
         images.extend(order.services.iter().map(|it| it.image.as_str()));
         images.sort_unstable();
@@ -185,11 +186,7 @@ impl Shim {
                 break;
             }
             if let (Some(status), None) = (main.ended, &main.output) {
-                let complaint = String::from_utf8_lossy(&self.said).into_owned();
-                let (image, first) = self.image();
-                let first = first.as_deref();
-                let (cause, summary) = refusal::not_begun(&image, first, status, &complaint);
-                return Err(StepEnd::NotStarted(cause, summary));
+                return Err(self.not_begun(status).await);
             }
             if let Some(stop) = self.stop {
                 return Err(StepEnd::Stopped(stop.reason));
@@ -200,6 +197,31 @@ impl Shim {
             return Ok(());
         };
         self.look_at(&name).await.map(drop)
+    }
+
+    /// The program that stands for the job's container ended before it was there.
+    async fn not_begun(&mut self, status: ExitStatus) -> StepEnd {
+        let complaint = String::from_utf8_lossy(&self.said).into_owned();
+        let (image, first) = self.image();
+        let name = self.container.as_ref().map(|it| it.names.main());
+        let name = name.unwrap_or_default();
+        match refusal::not_begun(&image, first.as_deref(), status, &complaint) {
+            Err((cause, summary)) => StepEnd::NotStarted(cause, summary),
+            Ok(code) => {
+                let (cause, mut summary) = self.early_end("the container", &name, code).await;
+                if cause == Cause::SpecError {
+                    summary.push_str(": an entrypoint must become the command it is given");
+                }
+                StepEnd::NotStarted(cause, summary)
+            }
+        }
+    }
+
+    /// Why a container that was there is not any more, before the first step.
+    async fn early_end(&mut self, what: &str, name: &str, code: i32) -> (Cause, String) {
+        // No step ran in it: whatever ended in it did so now.
+        let standing = self.state_of(name, false).await;
+        refusal::early_end(what, code, standing, self.memory_limit())
     }
 
     /// The job's image, and what it starts in place of our own program.
@@ -261,9 +283,9 @@ impl Shim {
         let mut words = called.text.split_whitespace();
         let (running, code) = (words.next(), words.next().unwrap_or_default());
         if running == Some("false") {
-            let ended = format!("the service {} ended with exit code {code}", service.name);
-            let summary = format!("{ended} before the first step");
-            let cause = refusal::early_end(code.parse().unwrap_or_default());
+            let code = code.parse().unwrap_or_default();
+            let what = format!("the service {}", service.name);
+            let (cause, summary) = self.early_end(&what, &name, code).await;
             return Err(StepEnd::NotStarted(cause, summary));
         }
         let pid = words.next().and_then(|pid| pid.parse().ok());

@@ -61,15 +61,17 @@ impl Witnesses {
         if self.engine == ContainerState::Starved || self.log.is_some_and(|log| log.own > 0) {
             return Some(ContainerState::Starved);
         }
-        // There is nobody whom this container could have among them.
-        (self.unnamed() == Some(0)).then_some(self.engine)
+        // There is nobody whom this container could have among them. One that stands although no
+        // shell can be had in it may be about to go.
+        let over = self.engine != ContainerState::Stands;
+        (over && self.unnamed() == Some(0)).then_some(self.engine)
     }
 
     /// The standing when nobody else is waited for. Without a limit only a machine that had no
     /// memory left ends a container, and its log names whom; the many that a neighbour's limit
     /// ended are not held against it.
     pub fn at_last(&self) -> ContainerState {
-        let suspected = self.unnamed().filter(|_| self.limited);
+        let suspected = self.unnamed().filter(|kills| *kills > 0 && self.limited);
         let suspected = suspected.map(ContainerState::Suspected);
         let suspected = suspected.unwrap_or(self.engine);
         self.certain().unwrap_or(suspected)
@@ -271,6 +273,23 @@ mod tests {
             ..nobody(ContainerState::Gone)
         };
         assert_eq!(none.certain(), Some(ContainerState::Gone), "at once");
+    }
+
+    #[test]
+    fn a_container_that_stands_without_a_shell_is_looked_at_again() {
+        let standing = Witnesses {
+            engine: ContainerState::Stands,
+            machine: Some(0),
+            log: None,
+            limited: true,
+        };
+        assert_eq!(standing.certain(), None, "it may be about to go");
+        assert_eq!(standing.at_last(), ContainerState::Stands);
+        let gone = Witnesses {
+            engine: ContainerState::Gone,
+            ..standing
+        };
+        assert_eq!(gone.certain(), Some(ContainerState::Gone));
     }
 
     #[test]
