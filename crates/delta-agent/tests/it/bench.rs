@@ -1,6 +1,7 @@
 //! One attempt on a bench: a workspace, a shim, an order to stop, and what was seen.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -121,6 +122,14 @@ pub fn shim_program() -> ShimProgram {
     }
 }
 
+/// A job's id that nothing else on this machine has: what a lost shim leaves is ended by that name,
+/// whichever test it belongs to.
+pub fn fresh_job_id() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(1);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("job_{}_{count}", std::process::id())
+}
+
 /// The clock that shims count on.
 pub fn now() -> Millis {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -136,7 +145,7 @@ impl Bench {
         let work = Work {
             identity: Identity {
                 run_id: "run_1".into(),
-                job_id: "job_1_1".into(),
+                job_id: fresh_job_id(),
                 job_name: "unit".into(),
                 attempt: 2,
                 lease_epoch: 7,

@@ -300,7 +300,7 @@ async fn an_agent_that_is_not_known_any_more_registers_anew() {
 async fn an_agent_out_of_touch_stops_by_its_own_clock() {
     let server = FakeServer::start(&[]).await;
     server.change(|state| {
-        (state.ttl, state.interval) = (Duration::from_secs(2), Duration::from_millis(500));
+        (state.ttl, state.interval) = (Duration::from_secs(6), Duration::from_millis(500));
         state.jobs.push_back(steps(&["echo $$; sleep 600"]));
     });
     let agent = Agent::start(&server);
@@ -326,7 +326,7 @@ async fn an_agent_out_of_touch_stops_by_its_own_clock() {
 async fn an_agent_that_gets_no_answers_stops_by_its_own_clock() {
     let server = FakeServer::start(&[]).await;
     server.change(|state| {
-        (state.ttl, state.interval) = (Duration::from_secs(2), Duration::from_millis(500));
+        (state.ttl, state.interval) = (Duration::from_secs(6), Duration::from_millis(500));
         state.jobs.push_back(steps(&["echo $$; sleep 600"]));
     });
     let agent = Agent::start(&server);

@@ -16,6 +16,7 @@ use delta_testkit::docker::{self, Docker, IMAGE};
 
 use crate::bench::{Bench, PATIENCE, until};
 use crate::lease::sha256;
+use crate::shim::shims;
 
 const GRACE: Duration = Duration::from_millis(1500);
 
@@ -132,9 +133,10 @@ async fn steps_share_a_container_and_files_belong_to_the_agent() {
 async fn exit_codes_and_log_bytes_are_exact() {
     let script = "i=0; while [ $i -lt 500 ]; do echo out $i; echo err $i >&2; i=$((i+1)); done
 printf '\\000\\001\\377\\r\\n'
-(sleep 0.3; echo from the background) &
+(until [ -e second ]; do sleep 0.02; done; echo from the background; : > said) &
 exit 0";
-    let case = Case::new(&[script, "sleep 0.6; exit 42", "echo never"]).await;
+    let second = ": > second; until [ -e said ]; do sleep 0.02; done; exit 42";
+    let case = Case::new(&[script, second, "echo never"]).await;
     let ended = case.run().await;
     let (failed, cause) = (
         Outcome::Failed {
@@ -151,9 +153,9 @@ exit 0";
     let first = "--- step 1: i=0; while [ $i -lt 500 ]; do echo out $i; echo err $i >&2; \
                  i=$((i+1)); done …\n";
     let mut wanted = [first.as_bytes(), both.as_bytes(), b"\x00\x01\xff\r\n"].concat();
-    wanted.extend_from_slice(
-        b"--- step 2: sleep 0.6; exit 42\nfrom the background\n--- step 2 ended with exit code 42\n",
-    );
+    let rest =
+        format!("--- step 2: {second}\nfrom the background\n--- step 2 ended with exit code 42\n");
+    wanted.extend_from_slice(rest.as_bytes());
     assert_eq!(
         String::from_utf8_lossy(&log),
         String::from_utf8_lossy(&wanted)
@@ -356,7 +358,8 @@ async fn a_step_and_a_job_run_as_long_as_they_may() {
 // D7, F8: the same container, the same log, byte for byte.
 #[tokio::test]
 async fn the_next_agent_goes_on_with_the_same_container() {
-    let step = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); sleep 0.03; done; hostname";
+    let step = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); \
+                until [ $i -lt 30 ] || [ -e go ]; do sleep 0.02; done; done; hostname";
     let case = Case::new(&[step]).await;
     let first = case.bench.start();
     case.bench.seen.wait_for("out line 3").await;
@@ -368,6 +371,7 @@ async fn the_next_agent_goes_on_with_the_same_container() {
     drop(first);
     let adopted = adopt_all(&case.bench.state).await.remove(0);
     let mut second = adopted.resume(&case.bench.state, case.bench.watcher());
+    std::fs::write(case.bench.work.workspace.join("go"), "").expect("told");
     let ended = case.bench.ended(&mut second).await;
     assert_eq!(ended.outcome, Outcome::Succeeded);
     let log = std::fs::read_to_string(second.spool()).expect("a log");
@@ -382,30 +386,10 @@ async fn the_next_agent_goes_on_with_the_same_container() {
     assert_eq!(case.left(), [""; 0]);
 }
 
-/// The shims of a bench, by number.
 fn kill_shim(case: &Case) {
-    let place = case
-        .bench
-        .folder
-        .path()
-        .as_os_str()
-        .as_encoded_bytes()
-        .to_vec();
-    for process in std::fs::read_dir("/proc").expect("processes").flatten() {
-        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0);
-        let is_shim = words
-            .next()
-            .is_some_and(|it| it.ends_with(b"delta-agent-test-shim"));
-        if is_shim && words.any(|it| it.starts_with(&place)) {
-            let pid = process
-                .file_name()
-                .to_string_lossy()
-                .parse()
-                .expect("a number");
-            let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("a signal");
-        }
+    for shim in shims(&case.bench) {
+        let pid = rustix::process::Pid::from_raw(shim.parse().expect("a number")).expect("a pid");
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("a signal");
     }
 }
 

@@ -74,9 +74,7 @@ fn told(bench: &Bench, file: &str) -> PathBuf {
 #[tokio::test]
 async fn the_groups_of_a_lost_shim_are_ended_and_removed() {
     root::required("a control group").expect("root");
-    let mut bench = Bench::new(&["echo $PPID; echo up; (setsid sleep 600 &); sleep 600"]);
-    // What is left of a job is found by its id, and others have the usual one.
-    bench.work.identity.job_id = format!("job_lost_{}", std::process::id());
+    let bench = Bench::new(&["echo $PPID; echo up; (setsid sleep 600 &); sleep 600"]);
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
     let file = bench.state.path().join("attempts/1/group");

@@ -112,10 +112,11 @@ async fn the_environment_is_clean_and_says_who_the_attempt_is() {
         .filter(|name| !shell_adds.contains(name))
         .collect();
     assert_eq!(found, wanted);
+    let job_id = format!("DELTA_JOB_ID={}", bench.work.identity.job_id);
     for line in [
         "CI=true",
         "DELTA_ATTEMPT=2",
-        "DELTA_JOB_ID=job_1_1",
+        &job_id,
         "DELTA_JOB_NAME=unit",
         "DELTA_LEASE_EPOCH=7",
         "DELTA_RUN_ID=run_1",
@@ -433,7 +434,8 @@ async fn a_step_has_variables_of_its_own() {
 #[tokio::test]
 async fn an_order_to_stop_is_about_every_step() {
     let mut bench = Bench::new(&["echo one; sleep 600", "echo two"]);
-    bench.work.steps[0].timeout = Some(Duration::from_millis(200));
+    // Long enough to have printed.
+    bench.work.steps[0].timeout = Some(Duration::from_secs(5));
     bench.work.steps[0].failure_allowed = true;
     bench.work.steps[1].when = StepWhen::Always;
     let ended = bench.run().await;

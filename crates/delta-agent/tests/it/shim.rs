@@ -16,14 +16,6 @@ use delta_wire::Secret;
 use crate::bench::{Bench, PATIENCE, is_running, until};
 use crate::lease::sha256;
 
-/// A bench whose job has an id of its own, by which its processes can be found.
-pub fn bench(steps: &[&str]) -> Bench {
-    let mut bench = Bench::new(steps);
-    let place = bench.folder.path().file_name().expect("a name");
-    bench.work.identity.job_id = format!("job{}", place.to_string_lossy());
-    bench
-}
-
 /// Processes that carry the job's id in their environment, by number.
 pub fn processes(bench: &Bench) -> Vec<String> {
     let mark = format!("DELTA_JOB_ID={}", bench.work.identity.job_id);
@@ -52,8 +44,9 @@ fn with(file: &str, matches: impl Fn(&[u8]) -> bool) -> Vec<String> {
 // F8, D7: the same process, the same log, byte for byte.
 #[tokio::test]
 async fn an_attempt_is_found_again_and_gone_on_with() {
-    let step = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; echo $$";
-    let bench = bench(&[step]);
+    let step = "i=0; while [ $i -lt 60 ]; do echo line $i; i=$((i+1)); \
+                until [ $i -lt 30 ] || [ -e go ]; do sleep 0.02; done; done; echo $$";
+    let bench = Bench::new(&[step]);
     let first = bench.start();
     bench.seen.wait_for("out line 3").await;
     let pids = processes(&bench);
@@ -64,6 +57,7 @@ async fn an_attempt_is_found_again_and_gone_on_with() {
     assert_eq!(adopted.note, b"a note");
     assert_eq!(adopted.standing.step, Some(0));
     let mut second = adopted.resume(&bench.state, bench.watcher());
+    std::fs::write(bench.work.workspace.join("go"), "").expect("told");
     let ended = bench.ended(&mut second).await;
     assert_eq!(ended.outcome, Outcome::Succeeded);
     let log = std::fs::read_to_string(second.spool()).expect("a log");
@@ -82,7 +76,7 @@ async fn an_attempt_is_found_again_and_gone_on_with() {
 
 #[tokio::test]
 async fn an_attempt_that_ended_meanwhile_is_found_with_its_record() {
-    let bench = bench(&["echo one; exit 4"]);
+    let bench = Bench::new(&["echo one; exit 4"]);
     drop(bench.start());
     until("the shim is gone", || shims(&bench).is_empty()).await;
     let adopted = adopt_all(&bench.state).await.remove(0);
@@ -100,7 +94,7 @@ async fn an_attempt_that_ended_meanwhile_is_found_with_its_record() {
 #[tokio::test]
 async fn the_tree_ends_at_the_leases_local_end_with_no_agent() {
     let mut bench =
-        bench(&["trap '' TERM; setsid sleep 600 & (sleep 600 &); sleep 600; sleep 600"]);
+        Bench::new(&["trap '' TERM; setsid sleep 600 & (sleep 600 &); sleep 600; sleep 600"]);
     // Time enough on a busy machine to see it run.
     bench.ttl = Span::secs(5);
     let attempt = bench.start();
@@ -115,7 +109,7 @@ async fn the_tree_ends_at_the_leases_local_end_with_no_agent() {
 
 #[tokio::test]
 async fn a_renewed_lease_moves_the_local_end() {
-    let mut bench = bench(&["until [ -e go ]; do sleep 0.02; done; echo done"]);
+    let mut bench = Bench::new(&["until [ -e go ]; do sleep 0.02; done; echo done"]);
     // Time enough on a busy machine to be heard before it is over.
     bench.ttl = Span::secs(5);
     let first_end = crate::bench::now() + bench.ttl;
@@ -133,7 +127,7 @@ async fn a_renewed_lease_moves_the_local_end() {
 #[tokio::test]
 async fn a_job_has_its_time_also_when_no_agent_counts_it() {
     // EP-41, RP-50
-    let mut bench = bench(&["sleep 600"]);
+    let mut bench = Bench::new(&["sleep 600"]);
     bench.max_runtime = Span(300);
     let mut attempt = bench.start();
     let ended = bench.ended(&mut attempt).await;
@@ -146,7 +140,7 @@ async fn a_job_has_its_time_also_when_no_agent_counts_it() {
 
 #[tokio::test]
 async fn an_agent_without_a_successor_takes_its_work_along() {
-    let bench = bench(&["trap '' TERM; echo up; sleep 600; sleep 600"]);
+    let bench = Bench::new(&["trap '' TERM; echo up; sleep 600; sleep 600"]);
     let attempt = bench.start_that(Abandoned::Ends);
     bench.seen.wait_for("out up").await;
     drop(attempt);
@@ -156,7 +150,7 @@ async fn an_agent_without_a_successor_takes_its_work_along() {
 /// Starts it, cancels it when it is up, and looks at what is left.
 async fn cancel(script: &str, control_group: bool) {
     const GRACE: Duration = Duration::from_millis(200);
-    let mut bench = bench(&[script]);
+    let mut bench = Bench::new(&[script]);
     bench.work.control_group = control_group;
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
@@ -191,7 +185,7 @@ async fn nothing_escapes_a_cancel() {
 
 #[tokio::test]
 async fn a_lost_shim_leaves_nothing_running_and_is_reported_as_unknown() {
-    let bench = bench(&["true", "echo up; (sleep 600 &); sleep 600"]);
+    let bench = Bench::new(&["true", "echo up; (sleep 600 &); sleep 600"]);
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
     let shim = shims(&bench).remove(0);
@@ -211,7 +205,7 @@ async fn a_lost_shim_leaves_nothing_running_and_is_reported_as_unknown() {
 #[tokio::test]
 async fn a_shim_that_does_not_answer_goes_on_with_nothing() {
     // F8, D9: it is reported as lost, so it must not do the next step when it wakes.
-    let bench = bench(&["echo up; sleep 600", "echo never"]);
+    let bench = Bench::new(&["echo up; sleep 600", "echo never"]);
     let attempt = bench.start();
     bench.seen.wait_for("out up").await;
     let shim = shims(&bench).remove(0);
@@ -237,7 +231,7 @@ enum User {
 
 /// Confined as well as this machine allows it to whoever runs the test.
 fn confined(steps: &[&str], user: User) -> Bench {
-    let mut bench = bench(steps);
+    let mut bench = Bench::new(steps);
     let root = bench.folder.path().to_owned();
     std::fs::set_permissions(&root, std::fs::Permissions::from_mode(0o711)).expect("open");
     let (state, work) = (bench.state.path().to_owned(), root.join("work"));
@@ -366,7 +360,7 @@ async fn what_is_enforced_is_said() {
 // RP-54, T2: nothing of the agent's environment or note is in sight.
 #[tokio::test]
 async fn a_shim_carries_nothing_of_its_agent() {
-    let bench = bench(&["echo up; sleep 600"]);
+    let bench = Bench::new(&["echo up; sleep 600"]);
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
     let shim = shims(&bench).remove(0);
@@ -390,7 +384,7 @@ async fn a_shim_carries_nothing_of_its_agent() {
 #[tokio::test]
 async fn memory_stays_bounded_whatever_a_job_prints() {
     const QUOTA: u64 = 64 << 20;
-    let mut bench = bench(&[
+    let mut bench = Bench::new(&[
         "head -c 1000000000 /dev/zero",
         "touch up; read -r line < fifo",
     ]);
@@ -433,7 +427,7 @@ async fn memory_stays_bounded_whatever_a_job_prints() {
 
 #[tokio::test]
 async fn whoever_does_not_know_the_key_is_not_heard() {
-    let bench = bench(&["echo up; sleep 1; echo done"]);
+    let bench = Bench::new(&["echo up; sleep 1; echo done"]);
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
     let socket = bench.state.path().join("attempts/1/control");
@@ -481,7 +475,7 @@ async fn secrets_reach_the_steps_and_neither_the_log_nor_a_file() {
          printf %s ${CANARY%???}",
         "echo; echo go; while ! test -e go; do sleep 0.01; done; cat /proc/$PPID/fd/1 || true",
     ];
-    let mut bench = bench(&steps);
+    let mut bench = Bench::new(&steps);
     bench.work.env = vec![("CANARY".to_owned(), "the secret wins".to_owned())];
     bench.secrets.env = vec![("CANARY".to_owned(), Secret::new(canary))];
     bench.secrets.masked = vec![Secret::new(canary)];

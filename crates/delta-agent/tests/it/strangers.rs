@@ -15,7 +15,7 @@ use delta_shim::verdict::Outcome;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::{Bench, is_running, until};
-use crate::shim::{bench, processes, shims};
+use crate::shim::{processes, shims};
 
 /// More than a shim lets in, and than any job has a use for.
 const CROWD: usize = 300;
@@ -33,7 +33,7 @@ fn kill(pid: &str) {
 // D7: the next agent gets in, whoever else is there.
 #[tokio::test]
 async fn silent_strangers_keep_no_agent_out() {
-    let bench = bench(&["echo up; until [ -e go ]; do sleep 0.02; done; echo done"]);
+    let bench = Bench::new(&["echo up; until [ -e go ]; do sleep 0.02; done; echo done"]);
     let first = bench.start();
     bench.seen.wait_for("out up").await;
     let path = socket(&bench);
@@ -61,7 +61,7 @@ async fn silent_strangers_keep_no_agent_out() {
 #[tokio::test]
 async fn whoever_says_nothing_is_dropped() {
     use std::io::Read;
-    let bench = bench(&["echo up; until [ -e go ]; do sleep 0.02; done"]);
+    let bench = Bench::new(&["echo up; until [ -e go ]; do sleep 0.02; done"]);
     let mut attempt = bench.start();
     bench.seen.wait_for("out up").await;
     let mut stranger = UnixStream::connect(socket(&bench)).expect("a connection");
@@ -119,7 +119,7 @@ impl Drop for Flood {
 // F8, F30: a job that crowds its own shim does not gain a moment by it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_strangers_stops_neither_the_clock_nor_the_agent() {
-    let mut bench = bench(&["echo up; i=0; while :; do echo $((i=i+1)); sleep 0.05; done"]);
+    let mut bench = Bench::new(&["echo up; i=0; while :; do echo $((i=i+1)); sleep 0.05; done"]);
     // Time enough to be adopted on a busy machine.
     bench.ttl = Span::secs(10);
     let first = bench.start();
@@ -152,9 +152,11 @@ fn strays(bench: &Bench) -> [String; 2] {
 // T28, D9: with no control group to find them by.
 #[tokio::test]
 async fn what_a_lost_shim_left_is_ended_whatever_it_did_to_be_nobodys() {
-    let (mut bench, mut other) = (bench(&[STRAY]), bench(&[STRAY]));
+    let (mut bench, mut other) = (Bench::new(&[STRAY]), Bench::new(&[STRAY]));
     bench.work.control_group = false;
     other.work.control_group = false;
+    let id = |bench: &Bench| bench.work.identity.job_id.clone();
+    assert_ne!(id(&bench), id(&other), "or one would end the other");
     let (mut attempt, mut neighbour) = (bench.start(), other.start());
     bench.seen.wait_for("out up").await;
     other.seen.wait_for("out up").await;
@@ -179,7 +181,7 @@ async fn what_a_lost_shim_left_is_ended_whatever_it_did_to_be_nobodys() {
 
 #[tokio::test]
 async fn the_next_agent_ends_what_was_left_while_none_was_there() {
-    let mut bench = bench(&[STRAY]);
+    let mut bench = Bench::new(&[STRAY]);
     bench.work.control_group = false;
     let attempt = bench.start();
     bench.seen.wait_for("out up").await;

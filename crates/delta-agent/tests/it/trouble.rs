@@ -1,6 +1,6 @@
 //! A lease when things go wrong: answers lost, the lease gone, the server busy or hostile.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use delta_wire::agent::proto::server_message::Message as Say;
@@ -152,12 +152,21 @@ async fn a_stale_lease_ends_the_work_without_a_word() {
 // RP-3: renewals carry a lease far beyond its time to live.
 #[tokio::test]
 async fn a_short_lease_is_kept_alive_by_renewals() {
+    const TTL: Duration = Duration::from_secs(6);
+    let place = tempfile::tempdir().expect("a folder");
+    let go = place.path().join("go");
+    let step = format!("until [ -e {} ]; do sleep 0.05; done", go.display());
     let server = FakeServer::start(&[]).await;
     server.change(|state| {
-        (state.ttl, state.interval) = (Duration::from_secs(1), Duration::from_millis(400));
-        state.jobs.push_back(steps(&["sleep 2.5; echo done"]));
+        (state.ttl, state.interval) = (TTL, Duration::from_millis(400));
+        state.jobs.push_back(steps(&[&step]));
     });
     let agent = Agent::start(&server);
+    server.wait_for("Renewal", 1).await;
+    let renewed = Instant::now();
+    let beyond = |state: &State| state.count("Renewal") >= 5 && renewed.elapsed() > TTL;
+    server.wait_until(beyond).await;
+    std::fs::write(&go, "").expect("told");
     let result = server.wait_results(1).await.remove(0);
     assert_eq!(result.status(), RunStatus::Success);
     let beats = server.heartbeats();

@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use tonic::Status;
 
 use super::TOKEN;
+use crate::bench::fresh_job_id;
 
 const RESUME_SECRET: &str = "resume-canary";
 
@@ -81,6 +82,7 @@ pub struct State {
     pub certificate: Option<Vec<u8>>,
     pub connections: Vec<AbortHandle>,
     pub violations: Vec<String>,
+    job_id: String,
     to_agent: Option<ToAgent>,
     slots: usize,
     registered: bool,
@@ -123,6 +125,7 @@ impl State {
             certificate: None,
             connections: Vec::new(),
             violations: Vec::new(),
+            job_id: fresh_job_id(),
             to_agent: None,
             slots: 0,
             registered: false,
@@ -317,7 +320,7 @@ impl State {
             timeout_seconds: self.timeout_seconds,
             lease_epoch: n as u64,
             attempt: 1,
-            job_id: "job_5_1".to_owned(),
+            job_id: self.job_id.clone(),
             job_run_id: "run_5".to_owned(),
             lease_ttl_ms: millis(self.ttl),
             lease_heartbeat_interval_ms: millis(self.interval),
