@@ -223,10 +223,10 @@ fn a_generated_client_comes_back_with_its_id_and_its_work() {
 // ends its work and reports nothing.
 #[test]
 fn a_generated_client_keeps_its_lease_and_ends_its_work_when_it_is_lost() {
-    let server = Server::start(Options::quick().flag("lease-ttl", "2s"));
+    let server = Server::start(Options::quick().flag("lease-ttl", "6s"));
     let person = server.person();
     let agent = agent(&server, &server.token("runner"));
-    let long = person.create(&run_of("sleep 4"));
+    let long = person.create(&run_of("sleep 8"));
     assert_eq!(person.until_over(&long)["outcome"], "SUCCESS");
     assert_eq!(
         only_attempt(&person, &only_job(&person, &long))["losses"],

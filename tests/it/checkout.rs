@@ -200,7 +200,7 @@ fn left_in(folder: &Path) -> usize {
 // T28
 #[test]
 fn an_agent_that_is_killed_in_a_clone_leaves_nothing_and_the_job_is_done_by_the_next() {
-    let clone = in_a_clone(Options::quick(), None);
+    let clone = in_a_clone(Options::quick().flag("lease-ttl", "5s"), None);
     let (server, person, run) = (&clone.server, &clone.person, &clone.run);
     let commit = &clone.commit;
     clone.agent.kill9().unwrap();
@@ -252,7 +252,7 @@ fn a_cancel_ends_a_clone_at_once() {
 // D10
 #[test]
 fn a_job_whose_time_is_up_in_a_clone_had_not_begun_its_first_step() {
-    let clone = in_a_clone(Options::patient(), Some(2));
+    let clone = in_a_clone(Options::patient(), Some(8));
     let (server, person, run) = (&clone.server, &clone.person, &clone.run);
     person.until_over(run);
     assert_eq!(

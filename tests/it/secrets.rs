@@ -214,7 +214,7 @@ fn fetch(runner: &Runner, grant: &Grant, names: &[&str]) -> (u16, String) {
 // LM-13, D4, A51: a stale lease, another's lease, a name that the policy has not.
 #[test]
 fn whoever_has_no_right_to_a_secret_gets_nothing() {
-    let server = Server::start(Options::quick());
+    let server = Server::start(Options::quick().flag("lease-ttl", "5s"));
     let person = server.person();
     for name in ["CANARY", "OTHER"] {
         set(&server, name, &[]);

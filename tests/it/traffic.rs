@@ -18,11 +18,14 @@ const HALF_CLOSE: f64 = 0.02;
 /// An agent with nothing to do waits for up to a minute before it dials a bad network again (A35).
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Kinds of weather.
+const KINDS: u64 = 6;
+
 /// What a network does to both directions at once for a moment; then something else.
-fn weather(proxy: &Proxy, rng: &mut Rng) {
+fn weather(proxy: &Proxy, kind: u64, rng: &mut Rng) {
     let moment = rng.duration(Duration::from_millis(50)..Duration::from_millis(500));
     let direction = *rng.pick(&Direction::BOTH);
-    match rng.below(6) {
+    match kind {
         0 => proxy.hold(direction),
         1 => Direction::BOTH
             .into_iter()
@@ -82,8 +85,12 @@ fn agents_behind_a_bad_network_finish_everything_once_and_byte_for_byte() {
         for (n, proxy) in proxies.iter().enumerate() {
             let (over, mut rng) = (&over, Rng::part(seed, 100 + n as u64));
             scope.spawn(move || {
+                // Each kind once before chance has it: what is counted below was there.
+                let mut kinds: Vec<u64> = (0..KINDS).collect();
+                rng.shuffle(&mut kinds);
                 while !over.load(Ordering::SeqCst) {
-                    weather(proxy, &mut rng);
+                    let kind = kinds.pop().unwrap_or_else(|| rng.below(KINDS));
+                    weather(proxy, kind, &mut rng);
                 }
             });
         }

@@ -27,6 +27,11 @@ static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
 /// A free port on 127.0.0.1, reserved among test processes until this process ends.
 pub fn free_port() -> Result<u16> {
+    free_ports(1)
+}
+
+/// The first of so many free ports that follow each other, reserved like one.
+pub fn free_ports(count: u16) -> Result<u16> {
     let folder = lock_folder()?;
     let end = ephemeral_start().max(LOWEST + 1_000);
     let mut held = HELD.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -34,14 +39,20 @@ pub fn free_port() -> Result<u16> {
     let seed = u64::from(std::process::id()) << 32 | held.len() as u64;
     let mut rng = Rng::new(seed);
     for _ in 0..TRIES {
-        let port = rng.between(LOWEST..end) as u16;
-        let lock = File::create(folder.join(port.to_string()))?;
-        if lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            held.push(lock);
+        let port = rng.between(LOWEST..end - u64::from(count)) as u16;
+        let mut locks = Vec::new();
+        for port in port..port + count {
+            let lock = File::create(folder.join(port.to_string()))?;
+            if lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                locks.push(lock);
+            }
+        }
+        if locks.len() == usize::from(count) {
+            held.extend(locks);
             return Ok(port);
         }
     }
-    bail!("no free port in {LOWEST}..{end} after {TRIES} tries")
+    bail!("no {count} free ports in {LOWEST}..{end} after {TRIES} tries")
 }
 
 fn lock_folder() -> Result<PathBuf> {

@@ -76,7 +76,7 @@ class Tracing(RunnerCase):
             results.append(caller.receive().get("result"))
         self.assertEqual(results, ["rrq.runner", "rrq.runner", None], "it is the current one")
         late = {"seconds": 60}
-        caller.send("request", request("sleep", late, deadline=deadline_in(0.1)))
+        caller.send("request", request("sleep", late, deadline=deadline_in(3)))
         caller.receive()
         caller.send("request", request("echo", trace_context={"broken": "x"}))
         self.assertEqual(caller.receive()["status"], "success", "a call without a span")

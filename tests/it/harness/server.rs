@@ -38,11 +38,18 @@ impl Options {
             .flag("sweep", "50ms")
     }
 
-    /// SQLite, with a lease that outlives a slow machine's restart: for what must not run out.
+    /// SQLite, with leases and cancels that outlive a slow machine's restart: for what must not
+    /// run out.
     pub fn patient() -> Options {
         Options::quick()
             .flag("lease-ttl", "60s")
             .flag("ack-timeout", "60s")
+            .flag("cancel-deadline", "60s")
+    }
+
+    /// As patient, but for cancels that nobody acknowledges, which are soon forced.
+    pub fn patient_but_forcing() -> Options {
+        Options::patient().flag("cancel-deadline", "3s")
     }
 
     /// SQLite, with leases that outlive a restart and a short time to acknowledge one: for a load

@@ -296,7 +296,7 @@ fn start(server: &Server, peer: &Peer) -> Process {
 }
 
 fn put_the_table_to(peer: &Peer) {
-    let server = Server::start(Options::patient().flag("cancel-deadline", "60s"));
+    let server = Server::start(Options::patient());
     let agent = start(&server, peer);
     let bench = Bench {
         person: server.person(),

@@ -6,7 +6,7 @@ use delta_testkit::wait::eventually;
 use crate::support::{PATIENCE, Place, ServerProcess, workspace};
 
 /// Fast enough for a test; every other timing is as specified.
-const FAST: [&str; 4] = ["--lease-ttl", "2s", "--heartbeat-interval", "300ms"];
+const FAST: [&str; 4] = ["--lease-ttl", "6s", "--heartbeat-interval", "300ms"];
 
 fn python() -> std::path::PathBuf {
     let path = std::env::var_os("PATH").expect("a PATH");

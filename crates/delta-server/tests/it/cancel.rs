@@ -25,7 +25,7 @@ async fn a_cancel_is_heard_by_heartbeat_and_ends_with_the_runners_word() {
     let beat = bench.say("/heartbeat", lease.beat()).await.expect(200);
     assert_eq!(beat["cancel_requested"], true);
     let left = beat["cancel_deadline_seconds"].as_f64().unwrap();
-    assert!(left > 29.0 && left <= 30.0, "{left}");
+    assert!(left > 20.0 && left <= 30.0, "{left}");
     let ack = bench
         .say("/cancel-ack", lease.cancel_ack())
         .await

@@ -166,7 +166,7 @@ impl Pools {
     }
 }
 
-/// A call beside one that does not heed its cancel.
+/// A call that is under way beside others, until it is told to end.
 pub struct Neighbour(tempfile::TempDir);
 
 impl Neighbour {
@@ -175,8 +175,13 @@ impl Neighbour {
     }
 
     pub async fn call(&self, pools: &Pools) -> CallEnd {
+        self.call_of("job_1_1", pools).await
+    }
+
+    /// As a call of this job.
+    pub async fn call_of(&self, job: &str, pools: &Pools) -> CallEnd {
         let params = json!({"path": self.0.path().join("go")});
-        pools.call_job("job_1_1", "h#until", params).await
+        pools.call_job(job, "h#until", params).await
     }
 
     /// It may end.

@@ -11,9 +11,10 @@ use delta_agent::functions::{PoolHealth, ProcessHealth, ProcessState};
 use delta_core::Cause;
 use delta_shim::stop::StopReason;
 use delta_shim::verdict::Outcome;
+use delta_testkit::port::{free_port, free_ports};
 use serde_json::json;
 
-use super::bench::{Pools, hostile, join_all, order, sdk_runners};
+use super::bench::{Neighbour, Pools, hostile, join_all, order, sdk_runners};
 use crate::bench::{PATIENCE, is_running, until};
 
 // RQ-7, A46, RP-54: both ways to be told the address, and nothing of the agent's.
@@ -62,21 +63,20 @@ async fn every_process_of_a_pool_has_a_port_of_its_own() {
         .map(|it| it.address.unwrap().port())
         .collect();
     assert_eq!(ports.len(), 6);
-    let begun = pools.until("each has one", |pool| {
-        pool.processes.iter().all(|it| it.in_flight == 1)
-    });
-    let calls = join_all((0..6).map(|_| pools.call("h#wait", json!({"seconds": 1}))));
+    let busy = Neighbour::new();
+    let begun = async {
+        let each = |pool: &PoolHealth| pool.processes.iter().all(|it| it.in_flight == 1);
+        pools.until("each has one", each).await;
+        busy.go();
+    };
+    let calls = join_all((0..6).map(|_| busy.call(&pools)));
     tokio::join!(calls, begun);
 }
 
 // As a firewall or another program may want it.
 #[tokio::test]
 async fn the_processes_of_a_pool_listen_where_its_file_says() {
-    let first = (20_000..30_000).step_by(2).find(|port| {
-        let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-        free(*port) && free(*port + 1)
-    });
-    let first = first.expect("two ports");
+    let first = free_ports(2).expect("two ports");
     let pools = Pools::start(&format!("size: 2\n    port: {first}"));
     pools.ready().await;
     let pool = pools.pool("h");
@@ -469,11 +469,7 @@ impl Drop for Other {
 
 #[tokio::test]
 async fn a_runner_of_somebody_elses_is_called_and_found_again() {
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let port = free_port().expect("a port");
     let file = format!("pools: {{h: {{address: '127.0.0.1:{port}', grace: 300ms}}}}");
     let pools = Pools::of(&file);
     pools.never_ready("refused").await;

@@ -112,6 +112,7 @@ async fn a_runner_that_is_busy_is_asked_again() {
         "it has its time: {end:?}"
     );
     // These words of a handler that says more than a runner does are the handler's.
+    let pools = Pools::start("");
     let said = json!({"status": "error", "error": {
         "message": "Runner busy: too many in-flight requests", "type": "mine"}});
     let end = pools.call("h#say", said).await;

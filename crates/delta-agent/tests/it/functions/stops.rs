@@ -6,6 +6,7 @@ use delta_agent::functions::CallEnd;
 use delta_core::Cause;
 use delta_shim::stop::StopReason;
 use delta_shim::verdict::Outcome;
+use delta_testkit::port::free_port;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -33,7 +34,7 @@ fn starts(pools: &Pools) -> u64 {
 async fn a_cancel_goes_on_its_own_connection_and_ends_one_call() {
     for more in ["grace: 60s", "grace: 60s\n    pipeline: true"] {
         let pools = Pools::start(more);
-        let neighbour = pools.call("h#wait", json!({"seconds": 4}));
+        let neighbour = Neighbour::new();
         let canceled = async {
             pools.until_running(1).await;
             let stop = watch::Sender::new(None);
@@ -42,13 +43,15 @@ async fn a_cancel_goes_on_its_own_connection_and_ends_one_call() {
                 pools.until_running(2).await;
                 stop.send_replace(order(StopReason::Canceled, PATIENCE));
             };
-            tokio::join!(call, ordering).0
+            let end = tokio::join!(call, ordering).0;
+            neighbour.go();
+            end
         };
-        let (neighbour, end) = tokio::join!(neighbour, canceled);
+        let (spared, end) = tokio::join!(neighbour.call_of("job_7_1", &pools), canceled);
         assert_eq!(end.ended.outcome, Outcome::Canceled, "{end:?}");
         assert!(end.ended.confirmed);
         assert_eq!(end.ended.stopped, Some(StopReason::Canceled));
-        assert_eq!(result(&neighbour), "waited");
+        assert_eq!(result(&spared), "there");
         assert_eq!(starts(&pools), 1);
         let stats = pools.result("h#stats", json!({})).await;
         let [cancel] = &stats["cancels"].as_array().unwrap()[..] else {
@@ -93,9 +96,7 @@ async fn a_cancel_that_is_ignored_ends_the_process() {
 // another grace, and are the agent's failures then.
 #[tokio::test]
 async fn a_process_on_a_port_of_its_own_is_ended_after_another_grace() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = free.local_addr().expect("an address").port();
-    drop(free);
+    let port = free_port().expect("a port");
     let pools = Pools::start(&format!("grace: 300ms\n    port: {port}"));
     let (neighbour, stop) = (Neighbour::new(), watch::Sender::new(None));
     let canceled = async {
@@ -306,7 +307,7 @@ async fn an_agent_that_goes_away_says_so() {
 #[tokio::test]
 async fn a_call_that_waits_for_room_ends_without_having_been_sent() {
     let pools = Pools::start("in_flight: 1");
-    let busy = pools.call("h#wait", json!({"seconds": 3}));
+    let busy = Neighbour::new();
     let waiting = async {
         pools
             .until("one is under way", |pool| pool.processes[0].in_flight == 1)
@@ -317,12 +318,14 @@ async fn a_call_that_waits_for_room_ends_without_having_been_sent() {
             pools.until("one waits", |pool| pool.waiting == 1).await;
             stop.send_replace(order(StopReason::Canceled, PATIENCE));
         };
-        tokio::join!(call, ordering).0
+        let end = tokio::join!(call, ordering).0;
+        busy.go();
+        end
     };
-    let (busy, waiting) = tokio::join!(busy, waiting);
+    let (done, waiting) = tokio::join!(busy.call(&pools), waiting);
     assert_eq!(waiting.ended.outcome, Outcome::Canceled);
     assert!(waiting.ended.confirmed);
-    assert_eq!(result(&busy), "waited");
+    assert_eq!(result(&done), "there");
     let stats = pools.result("h#stats", json!({})).await;
     assert_eq!(stats["cancels"], Value::Array(Vec::new()));
     let before = watch::Sender::new(order(StopReason::Canceled, PATIENCE));

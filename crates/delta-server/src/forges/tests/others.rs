@@ -150,6 +150,9 @@ async fn a_forge_that_does_not_answer_keeps_no_other_waiting() {
     desk.server.shutdown().await;
 }
 
+/// Longer than a busy machine takes for anything here.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_keep_no_deliveries_out() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -176,10 +179,7 @@ async fn strangers_keep_no_deliveries_out() {
         let mut stream = open(signature).await;
         let mut answer = [0; 12];
         let read = stream.read_exact(&mut answer);
-        tokio::time::timeout(Duration::from_secs(3), read)
-            .await
-            .unwrap()
-            .unwrap();
+        tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
         assert_eq!(&answer, b"HTTP/1.1 401", "{signature}");
     }
     // What could be one waits with others of its address.
@@ -193,21 +193,16 @@ async fn strangers_keep_no_deliveries_out() {
         DELIVERIES_OF_AN_ADDRESS => Ok(()),
         taken => Err(taken),
     };
-    eventually_async(Duration::from_secs(4), "their places are taken", look).await;
-    let began = std::time::Instant::now();
+    eventually_async(PATIENCE, "their places are taken", look).await;
     desk.push("d1").await;
     assert!(
-        began.elapsed() < Duration::from_secs(4),
-        "{:?}",
-        began.elapsed()
+        desk.server.app.webhooks.taken() > 0,
+        "it waited until they were gone"
     );
     // And not for long; a name that is not there is no different.
     let mut answer = [0; 12];
     let read = slow[0].read_exact(&mut answer);
-    tokio::time::timeout(Duration::from_secs(8), read)
-        .await
-        .unwrap()
-        .unwrap();
+    tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
     assert_eq!(&answer, b"HTTP/1.1 503");
     drop(slow);
     desk.server.shutdown().await;
