@@ -17,6 +17,7 @@ mod function_tail;
 mod functions;
 mod inputs;
 mod jobs;
+mod known_parameters;
 mod lease;
 mod log;
 mod log_tail;
