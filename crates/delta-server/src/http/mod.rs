@@ -117,6 +117,12 @@ fn internal(what: &str, error: &dyn std::error::Error) -> ApiError {
     ApiError::new(ErrorCode::Internal, what)
 }
 
+/// A number of bytes or events, as far as the store counts.
+fn counted(value: &str) -> Option<u64> {
+    let number: i64 = value.parse().ok()?;
+    u64::try_from(number).ok()
+}
+
 /// The decoded pairs of a query string.
 fn query_pairs(query: Option<&str>) -> Result<Vec<(String, String)>, ApiError> {
     let pairs = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(

@@ -354,7 +354,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Of people's requests: a parameter that nobody knows, one that is nearly known, and one twice.
+    /// Of people's requests: a parameter that nobody knows, one nearly known, and one twice.
     async fn parameters(&self, method: &str, path: &str, operation: &Value) {
         let enrols = path == ENROL;
         if enrols || path.starts_with("/api/v1/runner/") || !operation["security"].is_array() {
