@@ -43,7 +43,7 @@ const KEEP_BOUND: Span = Span::secs(2);
 
 /// How far apart the processes of a unit are told to end: they are told one behind the other, and
 /// whoever tells them may have to wait for a processor. Only a step that TERM ended waits for it.
-const TOLD_APART: Duration = Duration::from_secs(1);
+const TOLD_APART: Duration = Duration::from_secs(2);
 
 /// Letters kept of why a report was lost: hundreds of tests may have lost theirs, and the record of
 /// the end has a reserve to fit into.

@@ -13,6 +13,9 @@ use anyhow::{Context, Result, ensure};
 /// Debian's own, whatever else is first on the PATH.
 pub const PYTHON: &str = "/usr/bin/python3";
 
+/// The releases of what these packages need themselves.
+const CONSTRAINTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/constraints.txt");
+
 /// OpenTelemetry with its exporter, of one release.
 pub const OPENTELEMETRY: (&str, &[&str]) = (
     "opentelemetry-1.45.1",
@@ -74,7 +77,9 @@ pub(crate) fn parts_folder() -> Result<PathBuf> {
 fn install(wanted: &[&str], to: &Path) -> Result<()> {
     let output = Command::new(PYTHON)
         .args(["-m", "pip", "install", "--quiet", "--no-input"])
-        .args(["--only-binary", ":all:", "--target"])
+        .args(["--only-binary", ":all:", "--constraint"])
+        .arg(CONSTRAINTS)
+        .arg("--target")
         .arg(to)
         .args(wanted)
         .stdin(Stdio::null())

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use delta_testkit::{node, python};
+
 use super::{block, follow, json_of, repository, start};
 use crate::harness::until;
 use crate::typist::{SOON, Typist, Unprinted};
@@ -199,4 +201,25 @@ fn the_document_of_the_api_is_fetched_as_the_page_says() {
     let text = fs::read_to_string(typist.folder.path().join("openapi.json")).unwrap();
     let document: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(document["paths"]["/api/v1/runs"].is_object());
+    // As if somebody had installed both; the path is for the sake of what the first one starts.
+    let packages = python::packages(python::OPENAPI).expect("the generator");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{path}", packages.join("bin").display());
+    typist.variables.push(("PATH".into(), path));
+    let packages = packages.display().to_string();
+    typist.variables.push(("PYTHONPATH".into(), packages));
+    let modules = node::packages(node::OPENAPI).expect("the generator");
+    let here = typist.folder.path().join("node_modules");
+    std::os::unix::fs::symlink(modules.join("node_modules"), here).expect("a link");
+    follow(
+        &mut typist,
+        &block("docs/api.md", "$ openapi-python-client generate"),
+    );
+    follow(
+        &mut typist,
+        &block("docs/api.md", "$ npx openapi-typescript"),
+    );
+    for made in ["delta-ci-client/delta_ci_client", "delta-ci.d.ts"] {
+        assert!(typist.folder.path().join(made).exists(), "{made}");
+    }
 }

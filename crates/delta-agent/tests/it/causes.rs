@@ -100,6 +100,22 @@ async fn a_step_that_was_told_to_end_along_with_its_shim_is_tried_again() {
     assert_eq!(ended.summary, "the agent was shut down during step 1");
 }
 
+// Also where its end was seen before anything else was told.
+#[tokio::test]
+async fn a_shim_that_is_told_to_end_just_after_its_step_tells_the_same() {
+    let bench = Bench::new(&["echo $$ > shell; echo up; while :; do sleep 0.02; done"]);
+    let mut attempt = bench.start();
+    bench.seen.wait_for("out up").await;
+    let pid = |text: &str| Pid::from_raw(text.parse().expect("a number")).expect("a number");
+    let (shell, shim) = (bench.file("shell"), pid(&shims(&bench).remove(0)));
+    kill_process(pid(&shell), Signal::TERM).expect("told to end");
+    let place = Path::new("/proc").join(&shell);
+    until("its end was taken", || !place.exists()).await;
+    let _ = kill_process(shim, Signal::TERM);
+    let ended = bench.ended(&mut attempt).await;
+    assert_eq!(ended.cause, Some(Cause::AgentShutdown), "{}", ended.summary);
+}
+
 #[tokio::test]
 async fn a_step_that_was_told_to_end_alone_was_ended_by_a_signal() {
     for step in ["kill -TERM $$", "sh -c 'kill -TERM $$'"] {

@@ -83,8 +83,9 @@ fn after(query: Option<&str>, headers: &HeaderMap) -> Result<u64, ApiError> {
         if name != "after" {
             return Err(Invalid::field(name, "is not known; known here: after").into());
         }
-        let number = value.parse();
-        after = number.map_err(|_| Invalid::field("after", "is not the version of an event"))?;
+        let number = super::counted(&value);
+        let wrong = || Invalid::field("after", "is not the version of an event");
+        after = number.ok_or_else(wrong)?;
     }
     Ok(after)
 }

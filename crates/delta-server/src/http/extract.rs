@@ -1,5 +1,5 @@
-//! What every request is checked for before a handler sees it: a credential of the right role, and
-//! a body that is not too large.
+//! What every request is checked for before a handler sees it: a credential of the right role, of
+//! people's also parameters that are known, and a body that is not too large.
 //!
 //! A message is stamped when its last byte was read (A23), so its body is read while its sender is
 //! looked up. Nothing is read of a request whose credential cannot be one, and never more than the
@@ -22,6 +22,7 @@ use http_body_util::BodyExt;
 use tokio::sync::Notify;
 
 use super::error::ApiError;
+use super::known_parameters;
 use crate::app::App;
 use crate::identity::Principal;
 use crate::runner_commands;
@@ -86,14 +87,18 @@ impl FromRequestParts<App> for Runner {
 impl FromRequestParts<App> for User {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<User, ApiError> {
-        Ok(User(app.caller_with(Role::User, parts).await?))
+        let who = app.caller_with(Role::User, parts).await?;
+        known_parameters::check(parts)?;
+        Ok(User(who))
     }
 }
 
 impl FromRequestParts<App> for Admin {
     type Rejection = ApiError;
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Admin, ApiError> {
-        Ok(Admin(app.caller_with(Role::Admin, parts).await?))
+        let who = app.caller_with(Role::Admin, parts).await?;
+        known_parameters::check(parts)?;
+        Ok(Admin(who))
     }
 }
 

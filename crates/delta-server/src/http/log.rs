@@ -236,7 +236,7 @@ impl Asked {
             let wrong = || Invalid::field(&name, "is not a number");
             match name.as_str() {
                 "attempt" => asked.attempt = Some(value.parse().map_err(|_| wrong())?),
-                "offset" => asked.offset = Some(value.parse().map_err(|_| wrong())?),
+                "offset" => asked.offset = Some(super::counted(&value).ok_or_else(wrong)?),
                 _ => {
                     let known = "is not known; known here: attempt, offset";
                     return Err(Invalid::field(name, known).into());

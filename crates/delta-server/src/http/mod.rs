@@ -17,6 +17,7 @@ mod function_tail;
 mod functions;
 mod inputs;
 mod jobs;
+mod known_parameters;
 mod lease;
 mod log;
 mod log_tail;
@@ -114,6 +115,12 @@ async fn unknown_path(headers: HeaderMap) -> Response {
 fn internal(what: &str, error: &dyn std::error::Error) -> ApiError {
     tracing::error!(%error, "{what}");
     ApiError::new(ErrorCode::Internal, what)
+}
+
+/// A number of bytes or events, as far as the store counts.
+fn counted(value: &str) -> Option<u64> {
+    let number: i64 = value.parse().ok()?;
+    u64::try_from(number).ok()
 }
 
 /// The decoded pairs of a query string.

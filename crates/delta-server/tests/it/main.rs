@@ -13,6 +13,7 @@ mod cancel;
 mod causes;
 mod certificates;
 mod described;
+mod described_parameters;
 mod endings;
 mod enrolment;
 mod events;

@@ -123,7 +123,7 @@ async fn every_path_describes_the_refusals_that_come_before_it() {
     );
     assert_eq!(
         statuses("get", "/api/v1/runs/{id}"),
-        "200 401 403 404 500 503"
+        "200 401 403 404 422 500 503"
     );
     assert_eq!(
         statuses("get", "/api/v1/runs/{id}/events"),

@@ -61,7 +61,12 @@ fn refusals(operation: &mut Operation<'_>) {
     if operation.has_body() {
         add(operation, 413, "the body is too large");
     }
-    if operation.has_body() || operation.has_parameter("query") || operation.has_parameter("header")
+    // People's parameters are looked at, and a path without any refuses them all.
+    let of_people = !operation.is_open() && !operation.path.starts_with("/api/v1/runner/");
+    if operation.has_body()
+        || of_people
+        || operation.has_parameter("query")
+        || operation.has_parameter("header")
     {
         add(operation, 422, "what is wrong, field by field");
     }
