@@ -21,7 +21,7 @@ const RIGHTS: &str = "crates/delta-core/src/rights.rs";
 const CONTROL: &str = "crates/delta-shim/src/control.rs";
 const NAMESPACES: &str = "crates/delta-shim/src/sandbox/namespaces.rs";
 
-pub const RELAPSES: [Relapse; 30] = [
+pub const RELAPSES: [Relapse; 38] = [
     Relapse {
         name: "revoked-agent",
         what: "a revoked agent renews its lease, reads secrets and completes",
@@ -38,8 +38,8 @@ pub const RELAPSES: [Relapse; 30] = [
             "(*epoch < self.session).then_some(Barred::Superseded)",
             "(*epoch < 0).then_some(Barred::Superseded)",
         )],
-        package: "delta-core",
-        filter: "rights::",
+        package: "delta-server",
+        filter: "what_is_still_said_over",
     },
     Relapse {
         name: "shared-token",
@@ -186,8 +186,8 @@ pub const RELAPSES: [Relapse; 30] = [
         what: "a secret is shown where it stands in a report in XML",
         file: "crates/delta-shim/src/mask/forms.rs",
         lines: &[("'&' => out.push_str(\"&amp;\"),", "'&' => out.push('&'),")],
-        package: "delta-shim",
-        filter: "a_secret_in_a_report_is_masked",
+        package: "delta-e2e",
+        filter: "a_secret_in_the_report_of_a_job",
     },
     Relapse {
         name: "quicker-witness",
@@ -221,6 +221,28 @@ pub const RELAPSES: [Relapse; 30] = [
         )],
         package: "delta-server",
         filter: "a_process_whose_session_is_superseded",
+    },
+    Relapse {
+        name: "decided-blindly",
+        what: "a message about a lease is decided on without a look at its agent",
+        file: "crates/delta-core/src/decide/mod.rs",
+        lines: &[(
+            "let agent = self.agent(proof.speaker.agent(&lease.runner))?;",
+            "let agent: Option<&AgentStanding> = None;",
+        )],
+        package: "delta-server",
+        filter: "a_revoked_agent_has_no_right",
+    },
+    Relapse {
+        name: "read-blindly",
+        what: "bytes under a lease are given and taken without a look at its agent",
+        file: "crates/delta-server/src/lease_rights.rs",
+        lines: &[(
+            "Some(id) => reader.agent(&id)?.map(|row| row.standing()),",
+            "Some(_) => None,",
+        )],
+        package: "delta-server",
+        filter: "a_revoked_agent_has_no_right",
     },
     Relapse {
         name: "endless-upload",
@@ -305,6 +327,14 @@ pub const RELAPSES: [Relapse; 30] = [
         filter: "a_log_that_was_cut_says_so",
     },
     Relapse {
+        name: "lost-end",
+        what: "a log that is cut loses its end",
+        file: "crates/delta-shim/src/spool/mod.rs",
+        lines: &[("let mut at = tail.begins();", "let mut at = tail.came();")],
+        package: "delta-cli",
+        filter: "a_log_that_was_cut_says_so",
+    },
+    Relapse {
         name: "lost-log",
         what: "the doctor does not miss a log that is gone",
         file: "crates/delta-server/src/doctor.rs",
@@ -335,11 +365,60 @@ pub const RELAPSES: [Relapse; 30] = [
         filter: "a_full_disk_is_called_that_and",
     },
     Relapse {
+        name: "ready-to-fail",
+        what: "a server that cannot write calls itself ready",
+        file: "crates/delta-server/src/readiness.rs",
+        lines: &[("    app.writer.can_write().await?;\n", "")],
+        package: "delta-e2e",
+        filter: "a_disk_that_cannot_be_written",
+    },
+    Relapse {
+        name: "ready-without-room",
+        what: "a server without room for logs calls itself ready",
+        file: "crates/delta-server/src/readiness.rs",
+        lines: &[("Ok(files_can_be_written(app).await?)", "Ok(())")],
+        package: "delta-e2e",
+        filter: "a_full_disk_of_logs",
+    },
+    Relapse {
         name: "readable-token",
         what: "an agent does not say that everybody can read its token",
         file: "crates/delta-agent/src/agent.rs",
         lines: &[("const BY_ALL: u32 = 0o004;", "const BY_ALL: u32 = 0o000;")],
         package: "delta-e2e",
         filter: "everybody_can_read_its_token",
+    },
+    Relapse {
+        name: "abstract-socket",
+        what: "a confined job connects to the services that have a name and no path",
+        file: "crates/delta-shim/src/sandbox/file_rules.rs",
+        lines: &[(
+            "        .scope(Scope::from_all(RULES))?\n",
+            "        .scope(Scope::Signal)?\n",
+        )],
+        package: "delta-e2e",
+        filter: "a_confined_job_reaches_no_socket_outside",
+    },
+    Relapse {
+        name: "left-in-the-kernel",
+        what: "a confined job that is not apart leaves segments and queues to the next",
+        file: "crates/delta-shim/src/sandbox/mod.rs",
+        lines: &[(
+            "false => Own::AllThatIsShared,",
+            "false => Own::LimitsAndPriorities,",
+        )],
+        package: "delta-agent",
+        filter: "what_a_confined_job_cannot_have_for_itself",
+    },
+    Relapse {
+        name: "unflushed",
+        what: "what was never flushed to the disk is told as done",
+        file: "crates/delta-store/src/sqlite/connection.rs",
+        lines: &[(
+            "set(\"synchronous\", \"FULL\")",
+            "set(\"synchronous\", \"OFF\")",
+        )],
+        package: "delta-e2e",
+        filter: "what_a_disk_fails_to_flush",
     },
 ];
