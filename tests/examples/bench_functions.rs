@@ -46,9 +46,10 @@ fn main() {
     for round in 1..=ROUNDS {
         for side in &mut sides {
             let steal = Steal::now();
-            let mut found = match side.ours {
-                true => ours(&built, side),
-                false => theirs(&rrq, side),
+            let mut found = if side.ours {
+                ours(&built, side)
+            } else {
+                theirs(&rrq, side)
             };
             found.steal = Steal::now().since(&steal);
             eprintln!("{round}: {}: {:.0} calls/s", side.name, found.rate);

@@ -130,13 +130,14 @@ fn check_answers(canaries: &[Canary], person: &Person, run: &str) {
 fn check_files(canaries: &[Canary], folder: &Path) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        match path.is_dir() {
-            true => check_files(canaries, &path),
-            false => none_in(
+        if path.is_dir() {
+            check_files(canaries, &path)
+        } else {
+            none_in(
                 canaries,
                 &path.display().to_string(),
                 &fs::read(&path).unwrap_or_default(),
-            ),
+            )
         }
     }
 }

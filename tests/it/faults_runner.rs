@@ -164,9 +164,10 @@ fn a_cancel_and_a_result_are_decided_by_their_order() {
         let cancel = || person.cancel(&grant.run).unwrap().expect(200);
         // The head start of one of them in a race.
         let lead = Duration::from_micros(round * 37 % 900);
-        let (mine, theirs) = match rng.chance(0.5) {
-            true => (Duration::ZERO, lead),
-            false => (lead, Duration::ZERO),
+        let (mine, theirs) = if rng.chance(0.5) {
+            (Duration::ZERO, lead)
+        } else {
+            (lead, Duration::ZERO)
         };
         // The first rounds are each order on its own, the others a race.
         let answer = match round {
@@ -193,9 +194,10 @@ fn a_cancel_and_a_result_are_decided_by_their_order() {
         };
         let over = person.until_over(&grant.run);
         let accepted = answer.body["accepted"] == true;
-        let (state, outcome) = match accepted {
-            true => ("SUCCEEDED", "SUCCESS"),
-            false => ("CANCELED", "CANCELED"),
+        let (state, outcome) = if accepted {
+            ("SUCCEEDED", "SUCCESS")
+        } else {
+            ("CANCELED", "CANCELED")
         };
         successes += u32::from(accepted);
         cancels += u32::from(!accepted);

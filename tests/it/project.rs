@@ -22,9 +22,10 @@ fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let (from, to) = (entry.path(), to.join(entry.file_name()));
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&from, &to),
-            false => drop(fs::copy(&from, &to).unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            copy(&from, &to);
+        } else {
+            fs::copy(&from, &to).unwrap();
         }
     }
 }

@@ -201,9 +201,10 @@ fn a_job_cannot_spoil_the_adoption_of_its_neighbour() {
         };
         let is_up = |log: &String| log.contains(sign);
         until("it crowds", || log_of(&person, &crowding), is_up);
-        match handover {
-            true => crate::handover::hand_over(&agent),
-            false => agent.kill9().unwrap(),
+        if handover {
+            crate::handover::hand_over(&agent)
+        } else {
+            agent.kill9().unwrap()
         }
         drop(agent);
         let _next = place.agent_again(&server, "box", "host", &slots);
@@ -274,18 +275,15 @@ fn nothing_of_a_job_outlives_its_lost_shim() {
         let run = person.create(&body);
         let stray = pid_in(&stray);
         let shim = Pid::from_raw(shim_of(&place.path("box").join("state"))).unwrap();
-        let _next = match agent_lives {
-            true => {
-                kill_process(shim, Signal::KILL).unwrap();
-                agent
-            }
-            false => {
-                agent.kill9().unwrap();
-                drop(agent);
-                kill_process(shim, Signal::KILL).unwrap();
-                assert!(is_alive(stray));
-                place.agent_again(&server, "box", "host", &[])
-            }
+        let _next = if agent_lives {
+            kill_process(shim, Signal::KILL).unwrap();
+            agent
+        } else {
+            agent.kill9().unwrap();
+            drop(agent);
+            kill_process(shim, Signal::KILL).unwrap();
+            assert!(is_alive(stray));
+            place.agent_again(&server, "box", "host", &[])
         };
         until("nothing is left", || is_alive(stray), |alive| !alive);
         let over = person.until_over(&run);
@@ -342,10 +340,7 @@ fn what_a_job_leaves_in_shared_memory_is_not_there_for_the_next() {
     for root in [true, false] {
         let server = Server::start(Options::patient());
         let person = server.person();
-        let place = match root {
-            true => Place::of_root(),
-            false => Place::new(),
-        };
+        let place = if root { Place::of_root() } else { Place::new() };
         let _agent = place.agent_with(&server, "box", "strict", &[]);
         let words = enforced(&person, "box");
         let name = format!("delta-ci-test-{}-{root}", std::process::id());
@@ -394,10 +389,7 @@ fn a_confined_job_reaches_no_socket_outside() {
     for root in [true, false] {
         let server = Server::start(Options::patient());
         let person = server.person();
-        let place = match root {
-            true => Place::of_root(),
-            false => Place::new(),
-        };
+        let place = if root { Place::of_root() } else { Place::new() };
         let _agent = place.agent_with(&server, "box", "host", &[]);
         let words = enforced(&person, "box");
         let path = place.shared("service").join("socket");

@@ -102,14 +102,12 @@ fn a_revoked_agent_renews_nothing_reads_no_secret_and_completes_nothing() {
         let value = value.to_str().unwrap();
         let set = server.cli(&["secret", "set", "TOKEN", "--file", value]);
         assert_eq!(set.code, Some(0), "{set:?}");
-        let token = match bound {
-            true => {
-                let made =
-                    server.cli(&["token", "create", "--role", "runner", "--agent", "build-1"]);
-                assert_eq!(made.code, Some(0), "{made:?}");
-                made.stdout.trim_end().to_owned()
-            }
-            false => server.token("runner"),
+        let token = if bound {
+            let made = server.cli(&["token", "create", "--role", "runner", "--agent", "build-1"]);
+            assert_eq!(made.code, Some(0), "{made:?}");
+            made.stdout.trim_end().to_owned()
+        } else {
+            server.token("runner")
         };
         let file = server.folder().join("box.token");
         std::fs::write(&file, &token).unwrap();

@@ -69,14 +69,11 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
             if PASSING.contains(&name.as_str()) {
                 continue;
             }
-            match path.is_dir() {
-                true => {
-                    found.insert(format!("{name}/"), Vec::new());
-                    left.push(path);
-                }
-                false => {
-                    found.insert(name, fs::read(&path).unwrap());
-                }
+            if path.is_dir() {
+                found.insert(format!("{name}/"), Vec::new());
+                left.push(path);
+            } else {
+                found.insert(name, fs::read(&path).unwrap());
             }
         }
     }

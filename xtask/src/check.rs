@@ -52,9 +52,10 @@ pub fn without_tests(steps: &mut Steps) {
 }
 
 fn fast_tests() -> Result<()> {
-    let mut command = match cargo_has("nextest") {
-        true => cargo(&["nextest", "run", "--no-tests=pass"]),
-        false => cargo(&["test"]),
+    let mut command = if cargo_has("nextest") {
+        cargo(&["nextest", "run", "--no-tests=pass"])
+    } else {
+        cargo(&["test"])
     };
     for package in FAST {
         command.args(["--package", package]);

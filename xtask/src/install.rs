@@ -94,9 +94,10 @@ pub fn install() -> Result<()> {
     }
     println!("==> install {}", packages.join(" "));
     let _policy = Placed::file(POLICY, POLICY_TEXT, 0o755)?;
-    let _no_cluster = match packages.contains(&"postgresql") {
-        true => Some(Placed::file(NO_CLUSTER, NO_CLUSTER_TEXT, 0o644)?),
-        false => None,
+    let _no_cluster = if packages.contains(&"postgresql") {
+        Some(Placed::file(NO_CLUSTER, NO_CLUSTER_TEXT, 0o644)?)
+    } else {
+        None
     };
     succeed(apt_get(&["update", "-qq"]))?;
     let mut command = apt_get(&["install", "-y", "-qq", "--no-install-recommends"]);

@@ -139,12 +139,13 @@ impl Cli {
 /// Whatever is declared as a path, in whichever command: typed, from a variable or by default.
 fn with_whole_paths(command: clap::Command) -> clap::Command {
     command
-        .mut_args(
-            |arg| match arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
-                true => arg.value_parser(PathBufValueParser::new().map(secret_input::whole_path)),
-                false => arg,
-            },
-        )
+        .mut_args(|arg| {
+            if arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() {
+                arg.value_parser(PathBufValueParser::new().map(secret_input::whole_path))
+            } else {
+                arg
+            }
+        })
         .mut_subcommands(with_whole_paths)
 }
 
@@ -187,9 +188,10 @@ fn failure(error: &clap::Error) -> Failure {
     let last = "For more information";
     let hints: Vec<&str> = parts.filter(|part| !part.starts_with(last)).collect();
     let failure = Failure::new(Exit::Usage, what).next("add --help to see what is known");
-    match hints.is_empty() {
-        true => failure,
-        false => failure.because(hints.join("\n")),
+    if hints.is_empty() {
+        failure
+    } else {
+        failure.because(hints.join("\n"))
     }
 }
 

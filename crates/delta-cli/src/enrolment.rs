@@ -41,10 +41,11 @@ pub async fn token(
         return Ok(Some(TokenSource::File(file)));
     }
     let Some(once) = given.enroll_token_file else {
-        return match given.certificate {
-            true => Ok(None),
-            false => Err(Failure::new(Exit::Usage, "the agent has no credential")
-                .next("--token-file FILE, --enroll-token-file FILE, or --cert FILE --key FILE")),
+        return if given.certificate {
+            Ok(None)
+        } else {
+            Err(Failure::new(Exit::Usage, "the agent has no credential")
+                .next("--token-file FILE, --enroll-token-file FILE, or --cert FILE --key FILE"))
         };
     };
     let kept = enrolment::enrolled(place.state).map_err(|error| refused(&error, &once))?;

@@ -94,9 +94,10 @@ pub fn below(
     let left = failure.tests_failed.saturating_sub(shown.len() as u64);
     if left > 0 && failure.tests_failed > 0 {
         let tests = state_words::count(left, "test");
-        let what = match failure.tests.is_empty() {
-            true => format!("{tests} failed"),
-            false => format!("and {left} more failed"),
+        let what = if failure.tests.is_empty() {
+            format!("{tests} failed")
+        } else {
+            format!("and {left} more failed")
         };
         let rest = rest.map(|rest| format!(": {rest}")).unwrap_or_default();
         lines.extend(terminal.broken(&format!("    {what}{rest}")));
@@ -123,9 +124,10 @@ fn of_test(test: &FailedTest, terminal: &Terminal) -> Vec<String> {
         TestStatus::Error => "ERROR",
         _ => "FAIL",
     };
-    let name = match test.suite.is_empty() {
-        true => sanitize::text(&test.name),
-        false => sanitize::text(&format!("{} › {}", test.suite, test.name)),
+    let name = if test.suite.is_empty() {
+        sanitize::text(&test.name)
+    } else {
+        sanitize::text(&format!("{} › {}", test.suite, test.name))
     };
     let word = terminal.paint_out(Tone::Bad, &format!("{word:>5}"));
     let mut lines = terminal.broken(&format!("    {word}  {name}"));

@@ -16,9 +16,10 @@ const MAX_READ_BYTES: u64 = 256 * 1024;
 /// Nothing is looked up: it need not exist, and links stay. `-` is standard input or output, and no
 /// path.
 pub fn whole_path(path: PathBuf) -> PathBuf {
-    match path.as_os_str() == "-" {
-        true => path,
-        false => std::path::absolute(&path).unwrap_or(path),
+    if path.as_os_str() == "-" {
+        path
+    } else {
+        std::path::absolute(&path).unwrap_or(path)
     }
 }
 
@@ -52,9 +53,10 @@ pub fn value(file: Option<&Path>, again: &str, terminal: &Terminal) -> Result<St
         }
     };
     let text = without_line_end(text);
-    match text.trim().is_empty() {
-        true => Err(Failure::new(Exit::Usage, "the value is empty").next(again)),
-        false => Ok(text),
+    if text.trim().is_empty() {
+        Err(Failure::new(Exit::Usage, "the value is empty").next(again))
+    } else {
+        Ok(text)
     }
 }
 

@@ -8,9 +8,10 @@ const MIN_LOG: u64 = 4 * 1024;
 /// The limit of a log.
 pub fn log_limit(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
-    match (MIN_LOG..=MAX_LOG_QUOTA).contains(&bytes) {
-        true => Ok(bytes),
-        false => Err("must be from 4KiB to 255MiB; a server keeps no more of a log".to_owned()),
+    if (MIN_LOG..=MAX_LOG_QUOTA).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err("must be from 4KiB to 255MiB; a server keeps no more of a log".to_owned())
     }
 }
 

@@ -60,9 +60,10 @@ pub fn attempt(state: AttemptState) -> Cell {
 
 /// How often somebody took the job up. The one that waits, or never came to it, does not count.
 pub fn begun(job: &JobSummary) -> u32 {
-    match job.started_at.is_none() && job.state != JobState::Failed {
-        true => job.attempts.saturating_sub(1),
-        false => job.attempts,
+    if job.started_at.is_none() && job.state != JobState::Failed {
+        job.attempts.saturating_sub(1)
+    } else {
+        job.attempts
     }
 }
 
@@ -163,20 +164,20 @@ pub fn standing(job: &JobSummary) -> String {
 /// is time to wait for somebody who executes it: its own limits are shorter, and begin later.
 pub fn latest(at: Millis, begun: bool) -> String {
     let when = human_time::relative(at, human_time::now());
-    match begun {
-        true => format!("{at} ({when}), all waiting and tries counted"),
-        false => {
-            format!("{at} ({when}) even if nobody executes it; once it runs, its own limits hold")
-        }
+    if begun {
+        format!("{at} ({when}), all waiting and tries counted")
+    } else {
+        format!("{at} ({when}) even if nobody executes it; once it runs, its own limits hold")
     }
 }
 
 /// A concurrency group.
 pub fn group(group: &GroupView) -> String {
     let name = crate::sanitize::text(&group.group);
-    match group.cancel_older {
-        true => format!("{name}, ends older ones"),
-        false => name,
+    if group.cancel_older {
+        format!("{name}, ends older ones")
+    } else {
+        name
     }
 }
 
@@ -252,9 +253,10 @@ pub fn evidence(seen: &Evidence) -> Option<String> {
 
 /// Whether anything of the work may still run.
 pub fn confirmed(confirmed: bool) -> String {
-    match confirmed {
-        true => "confirmed: nothing of it is left".to_owned(),
-        false => "unconfirmed: something of it may still run".to_owned(),
+    if confirmed {
+        "confirmed: nothing of it is left".to_owned()
+    } else {
+        "unconfirmed: something of it may still run".to_owned()
     }
 }
 

@@ -32,9 +32,12 @@ pub fn within(text: &str, columns: usize, hang: usize) -> Vec<String> {
         return vec![text.to_owned()];
     }
     let indent = text.len() - text.trim_start_matches(' ').len();
-    let blanks = |wanted: usize, word: &str| match wanted + width(word) <= columns {
-        true => " ".repeat(wanted),
-        false => String::new(),
+    let blanks = |wanted: usize, word: &str| {
+        if wanted + width(word) <= columns {
+            " ".repeat(wanted)
+        } else {
+            String::new()
+        }
     };
     let first = text[indent..].split(' ').next().unwrap_or_default();
     let mut lines = Vec::new();

@@ -98,9 +98,10 @@ fn carry_out(folder: &Path) -> io::Result<()> {
     // Nobody of the same user may look into it or attach to it.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
-    let secrets = match order.has_secrets {
-        true => Handed::take_from_memory(&File::from(io::stdout().as_fd().try_clone_to_owned()?))?,
-        false => Handed::default(),
+    let secrets = if order.has_secrets {
+        Handed::take_from_memory(&File::from(io::stdout().as_fd().try_clone_to_owned()?))?
+    } else {
+        Handed::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

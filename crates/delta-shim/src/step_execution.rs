@@ -385,9 +385,10 @@ impl Shim {
     }
 
     fn ask_to_end(&mut self) {
-        match self.container.is_some() {
-            true => self.ask_container_to_end(),
-            false => tree::terminate(),
+        if self.container.is_some() {
+            self.ask_container_to_end()
+        } else {
+            tree::terminate()
         }
     }
 

@@ -46,9 +46,10 @@ impl StopAt {
     /// KILL never moves back.
     pub(crate) fn stricter(old: Option<StopAt>, new: StopAt) -> StopAt {
         let Some(old) = old else { return new };
-        let reason = match new.reason.rank() > old.reason.rank() {
-            true => new.reason,
-            false => old.reason,
+        let reason = if new.reason.rank() > old.reason.rank() {
+            new.reason
+        } else {
+            old.reason
         };
         let kill_at = old.kill_at.min(new.kill_at);
         StopAt { reason, kill_at }

@@ -184,12 +184,13 @@ pub(crate) fn out_of_memory(
     let (outcome, _, _) = exited(status, number, evidence);
     evidence.oom_kills = Some(kills);
     let whom = counted(kills);
-    let words = match own {
-        true => format!("ran out of memory: the kernel ended {whom} of it"),
-        false => format!(
+    let words = if own {
+        format!("ran out of memory: the kernel ended {whom} of it")
+    } else {
+        format!(
             "ended without an answer, most likely for want of memory: the kernel ended {whom} on \
              this machine for that meanwhile"
-        ),
+        )
     };
     let limit = limit.map_or(String::new(), |limit| format!("; it may use {limit} MiB"));
     let summary = format!("step {number} {words}{limit}");

@@ -117,9 +117,10 @@ fn report(fails: bool) -> String {
     let skipped: String = (0..3)
         .map(|it| case(&format!("is_skipped_{it}"), "<skipped/>"))
         .collect();
-    let failure = match fails {
-        true => r#"<failure message="assertion failed: expected 1, found 0"/>"#,
-        false => "",
+    let failure = if fails {
+        r#"<failure message="assertion failed: expected 1, found 0"/>"#
+    } else {
+        ""
     };
     let last = case("a_user_is_found", failure);
     format!(r#"<testsuite name="api::users">{passed}{skipped}{last}</testsuite>"#)

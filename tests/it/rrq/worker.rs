@@ -74,9 +74,10 @@ impl Bench {
 
     fn worker(&self, name: &str, runner: &Runner, more: &str) -> Worker<'_> {
         let port = free_port().expect("a port");
-        let socket = match self.version == OLD {
-            true => format!("tcp_socket = \"127.0.0.1:{port}\""),
-            false => format!("tcp_port = {port}"),
+        let socket = if self.version == OLD {
+            format!("tcp_socket = \"127.0.0.1:{port}\"")
+        } else {
+            format!("tcp_port = {port}")
         };
         let text = format!(
             "[rrq]\nredis_dsn = \"{redis}\"\ndefault_runner_name = \"{name}\"\n\

@@ -82,9 +82,10 @@ impl From<reqwest::Error> for TransferError {
     fn from(error: reqwest::Error) -> TransferError {
         // An answer had begun; what the program says of its rest says nothing to people.
         if error.is_body() || error.is_decode() {
-            let words = match error.is_timeout() {
-                true => STANDS_STILL,
-                false => "the connection ended early",
+            let words = if error.is_timeout() {
+                STANDS_STILL
+            } else {
+                "the connection ended early"
             };
             return TransferError::Again(words.to_owned());
         }
@@ -243,11 +244,12 @@ impl Receiving<'_> {
                 "the connection ended early".to_owned(),
             ));
         }
-        match hex(hash.finish().as_ref()) == self.sha256 {
-            true => Ok(()),
-            false => Err(TransferError::Refused(
+        if hex(hash.finish().as_ref()) == self.sha256 {
+            Ok(())
+        } else {
+            Err(TransferError::Refused(
                 "the bytes are not those that were stored".to_owned(),
-            )),
+            ))
         }
     }
 }
@@ -286,9 +288,10 @@ impl<'a> Observed<'a> {
             self.moved = (bytes, Instant::now());
             self.at(bytes);
         }
-        match self.moved.1.elapsed() > SILENCE {
-            true => Err(TransferError::Again(STANDS_STILL.to_owned())),
-            false => Ok(()),
+        if self.moved.1.elapsed() > SILENCE {
+            Err(TransferError::Again(STANDS_STILL.to_owned()))
+        } else {
+            Ok(())
         }
     }
 }

@@ -142,9 +142,10 @@ async fn submit_all(shared: Arc<Shared>, mut connection: super::wire::Connection
             break;
         };
         permit?.forget();
-        let body = match jobs == load.jobs_per_run {
-            true => whole.clone(),
-            false => run_of(jobs, None),
+        let body = if jobs == load.jobs_per_run {
+            whole.clone()
+        } else {
+            run_of(jobs, None)
         };
         let sent = Instant::now();
         let run = submit(&mut connection, &body).await?;

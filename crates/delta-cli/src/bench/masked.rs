@@ -82,15 +82,16 @@ impl Place {
         let masked_first = round.is_multiple_of(2);
         let one = self.print(masked_first).await?;
         let two = self.print(!masked_first).await?;
-        Ok(match masked_first {
-            true => Found {
+        Ok(if masked_first {
+            Found {
                 plain: two,
                 masked: one,
-            },
-            false => Found {
+            }
+        } else {
+            Found {
                 plain: one,
                 masked: two,
-            },
+            }
         })
     }
 

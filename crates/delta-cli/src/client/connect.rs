@@ -215,9 +215,10 @@ async fn in_folder(
 
 /// A client of the server that runs on this folder, if one does.
 pub async fn beside(data: &Path) -> Result<Option<Client>, Failure> {
-    match knock(data).await {
-        true => over_socket(data, &embedded_server::admin_socket(data)).map(Some),
-        false => Ok(None),
+    if knock(data).await {
+        over_socket(data, &embedded_server::admin_socket(data)).map(Some)
+    } else {
+        Ok(None)
     }
 }
 
@@ -311,16 +312,18 @@ pub fn read_token(file: &Path) -> Result<String, Failure> {
 
 fn no_store(data: &Path, named: bool) -> Failure {
     let place = secret_input::shown(data);
-    let failure = match data.is_dir() {
-        false => Failure::new(Exit::NotFound, format!("there is no data folder {place}")),
-        true => Failure::new(Exit::NotFound, format!("{place} holds no store")),
+    let failure = if data.is_dir() {
+        Failure::new(Exit::NotFound, format!("{place} holds no store"))
+    } else {
+        Failure::new(Exit::NotFound, format!("there is no data folder {place}"))
     };
-    match named {
-        true => failure.next(
+    if named {
+        failure.next(
             "give the folder that `delta-ci server --data DIR` uses; for one on PostgreSQL that \
              is not running, --store URL too",
-        ),
-        false => failure.next("say which server: --data DIR on its machine, or --server URL"),
+        )
+    } else {
+        failure.next("say which server: --data DIR on its machine, or --server URL")
     }
 }
 

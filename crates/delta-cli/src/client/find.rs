@@ -89,9 +89,10 @@ pub async fn logged(client: &Client, typed: &str, terminal: &Terminal) -> Result
     let first = first.ok_or_else(|| several(typed, &view.jobs))?;
     let name = sanitize::text(&first.name);
     let others: Vec<String> = failed.map(|job| sanitize::text(&job.name)).collect();
-    let others = match others.is_empty() {
-        true => String::new(),
-        false => format!("; failed, too: {}", others.join(", ")),
+    let others = if others.is_empty() {
+        String::new()
+    } else {
+        format!("; failed, too: {}", others.join(", "))
     };
     terminal.say(&format!(
         "this is the log of `{name}`, which failed{others}; delta-ci logs {typed}/NAME has another"

@@ -29,13 +29,12 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
         let nothing = serde_json::json!({});
         let path = format!("/api/v1/runs/{id}/approve");
         let text = client.post_text(&path, &nothing).await?;
-        match terminal.json {
-            true => terminal.value(&client::read::<serde_json::Value>(&text)?),
-            false => {
-                let view: RunView = client::read(&text)?;
-                let state = view.summary.state.as_str();
-                terminal.say(&format!("{id} is approved; it is {state}"));
-            }
+        if terminal.json {
+            terminal.value(&client::read::<serde_json::Value>(&text)?)
+        } else {
+            let view: RunView = client::read(&text)?;
+            let state = view.summary.state.as_str();
+            terminal.say(&format!("{id} is approved; it is {state}"));
         }
         Ok(Exit::Ok)
     })

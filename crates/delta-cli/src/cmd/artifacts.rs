@@ -172,13 +172,14 @@ fn is_stdout(path: &Path) -> bool {
 
 /// A path beneath a folder. The name is another's, so it is looked at once more.
 pub fn inside(folder: &Path, name: &str) -> Result<PathBuf, Failure> {
-    match upload_name(name) {
-        true => Ok(folder.join(name)),
-        false => Err(Failure::new(
+    if upload_name(name) {
+        Ok(folder.join(name))
+    } else {
+        Err(Failure::new(
             Exit::Internal,
             format!("`{}` is no name for a file here", sanitize::text(name)),
         )
-        .next("name the file to write with --output")),
+        .next("name the file to write with --output"))
     }
 }
 

@@ -82,9 +82,10 @@ async fn list(client: &Client, terminal: &Terminal) -> Done {
             Cell::from(state_words::bytes(it.size)),
             Cell::from(it.used_at.to_string()),
             Cell::from(saves.unwrap_or_else(|| "-".to_owned())),
-            match it.trusted {
-                true => Cell::from("trusted"),
-                false => Cell::toned("untrusted", Tone::Warn),
+            if it.trusted {
+                Cell::from("trusted")
+            } else {
+                Cell::toned("untrusted", Tone::Warn)
             },
             Cell::from(text(&it.git_ref, "(default)")),
             Cell::from(of),

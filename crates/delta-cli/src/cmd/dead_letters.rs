@@ -82,9 +82,10 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
 }
 
 async fn list(client: &Client, which: &Which, terminal: &Terminal) -> Done {
-    match terminal.json {
-        true => list_for_programs(client, which, terminal).await,
-        false => list_for_people(client, which, terminal).await,
+    if terminal.json {
+        list_for_programs(client, which, terminal).await
+    } else {
+        list_for_people(client, which, terminal).await
     }
 }
 
@@ -168,9 +169,12 @@ async fn page(
 /// For a query: everything that is not plain is written as its bytes.
 fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    let each = text.bytes().map(|byte| match plain(byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
+    let each = text.bytes().map(|byte| {
+        if plain(byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
     });
     each.collect()
 }

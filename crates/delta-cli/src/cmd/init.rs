@@ -61,9 +61,10 @@ pub fn run(args: Args, terminal: &Terminal) -> Done {
     let shown = secret_input::shown(&path);
     let mut options = OpenOptions::new();
     options.write(true);
-    match args.force {
-        true => options.create(true).truncate(true),
-        false => options.create_new(true),
+    if args.force {
+        options.create(true).truncate(true)
+    } else {
+        options.create_new(true)
     };
     let mut file = match options.open(&path) {
         Ok(file) => file,

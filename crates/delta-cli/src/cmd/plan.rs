@@ -225,9 +225,10 @@ fn shared_reason<'a>(plan: &'a Plan, said: &str) -> &'a str {
     };
     if plan.jobs.len() == 1 {
         let last = first.reason.rsplit(PART).next().unwrap_or_default();
-        return match !said.is_empty() && last.contains(said) {
-            true => last,
-            false => "",
+        return if !said.is_empty() && last.contains(said) {
+            last
+        } else {
+            ""
         };
     }
     let begins = first.reason.match_indices(PART);

@@ -144,11 +144,10 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
                 client
                     .delete(&format!("/api/v1/repositories/{}", path_part(&args.name)))
                     .await?;
-                match terminal.json {
-                    true => {
-                        terminal.value(&serde_json::json!({ "name": args.name, "removed": true }))
-                    }
-                    false => terminal.say(&format!("{} is removed", sanitize::text(&args.name))),
+                if terminal.json {
+                    terminal.value(&serde_json::json!({ "name": args.name, "removed": true }))
+                } else {
+                    terminal.say(&format!("{} is removed", sanitize::text(&args.name)))
                 }
                 Ok(Exit::Ok)
             })
@@ -197,21 +196,20 @@ async fn add(args: Add, terminal: &Terminal) -> Done {
         let added = client.post_text("/api/v1/repositories", &request).await;
         let text = added.map_err(flagged)?;
         let view: RepositoryView = client::read(&text)?;
-        match terminal.json {
-            true => terminal.value(&view),
-            false => {
-                let name = sanitize::text(&view.name);
-                let address = match view.webhook_url {
-                    Some(url) => url,
-                    None => format!("SERVER{}", view.webhook_path),
-                };
-                terminal.say(&format!(
-                    "{name} is registered; its forge delivers to {}",
-                    sanitize::text(&address)
-                ));
-                for warning in &view.warnings {
-                    terminal.say(&format!("warning: {}", sanitize::text(warning)));
-                }
+        if terminal.json {
+            terminal.value(&view)
+        } else {
+            let name = sanitize::text(&view.name);
+            let address = match view.webhook_url {
+                Some(url) => url,
+                None => format!("SERVER{}", view.webhook_path),
+            };
+            terminal.say(&format!(
+                "{name} is registered; its forge delivers to {}",
+                sanitize::text(&address)
+            ));
+            for warning in &view.warnings {
+                terminal.say(&format!("warning: {}", sanitize::text(warning)));
             }
         }
         Ok(Exit::Ok)

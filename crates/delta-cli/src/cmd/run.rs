@@ -154,13 +154,12 @@ pub async fn run(args: Args, terminal: &Terminal) -> Done {
     };
     let ended = serve(wanted, &mut stop, terminal).await;
     let done = ended.map(|(view, screen, kept)| {
-        match terminal.json {
-            true => {
-                let mut value = as_json(&view, &fitting.not_run, &kept);
-                value["left_out"] = planning::left_out(&left_out);
-                terminal.value(&value);
-            }
-            false => summary::show(&view, args.data.is_some(), &screen, terminal),
+        if terminal.json {
+            let mut value = as_json(&view, &fitting.not_run, &kept);
+            value["left_out"] = planning::left_out(&left_out);
+            terminal.value(&value);
+        } else {
+            summary::show(&view, args.data.is_some(), &screen, terminal)
         }
         say_last(&fitting.not_run, kept.said, terminal);
         view.summary.outcome.map_or(Exit::Canceled, Exit::of)

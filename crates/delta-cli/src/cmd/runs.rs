@@ -109,9 +109,12 @@ fn path(args: &Args, limit: u32, so_far: &RunList) -> String {
 /// Percent-encodes everything that is not plain in a query.
 fn encode(value: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
-    let one = |byte: u8| match plain(&byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
+    let one = |byte: u8| {
+        if plain(&byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
     };
     value.bytes().map(one).collect()
 }

@@ -196,9 +196,10 @@ async fn set(args: Set, terminal: &Terminal) -> Done {
     connect::reach(&args.target, NoStore::Make, async |client: &Client| {
         let text = client.post_text("/api/v1/secrets", &request).await?;
         let view: SecretView = client::read(&text)?;
-        match terminal.json {
-            true => terminal.value(&view),
-            false => terminal.say(&format!("{} is set", sanitize::text(&view.name))),
+        if terminal.json {
+            terminal.value(&view)
+        } else {
+            terminal.say(&format!("{} is set", sanitize::text(&view.name)))
         }
         Ok(Exit::Ok)
     })
@@ -260,9 +261,10 @@ async fn remove(client: &Client, args: &Rm, terminal: &Terminal) -> Done {
         }
     }
     client.delete(&path).await?;
-    match terminal.json {
-        true => terminal.value(&serde_json::json!({ "name": args.name, "removed": true })),
-        false => terminal.say(&format!("{} is removed", sanitize::text(&args.name))),
+    if terminal.json {
+        terminal.value(&serde_json::json!({ "name": args.name, "removed": true }))
+    } else {
+        terminal.say(&format!("{} is removed", sanitize::text(&args.name)))
     }
     Ok(Exit::Ok)
 }

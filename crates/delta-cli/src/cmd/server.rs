@@ -96,9 +96,10 @@ fn pool_sandbox(text: &str) -> Result<(Text, Sandbox), String> {
     let wrong = || "must be like forks=strict; known are strict, host and open".to_owned();
     let (pool, sandbox) = text.split_once('=').ok_or_else(wrong)?;
     let sandbox = Sandbox::from_name(sandbox).ok_or_else(wrong)?;
-    match pool.is_empty() {
-        true => Err(wrong()),
-        false => Ok((pool.into(), sandbox)),
+    if pool.is_empty() {
+        Err(wrong())
+    } else {
+        Ok((pool.into(), sandbox))
     }
 }
 

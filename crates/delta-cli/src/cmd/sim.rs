@@ -94,9 +94,10 @@ fn try_all(from: u64, seeds: u64, terminal: &Terminal) -> Exit {
         terminal.data(&terminal.paint_out(Tone::Bad, text));
     }
     let (seeds, events) = (summary.seeds, summary.events);
-    let verdict = match broken.is_empty() {
-        true => terminal.paint_out(Tone::Good, "no invariant was broken"),
-        false => terminal.paint_out(Tone::Bad, "an invariant was broken"),
+    let verdict = if broken.is_empty() {
+        terminal.paint_out(Tone::Good, "no invariant was broken")
+    } else {
+        terminal.paint_out(Tone::Bad, "an invariant was broken")
     };
     let took = human_time::short(took);
     terminal.data(&format!(

@@ -136,9 +136,10 @@ fn meaning(verdict: TestVerdict) -> &'static str {
 }
 
 fn full_name(suite: &str, name: &str) -> String {
-    match suite.is_empty() {
-        true => sanitize::text(name),
-        false => sanitize::text(&format!("{suite} › {name}")),
+    if suite.is_empty() {
+        sanitize::text(name)
+    } else {
+        sanitize::text(&format!("{suite} › {name}"))
     }
 }
 
@@ -188,9 +189,10 @@ async fn history(client: &Client, name: &str, args: &Args, terminal: &Terminal) 
             None => continue,
         };
         let (name, suite) = (sanitize::text(&found.name), sanitize::text(&standing.suite));
-        let test = match suite.is_empty() {
-            true => name,
-            false => format!("{suite} › {name}"),
+        let test = if suite.is_empty() {
+            name
+        } else {
+            format!("{suite} › {name}")
         };
         terminal.say(&format!("{test} is {what}"));
     }

@@ -322,9 +322,12 @@ fn grants(token: &TokenView) -> String {
 pub fn path_part(id: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     id.bytes()
-        .map(|byte| match plain(byte) {
-            true => char::from(byte).to_string(),
-            false => format!("%{byte:02X}"),
+        .map(|byte| {
+            if plain(byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
         })
         .collect()
 }
@@ -334,9 +337,10 @@ async fn revoke(client: &Client, id: &str, terminal: &Terminal) -> Done {
         .delete(&format!("/api/v1/tokens/{}", path_part(id)))
         .await?;
     if terminal.json {
-        let value: serde_json::Value = match text.is_empty() {
-            true => serde_json::json!({ "token_id": id, "revoked": true }),
-            false => client::read(&text)?,
+        let value: serde_json::Value = if text.is_empty() {
+            serde_json::json!({ "token_id": id, "revoked": true })
+        } else {
+            client::read(&text)?
         };
         terminal.value(&value);
     } else {

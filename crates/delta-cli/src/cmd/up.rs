@@ -259,9 +259,10 @@ fn announce(url: &str, data: &Path, slots: u32, terminal: &Terminal) {
         }));
     }
     terminal.data(&format!("listening on {url}"));
-    let data = match data == secret_input::whole_path(connect::DEFAULT_DATA.into()) {
-        true => String::new(),
-        false => format!(" --data {}", secret_input::shown(data)),
+    let data = if data == secret_input::whole_path(connect::DEFAULT_DATA.into()) {
+        String::new()
+    } else {
+        format!(" --data {}", secret_input::shown(data))
     };
     let slots = state_words::count(slots, "slot");
     terminal.say(&format!(

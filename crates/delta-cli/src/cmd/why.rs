@@ -162,9 +162,10 @@ fn of_jobs(run: &RunView, terminal: &Terminal) -> Done {
 fn show_in_short(run: &str, job: &JobSummary, terminal: &Terminal) {
     let tone = state_words::job_tone(job.state, job.required);
     let state = terminal.paint_out(tone, job.state.as_str());
-    let allowed = match job.state == JobState::Failed && !job.required {
-        true => " (allowed to fail)",
-        false => "",
+    let allowed = if job.state == JobState::Failed && !job.required {
+        " (allowed to fail)"
+    } else {
+        ""
     };
     let name = sanitize::text(&job.name);
     terminal.data(&format!("{name} is {state}{allowed}"));

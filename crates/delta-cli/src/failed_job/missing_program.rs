@@ -15,9 +15,10 @@ const MAX_NAME: usize = 100;
 
 pub fn named(failure: &FailureView) -> Option<&str> {
     let last = &failure.last_lines;
-    let looked_at = match failure.exit_code == Some(NOT_FOUND) {
-        true => last.len(),
-        false => LAST.min(last.len()),
+    let looked_at = if failure.exit_code == Some(NOT_FOUND) {
+        last.len()
+    } else {
+        LAST.min(last.len())
     };
     let mut newest = last.iter().rev().take(looked_at);
     newest.find_map(|line| of_line(line.trim()))

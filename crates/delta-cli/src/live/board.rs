@@ -185,9 +185,10 @@ impl Board {
 
     fn running_lines(&self, room: usize, columns: usize, now: Instant) -> Vec<Line> {
         // Those that began first are the ones that somebody waits for.
-        let shown = match self.running.len() > room {
-            true => room.saturating_sub(1),
-            false => room,
+        let shown = if self.running.len() > room {
+            room.saturating_sub(1)
+        } else {
+            room
         };
         let mut first: Vec<&Running> = self.running.iter().take(shown).collect();
         // A line stays where it is while others come and go.

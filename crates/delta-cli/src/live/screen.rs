@@ -61,14 +61,16 @@ impl Screen {
         let live = terminal.live();
         let total = names.len();
         // A board of one job says less than what the job prints.
-        let output = match live && terminal.out_is_terminal() && total > 1 && !logs {
-            true => Output::Folded,
-            false => Output::Printed,
+        let output = if live && terminal.out_is_terminal() && total > 1 && !logs {
+            Output::Folded
+        } else {
+            Output::Printed
         };
         let widest = names.clone().map(|name| sanitize::text(name).width()).max();
-        let room = match terminal.out_is_terminal() {
-            true => usize::from(terminal::size().1) / 3,
-            false => MAX_NAME_COLUMN,
+        let room = if terminal.out_is_terminal() {
+            usize::from(terminal::size().1) / 3
+        } else {
+            MAX_NAME_COLUMN
         };
         let column = widest.unwrap_or(0).min(room);
         let shown: Vec<String> = names.clone().map(sanitize::text).collect();
@@ -128,9 +130,10 @@ impl Screen {
         if self.terminal.json || self.folded() {
             return;
         }
-        let colours = match self.terminal.colour_out() {
-            true => Colours::Kept,
-            false => Colours::Dropped,
+        let colours = if self.terminal.colour_out() {
+            Colours::Kept
+        } else {
+            Colours::Dropped
         };
         let name = self.terminal.paint_out(Tone::Quiet, &self.pad(name));
         let mark = self.terminal.paint_out(Tone::Quiet, "|");

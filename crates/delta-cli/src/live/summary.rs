@@ -31,9 +31,10 @@ pub fn show(view: &RunView, kept: bool, screen: &Screen, terminal: &Terminal) {
     let in_table = jobs.iter().filter(|it| !folded || !went_well(it));
     let in_table: Vec<&JobSummary> = in_table.copied().collect();
     // Ids alone are half a line, and of a run that is not kept nobody can ask for them.
-    let columns = match terminal.out_is_terminal() {
-        true => &columns::JOBS_HERE,
-        false => &columns::JOBS,
+    let columns = if terminal.out_is_terminal() {
+        &columns::JOBS_HERE
+    } else {
+        &columns::JOBS
     };
     if !in_table.is_empty() {
         show::show_jobs(&in_table, columns, terminal);
@@ -60,9 +61,10 @@ fn show_failures(jobs: &[&JobSummary], kept: bool, screen: &Screen, terminal: &T
     let failed: Vec<&&JobSummary> = jobs.iter().filter(|it| failed_job::is_told(it)).collect();
     let shown = failed.len().min(MAX_SHOWN);
     let share = |most: usize| most.checked_div(shown).unwrap_or(0);
-    let lines = match screen.folded() {
-        true => Room::ALONE.lines,
-        false => REPEATED_LINES,
+    let lines = if screen.folded() {
+        Room::ALONE.lines
+    } else {
+        REPEATED_LINES
     };
     let room = Room {
         tests: share(MAX_TESTS).min(Room::ALONE.tests),

@@ -66,9 +66,10 @@ fn an_agent_says_of_each_outage_that_it_began_and_that_it_is_over() {
     let says = |what: &str, times: usize| {
         eventually(PATIENCE, what, || {
             let said = agent.stderr();
-            match said.matches(what).count() >= times {
-                true => Ok(()),
-                false => Err(said),
+            if said.matches(what).count() >= times {
+                Ok(())
+            } else {
+                Err(said)
             }
         });
     };

@@ -38,9 +38,10 @@ fn files(root: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     while let Some(folder) = open.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => open.push(path),
-                false => found.push((path.clone(), fs::read(path).unwrap())),
+            if path.is_dir() {
+                open.push(path)
+            } else {
+                found.push((path.clone(), fs::read(path).unwrap()))
             }
         }
     }

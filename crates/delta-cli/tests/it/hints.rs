@@ -52,9 +52,10 @@ fn a_test_that_only_its_tool_printed_is_named_everywhere() {
         let told = comparable(&place.say(line).expect(0).stdout);
         assert!(told.contains(named), "{line}: {told}");
         let json = place.say(&format!("--json {line}")).expect(0).json();
-        let failure = match json["jobs"].is_null() {
-            true => &json["failure"],
-            false => &json["jobs"][1]["failure"],
+        let failure = if json["jobs"].is_null() {
+            &json["failure"]
+        } else {
+            &json["jobs"][1]["failure"]
         };
         let test = json!({"name": "a::bad", "status": "fail", "message": "boo\nat src/lib.rs:3:5"});
         assert_eq!(failure["tests"], json!([test]), "{line}: {json}");

@@ -242,9 +242,12 @@ fn what_a_killed_run_left_is_ended_and_not_executed() {
         .current_dir(place.path())
         .spawn()
         .unwrap();
-    let begun = || match marks.path().join("begun").exists() {
-        true => Ok(()),
-        false => Err("not yet"),
+    let begun = || {
+        if marks.path().join("begun").exists() {
+            Ok(())
+        } else {
+            Err("not yet")
+        }
     };
     eventually(PATIENCE, "the first job begins", begun);
     killed.kill9().unwrap();

@@ -114,9 +114,10 @@ fn a_third_party_runner_that_slept_too_long_is_told_it_is_stale() {
     runner.stop().unwrap();
     eventually(PATIENCE, "the lease expires", || {
         let view = server.job(&job);
-        match view["attempts"][0]["leases"][0]["state"] == "EXPIRED" {
-            true => Ok(()),
-            false => Err(view["attempts"][0]["leases"].clone()),
+        if view["attempts"][0]["leases"][0]["state"] == "EXPIRED" {
+            Ok(())
+        } else {
+            Err(view["attempts"][0]["leases"].clone())
         }
     });
     runner.cont().unwrap();

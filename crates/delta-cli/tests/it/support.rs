@@ -266,9 +266,10 @@ impl ServerProcess {
     pub fn until(&self, job: &str, state: &str) {
         eventually(PATIENCE, &format!("the job is {state}"), || {
             let view = self.job(job);
-            match view["state"] == state {
-                true => Ok(()),
-                false => Err(view["state"].clone()),
+            if view["state"] == state {
+                Ok(())
+            } else {
+                Err(view["state"].clone())
             }
         });
     }

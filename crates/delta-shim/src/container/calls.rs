@@ -173,9 +173,10 @@ impl Shim {
             if stopped || clock::now() >= deadline {
                 self.unwatch(calling.pid);
                 let _ = kill_process(calling.pid, Signal::KILL);
-                return Err(match stopped {
-                    true => NoAnswer::Stopped,
-                    false => NoAnswer::TooLate,
+                return Err(if stopped {
+                    NoAnswer::Stopped
+                } else {
+                    NoAnswer::TooLate
                 });
             }
             self.turn((deadline != Millis::FAR).then_some(deadline))

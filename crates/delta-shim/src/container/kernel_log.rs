@@ -76,9 +76,10 @@ impl Named {
         let mut groups = about
             .split(',')
             .filter_map(|part| part.strip_prefix("task_memcg="));
-        match groups.any(|group| group.contains(id)) {
-            true => self.own += 1,
-            false => self.others += 1,
+        if groups.any(|group| group.contains(id)) {
+            self.own += 1
+        } else {
+            self.others += 1
         }
     }
 }

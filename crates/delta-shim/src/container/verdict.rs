@@ -139,9 +139,10 @@ pub(super) fn standing(inspected: &str, killed_before: bool) -> ContainerState {
 
 /// Never a bare 137: a code above 128 is a shell's word for a signal.
 fn of_code(code: i32) -> ExitStatus {
-    match SIGNALS.contains(&code) {
-        true => ExitStatus::from_raw(code - 128),
-        false => ExitStatus::from_raw((code & 0xff) << 8),
+    if SIGNALS.contains(&code) {
+        ExitStatus::from_raw(code - 128)
+    } else {
+        ExitStatus::from_raw((code & 0xff) << 8)
     }
 }
 

@@ -178,9 +178,10 @@ fn class(text: &[u8]) -> Option<(Token, usize)> {
             at += 1;
         }
     }
-    let token = match negated {
-        true => Token::NotIn(ranges),
-        false => Token::In(ranges),
+    let token = if negated {
+        Token::NotIn(ranges)
+    } else {
+        Token::In(ranges)
     };
     Some((token, close + 1))
 }

@@ -275,12 +275,13 @@ fn part_by_part(
 
 /// A name, and no way to anywhere.
 fn plain(name: &str) -> io::Result<()> {
-    match matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
-        true => Err(io::Error::new(
+    if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) {
+        Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "is no name of a file",
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

@@ -131,9 +131,10 @@ enum Reached {
 
 impl From<Met> for Reached {
     fn from(met: Met) -> Reached {
-        match met.matched {
-            true => Reached::All,
-            false => Reached::At(met.below),
+        if met.matched {
+            Reached::All
+        } else {
+            Reached::At(met.below)
         }
     }
 }

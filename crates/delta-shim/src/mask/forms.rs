@@ -62,9 +62,10 @@ fn json(text: &str) -> [String; 7] {
                 None if !coded => out.push(c),
                 None => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
-                        out.push_str(&match upper {
-                            true => format!("\\u{unit:04X}"),
-                            false => format!("\\u{unit:04x}"),
+                        out.push_str(&if upper {
+                            format!("\\u{unit:04X}")
+                        } else {
+                            format!("\\u{unit:04x}")
                         });
                     }
                 }

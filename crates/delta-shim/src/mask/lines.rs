@@ -112,9 +112,12 @@ impl Lines {
         let found = memchr2_iter(b'\n', b'\\', &bytes[begin..last])
             .find_map(|at| self.around(bytes, from, begin + at, more));
         // The rest of an end may follow.
-        found.or_else(|| match bytes[begin..last].ends_with(b"\r") {
-            true => self.before(bytes, from, last - 1, more),
-            false => None,
+        found.or_else(|| {
+            if bytes[begin..last].ends_with(b"\r") {
+                self.before(bytes, from, last - 1, more)
+            } else {
+                None
+            }
         })
     }
 
@@ -282,9 +285,10 @@ fn gap(bytes: &[u8]) -> Gap {
             };
         }
     }
-    match ENDS.iter().any(|end| end.starts_with(bytes)) {
-        true => Gap::Open,
-        false => Gap::None,
+    if ENDS.iter().any(|end| end.starts_with(bytes)) {
+        Gap::Open
+    } else {
+        Gap::None
     }
 }
 

@@ -149,9 +149,10 @@ impl Skips {
         at: &impl Fn(usize) -> Option<Hit>,
     ) -> Option<Hit> {
         let place = end - self.window;
-        match self.begins.has(pair(bytes, place)) {
-            true => at(place),
-            false => None,
+        if self.begins.has(pair(bytes, place)) {
+            at(place)
+        } else {
+            None
         }
     }
 }

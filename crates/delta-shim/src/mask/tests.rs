@@ -328,12 +328,13 @@ fn encoded(secret: &str, random: &mut Random) -> Vec<(Vec<u8>, Vec<u8>)> {
     ));
     let url: String = secret
         .bytes()
-        .map(
-            |byte| match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                true => char::from(byte).to_string(),
-                false => format!("%{byte:02X}"),
-            },
-        )
+        .map(|byte| {
+            if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
+        })
         .collect();
     all.push((url.clone().into_bytes(), url.into_bytes()));
     // Somewhere in something larger, in any alphabet.

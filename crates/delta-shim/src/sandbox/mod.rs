@@ -204,9 +204,10 @@ impl Confinement {
 
     /// Puts the kernel's filter on the calling thread, where that was found to be possible.
     fn filter(&self, own: Own) -> Result<(), String> {
-        match self.filtered {
-            true => call_filter::put(own).map_err(|why| failed("seccomp", &why)),
-            false => Ok(()),
+        if self.filtered {
+            call_filter::put(own).map_err(|why| failed("seccomp", &why))
+        } else {
+            Ok(())
         }
     }
 }
@@ -276,9 +277,10 @@ pub(crate) fn confine(confinement: Confinement, places: &Places<'_>) -> Result<(
         };
         set_capabilities(None, sets).map_err(|why| failed("capabilities", &why))?;
     }
-    confinement.filter(match confinement.apart {
-        true => Own::LimitsAndPriorities,
-        false => Own::AllThatIsShared,
+    confinement.filter(if confinement.apart {
+        Own::LimitsAndPriorities
+    } else {
+        Own::AllThatIsShared
     })
 }
 

@@ -46,15 +46,13 @@ static TRIED: OnceLock<bool> = OnceLock::new();
 
 /// Whether a job can have these things for itself.
 pub(super) fn is_possible() -> bool {
-    match geteuid().is_root() {
-        true => {
-            static ROOT: OnceLock<bool> = OnceLock::new();
-            *ROOT.get_or_init(|| {
-                file_rules::elsewhere(|| enter(&file_rules::readable(), &[]).is_ok())
-                    .unwrap_or(false)
-            })
-        }
-        false => TRIED.get().copied().unwrap_or(false),
+    if geteuid().is_root() {
+        static ROOT: OnceLock<bool> = OnceLock::new();
+        *ROOT.get_or_init(|| {
+            file_rules::elsewhere(|| enter(&file_rules::readable(), &[]).is_ok()).unwrap_or(false)
+        })
+    } else {
+        TRIED.get().copied().unwrap_or(false)
     }
 }
 
@@ -152,12 +150,11 @@ fn replace(folder: &Path, inside: &[&PathBuf]) -> io::Result<()> {
     let held: Vec<File> = inside.iter().map(hold).collect::<io::Result<_>>()?;
     mount("delta-ci", folder, "tmpfs", PLAIN, PASSED)?;
     for (path, held) in inside.iter().zip(held) {
-        match held.metadata()?.is_dir() {
-            true => fs::create_dir_all(path)?,
-            false => {
-                fs::create_dir_all(path.parent().unwrap_or(folder))?;
-                File::create(path)?;
-            }
+        if held.metadata()?.is_dir() {
+            fs::create_dir_all(path)?
+        } else {
+            fs::create_dir_all(path.parent().unwrap_or(folder))?;
+            File::create(path)?;
         }
         let source = format!("/proc/self/fd/{}", held.as_raw_fd());
         mount_bind_recursive(source, path.as_path())?;

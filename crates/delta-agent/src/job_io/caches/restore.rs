@@ -286,11 +286,12 @@ async fn pass_on(
             return Ok(());
         }
     }
-    match came == found.size && hex(hash.finish().as_ref()) == found.sha256 {
-        true => Ok(()),
-        false => Err(TransferError::Refused(
+    if came == found.size && hex(hash.finish().as_ref()) == found.sha256 {
+        Ok(())
+    } else {
+        Err(TransferError::Refused(
             "the bytes are not those that were saved".to_owned(),
-        )),
+        ))
     }
 }
 

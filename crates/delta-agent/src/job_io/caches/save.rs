@@ -99,9 +99,10 @@ async fn save_one(
         }
     };
     let saved: CacheSaved = read(answer).await?;
-    Ok(match saved.saved {
-        true => Done::Saved(packed.size, content.left_out),
-        false => Done::There,
+    Ok(if saved.saved {
+        Done::Saved(packed.size, content.left_out)
+    } else {
+        Done::There
     })
 }
 

@@ -223,9 +223,10 @@ fn target_of(path: &str, target: Option<&[u8]>) -> Result<String, ArchiveError> 
         return Err(ArchiveError::Strange("a link to nowhere".to_owned()));
     };
     let inside = path.split_once('/').map_or("", |(_, inside)| inside);
-    match stays(inside, target) {
-        true => Ok(target.to_owned()),
-        false => Err(ArchiveError::Strange(format!("`{path}` leads away"))),
+    if stays(inside, target) {
+        Ok(target.to_owned())
+    } else {
+        Err(ArchiveError::Strange(format!("`{path}` leads away")))
     }
 }
 

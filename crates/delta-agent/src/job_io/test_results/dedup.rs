@@ -115,9 +115,10 @@ impl SentResults {
             let state = &mut *state;
             let last = state.last.is_some();
             let known = state.seen.get(&id);
-            let (new, count) = match last {
-                true => (!known.is_some_and(|it| it.kept), state.kept),
-                false => (known.is_none(), state.seen.len()),
+            let (new, count) = if last {
+                (!known.is_some_and(|it| it.kept), state.kept)
+            } else {
+                (known.is_none(), state.seen.len())
             };
             // A test of the job spec has one of its own at most, and it may decide.
             if new && id.case.is_some() && count >= MAX_RESULTS {
@@ -144,12 +145,11 @@ impl SentResults {
     fn send(&self, result: TestResult) -> Entered {
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queue.clone();
-        match queue.is_some_and(|queue| queue.blocking_send(result).is_ok()) {
-            true => Entered::Taken,
-            false => {
-                self.unsent.fetch_add(1, Ordering::Relaxed);
-                Entered::Unsent
-            }
+        if queue.is_some_and(|queue| queue.blocking_send(result).is_ok()) {
+            Entered::Taken
+        } else {
+            self.unsent.fetch_add(1, Ordering::Relaxed);
+            Entered::Unsent
         }
     }
 

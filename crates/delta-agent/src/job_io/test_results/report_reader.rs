@@ -166,9 +166,10 @@ impl Source<'_> {
             let Some(patterns) = &patterns else {
                 return;
             };
-            *text = match end_is_missing {
-                true => Masker::beginning(patterns, text),
-                false => Masker::text(patterns, text),
+            *text = if end_is_missing {
+                Masker::beginning(patterns, text)
+            } else {
+                Masker::text(patterns, text)
             };
         };
         let root = self.root.to_string_lossy();

@@ -34,9 +34,10 @@ pub struct Args {
 }
 
 pub async fn measure(args: Args, terminal: &Terminal) -> Result<()> {
-    match args.masked {
-        true => with_secrets(args, terminal).await,
-        false => plain(args, terminal).await,
+    if args.masked {
+        with_secrets(args, terminal).await
+    } else {
+        plain(args, terminal).await
     }
 }
 

@@ -96,9 +96,10 @@ async fn unwritten(client: &Client, id: &str, failure: Failure) -> Failure {
         return failure;
     }
     let over = state_words::is_over(job.state);
-    let what = match over {
-        true => format!("`{}` never began, so there is no log", job.name),
-        false => format!("`{}` has not begun, so there is no log yet", job.name),
+    let what = if over {
+        format!("`{}` never began, so there is no log", job.name)
+    } else {
+        format!("`{}` has not begun, so there is no log yet", job.name)
     };
     let waits = job.why.as_ref().filter(|_| !over);
     let waits = waits.map(|why| why.message.clone());
@@ -109,9 +110,10 @@ async fn unwritten(client: &Client, id: &str, failure: Failure) -> Failure {
         Some(why) => failure.because(why),
         None => failure,
     };
-    failure.next(match over {
-        true => format!("delta-ci why {id}"),
-        false => format!("delta-ci logs -f {id} waits for it"),
+    failure.next(if over {
+        format!("delta-ci why {id}")
+    } else {
+        format!("delta-ci logs -f {id} waits for it")
     })
 }
 

@@ -73,9 +73,10 @@ impl<'a> Printer<'a> {
             let value = serde_json::json!({ "attempt": self.attempt, "line": text });
             return self.terminal.value_line(&value);
         }
-        let colours = match self.terminal.colour_out() {
-            true => Colours::Kept,
-            false => Colours::Dropped,
+        let colours = if self.terminal.colour_out() {
+            Colours::Kept
+        } else {
+            Colours::Dropped
         };
         self.terminal.data(&sanitize::log_line(&line, colours));
     }

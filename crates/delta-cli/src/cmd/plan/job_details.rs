@@ -54,6 +54,8 @@ pub fn in_short(job: &PlannedJob) -> Vec<String> {
     match job.around.get("count_tests").and_then(Value::as_str) {
         None => {}
         Some("none") => parts.push("tests not counted".to_owned()),
+        // Silence is no answer: only what a tool says is believed.
+        Some("output") => parts.push("fails if it says that no test ran".to_owned()),
         Some(_) => parts.push("fails if no test ran".to_owned()),
     }
     if job.allow_failure {
@@ -209,16 +211,16 @@ fn services(job: &PlannedJob, full: bool) -> Vec<String> {
     let all = container.and_then(|it| it["services"].as_array());
     let text = |service: &Value| {
         let word = |key: &str| service[key].as_str().unwrap_or_default().to_owned();
-        match full {
-            true => {
-                let rest = without(&without(service, "name"), "image");
-                let rest = match rest.as_object().is_none_or(|it| it.is_empty()) {
-                    true => String::new(),
-                    false => format!(" {}", flat(&rest)),
-                };
-                format!("{} ({}){rest}", word("name"), word("image"))
-            }
-            false => format!("{} ({})", word("name"), word("image")),
+        if full {
+            let rest = without(&without(service, "name"), "image");
+            let rest = if rest.as_object().is_none_or(|it| it.is_empty()) {
+                String::new()
+            } else {
+                format!(" {}", flat(&rest))
+            };
+            format!("{} ({}){rest}", word("name"), word("image"))
+        } else {
+            format!("{} ({})", word("name"), word("image"))
         }
     };
     all.into_iter().flatten().map(text).collect()

@@ -141,9 +141,10 @@ fn find(plan: &Plan, name: &str) -> Result<Vec<usize>, Failure> {
         return Ok(exact);
     }
     let cells = places(&|job| base(job) == name);
-    match cells.is_empty() {
-        true => Err(not_there(plan, name)),
-        false => Ok(cells),
+    if cells.is_empty() {
+        Err(not_there(plan, name))
+    } else {
+        Ok(cells)
     }
 }
 

@@ -44,12 +44,11 @@ fn asks(job: &PlannedJob) -> bool {
 
 /// What these jobs ask for: nothing else on this machine need be started to find out what it is.
 pub fn programs(jobs: &[PlannedJob]) -> Sought {
-    match jobs.iter().any(asks) {
-        true => {
-            let wanted = jobs.iter().flat_map(requires);
-            Sought::Named(wanted.map(|it| name_of(&it).to_owned()).collect())
-        }
-        false => Sought::Nothing,
+    if jobs.iter().any(asks) {
+        let wanted = jobs.iter().flat_map(requires);
+        Sought::Named(wanted.map(|it| name_of(&it).to_owned()).collect())
+    } else {
+        Sought::Nothing
     }
 }
 
