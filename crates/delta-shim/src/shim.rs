@@ -243,15 +243,6 @@ impl Shim {
         self.keep_deadlines();
     }
 
-    /// Whether this process is told to end within this time.
-    pub async fn told_to_end(&mut self, within: Duration) -> bool {
-        let told = tokio::time::timeout(within, self.terminate.recv()).await;
-        if told.is_ok() {
-            self.stop_with_grace(StopReason::Shutdown);
-        }
-        told.is_ok()
-    }
-
     fn obey(&mut self, heard: PeerMessage) {
         match heard {
             PeerMessage::Hello(peer) => {

@@ -43,7 +43,7 @@ const KEEP_BOUND: Span = Span::secs(2);
 
 /// How far apart the processes of a unit are told to end: they are told one behind the other, and
 /// whoever tells them may have to wait for a processor. Only a step that TERM ended waits for it.
-const TOLD_APART: Duration = Duration::from_secs(2);
+const TOLD_APART: Span = Span::secs(2);
 
 /// Letters kept of why a report was lost: hundreds of tests may have lost theirs, and the record of
 /// the end has a reserve to fit into.
@@ -379,9 +379,19 @@ impl Shim {
     }
 
     /// Whether somebody else told a step to end who tells this process too: who stops a unit or the
-    /// machine tells all that run in it, in any order.
+    /// machine tells all that run in it, in any order. Orders are heard and deadlines kept meanwhile,
+    /// but for those of the step, which is over.
     async fn is_shut_down(&mut self, status: ExitStatus) -> bool {
-        terminated(status) && self.told_to_end(TOLD_APART).await
+        if !terminated(status) {
+            return false;
+        }
+        (self.step_deadline, self.silent_at) = (None, None);
+        let until = clock::now() + TOLD_APART;
+        while self.stop.is_none() && clock::now() < until {
+            self.turn(Some(until)).await;
+        }
+        let reason = self.stop.map(|stop| stop.reason);
+        reason == Some(StopReason::Shutdown)
     }
 
     fn ask_to_end(&mut self) {

@@ -1,7 +1,7 @@
 //! Ends that are not just an exit code: each produced for real, and told for what it was (D10).
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use delta_agent::work::Ended;
 use delta_core::Cause;
@@ -15,6 +15,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::{Bench, is_running, until};
 use crate::shim::shims;
+
+/// Half of the time that a shim gives those who tell it and its step to end.
+const TOGETHER: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_step_that_prints_nothing_for_too_long_is_ended_for_that() {
@@ -103,17 +106,27 @@ async fn a_step_that_was_told_to_end_along_with_its_shim_is_tried_again() {
 // Also where its end was seen before anything else was told.
 #[tokio::test]
 async fn a_shim_that_is_told_to_end_just_after_its_step_tells_the_same() {
-    let bench = Bench::new(&["echo $$ > shell; echo up; while :; do sleep 0.02; done"]);
-    let mut attempt = bench.start();
-    bench.seen.wait_for("out up").await;
-    let pid = |text: &str| Pid::from_raw(text.parse().expect("a number")).expect("a number");
-    let (shell, shim) = (bench.file("shell"), pid(&shims(&bench).remove(0)));
-    kill_process(pid(&shell), Signal::TERM).expect("told to end");
-    let place = Path::new("/proc").join(&shell);
-    until("its end was taken", || !place.exists()).await;
-    let _ = kill_process(shim, Signal::TERM);
-    let ended = bench.ended(&mut attempt).await;
-    assert_eq!(ended.cause, Some(Cause::AgentShutdown), "{}", ended.summary);
+    // Where this test itself got no processor between the two, they were not told together.
+    for _ in 0..10 {
+        let bench = Bench::new(&["echo $$ > shell; echo up; while :; do sleep 0.02; done"]);
+        let mut attempt = bench.start();
+        bench.seen.wait_for("out up").await;
+        let pid = |text: &str| Pid::from_raw(text.parse().expect("a number")).expect("a number");
+        let (shell, shim) = (bench.file("shell"), pid(&shims(&bench).remove(0)));
+        let began = Instant::now();
+        kill_process(pid(&shell), Signal::TERM).expect("told to end");
+        let place = Path::new("/proc").join(&shell);
+        until("its end was taken", || !place.exists()).await;
+        let told = kill_process(shim, Signal::TERM);
+        let together = began.elapsed() < TOGETHER;
+        let ended = bench.ended(&mut attempt).await;
+        if together {
+            told.expect("it waits for that");
+            assert_eq!(ended.cause, Some(Cause::AgentShutdown), "{}", ended.summary);
+            return;
+        }
+    }
+    panic!("this machine is too busy to tell two processes anything within {TOGETHER:?}");
 }
 
 #[tokio::test]

@@ -193,13 +193,17 @@ where
             };
             let who = W::from_request_parts(&mut parts, app);
             tokio::pin!(read, who);
-            // Whichever is first; a caller who proves to be nobody is not read to the end.
+            // Whichever is first; a caller who proves to be nobody is not read to the end. Somebody
+            // who is refused for what they ask is, or they would see no answer.
             let (who, (start, receipt)) = tokio::select! {
-                who = &mut who => {
-                    let who = who?;
-                    known.notify_one();
-                    (who, read.await)
-                }
+                who = &mut who => match who {
+                    Err(refused) if refused.code != ErrorCode::Invalid => return Err(refused),
+                    who => {
+                        known.notify_one();
+                        let body = read.await;
+                        (who?, body)
+                    }
+                },
                 start = &mut read => (who.await?, start),
             };
             (who, start, receipt)
