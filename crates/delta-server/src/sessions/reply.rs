@@ -187,11 +187,17 @@ impl Session {
             }
             Reply::NotAcknowledged => ack.reason = Reason::NotAcked.as_str().to_owned(),
             Reply::Stale(why) => {
-                // A result that waits for its log, or was accepted, is still answered (A18).
+                // A result that waits for its log, or was accepted, is still answered (A18), and
+                // of a lease that is known to be over the rest of the log is awaited (A42).
                 let held = self.leases.get(ticket.lease);
-                let waits = held.is_some_and(SessionLease::has_last_word);
-                if !waits && *why != Stale::AlreadyFinal {
-                    self.leases.forget(ticket.lease);
+                let is_awaited =
+                    |held: &SessionLease| held.has_last_word() || held.ended().is_some();
+                match why {
+                    _ if held.is_some_and(is_awaited) => {}
+                    Stale::AlreadyFinal => {}
+                    // Its news may come behind this.
+                    Stale::Revoked => self.lose(ticket.lease),
+                    _ => self.leases.forget(ticket.lease),
                 }
                 self.app.metrics().stale.inc();
                 ack.stale = true;
@@ -265,16 +271,17 @@ impl Session {
             News::Expired => Reason::LeaseExpired,
             News::Revoked => Reason::LeaseRevoked,
         };
-        let late_log_until = Instant::now() + self.late_log();
-        self.happened(lease, LeaseEvent::Lost { late_log_until });
+        self.lose(lease);
         self.say_stale(lease, reason);
         if origin == Origin::Granted {
             self.lost_a_lease();
         }
     }
 
-    fn late_log(&self) -> Duration {
-        Duration::from_millis(millis(self.app.writer.shared().settings.late_log))
+    fn lose(&mut self, lease: LeaseKey) {
+        let late_log = self.app.writer.shared().settings.late_log;
+        let late_log_until = Instant::now() + Duration::from_millis(millis(late_log));
+        self.happened(lease, LeaseEvent::Lost { late_log_until });
     }
 
     pub fn send_cancel(&mut self, lease: LeaseKey, cause: Cause, deadline: Span) {

@@ -141,6 +141,13 @@ async fn the_log_of_a_forced_cancel_is_taken_on_the_stream_too() {
         }
     };
     beats.await;
+    // A heartbeat that was under way meanwhile is answered, and takes nothing away.
+    agent.say([agent.heartbeat(&[&work], Some(u64::MAX))]).await;
+    let over = |say: &Say| match say {
+        Say::HeartbeatAck(ack) => ack.leases.iter().any(|it| it.stale).then_some(()),
+        _ => None,
+    };
+    agent.hears(over).await;
     agent
         .say([agent.log(&work, Some(0), b"the last words")])
         .await;
