@@ -16,7 +16,7 @@ const RESET: f64 = 0.04;
 const HALF_CLOSE: f64 = 0.02;
 
 /// An agent with nothing to do waits for up to a minute before it dials a bad network again (A35).
-const PATIENCE: Duration = Duration::from_secs(180);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Kinds of weather.
 const KINDS: u64 = 6;
