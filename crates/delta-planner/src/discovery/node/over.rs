@@ -67,8 +67,8 @@ pub fn over(scripts: &HashMap<String, String>, name: &str) -> Over {
     }
 }
 
-/// Whether a script fails with each script that it starts: none of its commands has another outcome,
-/// stands in a pipe or in the dark, or is followed by one that runs whatever came before.
+/// Whether a script fails with each script that it starts: none of its commands has another
+/// outcome, stands in a pipe or in the dark, or is followed by one that runs whatever came before.
 fn is_heard(text: &str) -> bool {
     let calls = shell::calls(text);
     let divided = text.contains([';', '\n']);

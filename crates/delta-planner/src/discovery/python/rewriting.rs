@@ -12,8 +12,8 @@ const WRITERS: [(&[&str], &[&str]); 5] = [
     (&["add-trailing-comma"], &[]),
 ];
 
-/// Tools that write where they are told to, and the options that tell them so. Linters that mend what
-/// they can are none of them: they fail on what they cannot.
+/// Tools that write where they are told to, and the options that tell them so. Linters that mend
+/// what they can are none of them: they fail on what they cannot.
 const TOLD: [(&[&str], &[&str]); 6] = [
     (&["autopep8"], &["-i", "--in-place"]),
     (&["autoflake"], &["-i", "--in-place"]),
