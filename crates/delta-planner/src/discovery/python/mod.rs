@@ -10,6 +10,7 @@
 mod commands;
 mod declared;
 mod install;
+mod requirements;
 mod rewriting;
 mod runners;
 mod suites;
