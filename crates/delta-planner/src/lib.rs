@@ -39,7 +39,7 @@ use delta_yaml::{diagnostic, yaml};
 pub use concurrency::Concurrency;
 pub use condition::{Condition, Fact, Term};
 pub use delta_yaml::{Diagnostic, Diagnostics, Level, MAX_DIAGNOSTICS};
-pub use discovery::{Discovery, EmptyPlan, Remark, TooLong, discover, skeleton, written};
+pub use discovery::{Discovery, EmptyPlan, Extent, Remark, TooLong, discover, skeleton, written};
 pub use facts::{Changed, ChangedFiles, Event, Facts};
 pub use glob::{Glob, MAX_PATTERN};
 pub use matrix::MAX_CELLS;

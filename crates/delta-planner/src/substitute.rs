@@ -106,15 +106,21 @@ impl Replace<'_, '_, '_> {
     /// In a job without a matrix it is said where a shell would take it for a word as it stands.
     fn script(&mut self, text: &str, place: Place, shell: bool) {
         let mut rest = text;
+        let bare = bare(text);
         while let Some(at) = rest.find(OPEN) {
             // `${{` is for whoever reads expressions.
             let doubled = rest[..at].ends_with('{');
-            let before = &text[..text.len() - rest.len() + at];
+            let bare = text.len() - rest.len() + at <= bare && !doubled;
             rest = &rest[at + OPEN.len()..];
-            let Some((axis, _)) = rest.split_once('}') else {
+            // No name has another beginning inside of it.
+            let Some(end) = rest.find(['{', '}']) else {
                 return;
             };
-            if self.cell.is_none() && shell && is_name(axis) && is_bare(before) {
+            let (axis, behind) = rest.split_at(end);
+            if !behind.starts_with('}') {
+                continue;
+            }
+            if self.cell.is_none() && shell && bare && is_name(axis) {
                 let variable = crate::plan::variable("MATRIX", axis);
                 let reason = format!("`{OPEN}{axis}}}` is text, and the job has no `matrix`");
                 let hint = format!(
@@ -193,11 +199,12 @@ fn is_name(axis: &str) -> bool {
     !axis.is_empty() && axis.chars().all(letter)
 }
 
-/// Whether what follows behind these words of a script is read by the shell itself: in quotes, and
-/// in a text below `<<`, it may be of another language.
-fn is_bare(before: &str) -> bool {
+/// How much of a script is read by the shell itself: in quotes, and in a text below `<<`, it may be
+/// of another language.
+fn bare(script: &str) -> usize {
     let plain = |c: char| matches!(c, '\'' | '"' | '`' | '\\' | '#' | '$');
-    !before.contains(plain) && !before.contains("<<") && !before.ends_with('{')
+    let first = script.find(plain).unwrap_or(script.len());
+    script[..first].find("<<").unwrap_or(first)
 }
 
 fn value<'v>(cell: &'v Values, axis: &str) -> Option<&'v str> {

@@ -26,14 +26,30 @@ pub struct Found {
 }
 
 impl Found {
+    /// Notes something that gives no job.
     pub fn remark(&mut self, what: impl Into<String>, reason: impl Into<String>) {
+        self.note(what.into(), reason.into(), Extent::Whole);
+    }
+
+    /// Notes something of which a part gives no job, while others may.
+    pub fn remark_part(&mut self, what: impl Into<String>, reason: impl Into<String>) {
+        self.note(what.into(), reason.into(), Extent::Part);
+    }
+
+    /// Notes something that is said of jobs, and of which nothing is left out.
+    pub fn remark_jobs(&mut self, what: impl Into<String>, reason: impl Into<String>) {
+        self.note(what.into(), reason.into(), Extent::Nothing);
+    }
+
+    fn note(&mut self, what: String, reason: String, left_out: Extent) {
         if self.remarks.len() >= MAX_REMARKS {
             self.unsaid += 1;
             return;
         }
         self.remarks.push(Remark {
-            what: what.into(),
-            reason: reason.into(),
+            what,
+            reason,
+            left_out,
         });
     }
 
@@ -57,12 +73,25 @@ impl Found {
     }
 }
 
-/// Something that was seen and gives no job.
+/// Something that was seen, and of which there is more to say than its jobs do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
     /// A path, or a part of the plan.
     pub what: String,
     pub reason: String,
+    /// How much of it gives no job.
+    pub left_out: Extent,
+}
+
+/// How much of something is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// It gives no job.
+    Whole,
+    /// There may be jobs for it, and they leave out what the reason names.
+    Part,
+    /// All of it is run.
+    Nothing,
 }
 
 /// A workspace, or a package that stands alone.

@@ -37,7 +37,7 @@ use crate::pipeline::Pipeline;
 use crate::plan::Plan;
 use crate::tree::Tree;
 
-pub use self::found::Remark;
+pub use self::found::{Extent, Remark};
 pub use self::write::{TooLong, skeleton, written};
 
 /// Every ecosystem, in the order of the jobs. Make comes last: it leaves to others what they do.
@@ -112,6 +112,7 @@ pub fn discover(tree: &Tree) -> Result<Discovery<'_>, EmptyPlan> {
         found.remarks.push(Remark {
             what: crate::OTHER_NAME.to_owned(),
             reason: format!("is not read; did you mean {}?", crate::FILE_NAME),
+            left_out: Extent::Whole,
         });
     }
     for ecosystem in ECOSYSTEMS {
@@ -123,6 +124,7 @@ pub fn discover(tree: &Tree) -> Result<Discovery<'_>, EmptyPlan> {
         found.remarks.push(Remark {
             what: format!("{unsaid} more"),
             reason: "left out for reasons like these".to_owned(),
+            left_out: Extent::Whole,
         });
     }
     let jobs = |it: &found::Project| {
@@ -176,7 +178,7 @@ impl Discovery<'_> {
         assemble::plan(&self.found, &affected, None)
     }
 
-    /// What was seen and gives no job.
+    /// What was seen and gives no job, as a whole or in part, and what is said of jobs.
     pub fn remarks(&self) -> &[Remark] {
         &self.found.remarks
     }

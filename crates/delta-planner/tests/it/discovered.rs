@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use delta_planner::{Changed, Facts, Plan, Tree, discover, parse, plan};
+use delta_planner::{Changed, Extent, Facts, Plan, Tree, discover, parse, plan};
 use proptest::prelude::*;
 
 use crate::repositories::same_when_read_back;
@@ -227,6 +227,39 @@ fn checks_that_nothing_runs_are_named() {
 }
 
 /// It is not known what its targets look at.
+/// A file whose jobs run is not left out with what it has that no job runs.
+#[test]
+fn what_is_left_out_is_told_from_what_is_said_of_jobs() {
+    let files = [
+        (
+            "package.json",
+            r#"{"workspaces": ["a"], "scripts": {"test": "node --test && npm test -ws"}}"#,
+        ),
+        (
+            "a/package.json",
+            r#"{"scripts": {"test": "jest", "e2e": "x"}}"#,
+        ),
+        ("b/go.mod", "module b\n"),
+        ("b/b.go", "package b\n"),
+        ("b/b_test.go", "//go:build slow\npackage b\n"),
+        ("c/Makefile", "test: t\n\t./run\nt:\nlint-go:\n"),
+        ("d/Makefile", "all:\n"),
+    ];
+    let tree = Tree::of(files.map(|(path, text)| (path.to_owned(), text.to_owned())));
+    let discovery = discover(&tree).expect("jobs");
+    let remarks = discovery.remarks().iter();
+    let mut extents: Vec<_> = remarks.map(|it| (it.what.as_str(), it.left_out)).collect();
+    extents.sort_by_key(|(what, _)| *what);
+    let wanted = [
+        ("a/package.json", Extent::Part),
+        ("b/go.mod", Extent::Part),
+        ("c/Makefile", Extent::Part),
+        ("d/Makefile", Extent::Whole),
+        ("package.json", Extent::Nothing),
+    ];
+    assert_eq!(extents, wanted, "{:?}", discovery.remarks());
+}
+
 #[test]
 fn any_document_beside_a_makefile_concerns_it() {
     let sphinx = [

@@ -178,6 +178,23 @@ fn patterns_in_conditions_stop_at_the_budget() {
     assert!(found.contains("becomes too large here"), "{found}");
 }
 
+/// What stands before each of them was looked through again, and what stands behind.
+#[test]
+fn a_script_full_of_values_of_a_matrix_is_read_in_time() {
+    for (script, matrix) in [
+        ("{{matrix.a}".repeat(90_000), ""),
+        (format!("{}}}", "{matrix.".repeat(120_000)), ""),
+        (
+            format!("{}}}", "{matrix.".repeat(120_000)),
+            ", matrix: {a: [b]}",
+        ),
+    ] {
+        let text = format!("jobs: {{a: {{steps: [{{run: '{script}'}}]{matrix}}}}}\n");
+        let found = refused(text.as_bytes()).to_string();
+        assert!(found.contains("has more than 65536 bytes"), "{found}");
+    }
+}
+
 // Within the bounds that docs/pipeline.md gives.
 #[test]
 fn a_thousand_cells_of_four_matrices_fit() {

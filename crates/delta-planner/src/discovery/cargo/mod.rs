@@ -352,7 +352,7 @@ impl Look<'_> {
         };
         let path = join(root, "Cargo.toml");
         if let Some(words) = shape.suite.left_behind(shape.several) {
-            found.remark(&path, words);
+            found.remark_part(&path, words);
         }
         Some(Project {
             ecosystem: Cargo.name(),

@@ -201,7 +201,7 @@ fn project(
         let sources = Sources::of(tree, folder, modules);
         if let Tests::Behind(tags) = &sources.tests {
             let tags: Vec<&str> = tags.iter().map(String::as_str).take(MAX_TAGS).collect();
-            found.remark(
+            found.remark_part(
                 join(folder, "go.mod"),
                 format!("{BEHIND}{}", tags.join(", ")),
             );

@@ -11,6 +11,9 @@ const MAX_FILES: usize = 50;
 /// Bytes of all of them.
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
+/// Lines of one file that are looked at: as many as of the whole.
+const MAX_LINES: usize = 100_000;
+
 /// A makefile with the text of what it includes.
 #[derive(Debug, Default)]
 pub struct Whole {
@@ -30,7 +33,7 @@ pub fn whole(tree: &Tree, folder: &str, text: &str) -> Whole {
 }
 
 fn add(tree: &Tree, folder: &str, text: &str, seen: &mut BTreeSet<String>, whole: &mut Whole) {
-    let mut lines = text.lines();
+    let mut lines = text.lines().take(MAX_LINES);
     while let Some(line) = lines.next() {
         let Some((names, needed)) = included(line) else {
             whole.text.push_str(line);
@@ -38,21 +41,27 @@ fn add(tree: &Tree, folder: &str, text: &str, seen: &mut BTreeSet<String>, whole
             continue;
         };
         let mut names = names.to_owned();
-        while let Some(begun) = names.strip_suffix('\\') {
-            names = format!("{begun} {}", lines.next().unwrap_or_default());
+        while names.ends_with('\\') {
+            names.pop();
+            names.push(' ');
+            names.push_str(lines.next().unwrap_or_default());
         }
         let names = names.split(" #").next().unwrap_or_default();
         for name in split(names) {
             let plain = !name.contains(['$', '*', '?', '[']);
             let path = plain.then(|| resolve(folder, name)).flatten();
             let path = path.filter(|path| tree.has(path));
+            if path.as_ref().is_some_and(|path| seen.contains(path)) {
+                continue;
+            }
             let room = seen.len() < MAX_FILES && whole.text.len() < MAX_BYTES;
-            match path.as_ref().filter(|_| room).map(|path| tree.text(path)) {
-                Some(Ok(inner)) => {
-                    if seen.insert(path.unwrap_or_default()) {
-                        add(tree, folder, &inner, seen, whole);
-                    }
-                }
+            let read = path.as_ref().filter(|_| room).map(|path| {
+                // Before it is read: what all manifests may have in bytes is counted there.
+                seen.insert(path.clone());
+                tree.text(path)
+            });
+            match read {
+                Some(Ok(inner)) => add(tree, folder, &inner, seen, whole),
                 _ if needed => whole.unread.push(name.to_owned()),
                 // What is not there has no targets either.
                 _ if plain && path.is_none() => {}
@@ -120,5 +129,27 @@ mod tests {
         );
         assert_eq!(read.unread, ["gone.mk"]);
         assert_eq!(read.perhaps, ["$(wildcard *.d)", "$(DIR)/x.mk"]);
+    }
+
+    #[test]
+    fn a_file_is_read_once_however_often_it_is_included() {
+        let long = format!("#{}\n", "x".repeat(1024 * 1024 - 2));
+        let tree = Tree::of([
+            ("long.mk".to_owned(), long.clone()),
+            ("other.mk".to_owned(), "test:\n".to_owned()),
+        ]);
+        let read = whole(&tree, "", &format!("include{}\n", " long.mk".repeat(300)));
+        assert!(read.text == long && read.unread.is_empty());
+        assert_eq!(tree.text("other.mk").as_deref(), Ok("test:\n"));
+    }
+
+    /// Each line was joined with all before it.
+    #[test]
+    fn names_on_many_lines_are_read_in_time() {
+        let start = std::time::Instant::now();
+        let text = format!("include a \\\n{}", "a \\\n".repeat(260_000));
+        let read = whole(&Tree::of([]), "", &text);
+        assert_eq!(read.unread.len(), MAX_LINES);
+        assert!(start.elapsed().as_secs() < 10, "took {:?}", start.elapsed());
     }
 }

@@ -106,7 +106,7 @@ fn one(tree: &Tree, folder: &str, path: &str, found: &mut Found) {
     let whole = includes::whole(tree, folder, &text);
     let makefile = Makefile::read(&whole.text);
     if let Some(words) = unrun::words(&makefile) {
-        found.remark(path, words);
+        found.remark_part(path, words);
     }
     let mut jobs = Vec::new();
     for target in TARGETS.into_iter().filter(|it| makefile.has(it)) {
@@ -179,12 +179,12 @@ fn name_unread(path: &str, whole: &Whole, none: bool, found: &mut Found) {
         format!("includes {names}, which {are} not read")
     });
     let none = none.then(|| "has no target called lint, build, test or check".to_owned());
-    let words = match (none, unread) {
-        (None, None) => return,
-        (Some(none), Some(unread)) => format!("{none}, and {unread}"),
-        (one, other) => one.or(other).unwrap_or_default(),
-    };
-    found.remark(path, words);
+    match (none, unread) {
+        (None, None) => {}
+        (Some(none), Some(unread)) => found.remark(path, format!("{none}, and {unread}")),
+        (Some(none), None) => found.remark(path, none),
+        (None, Some(unread)) => found.remark_part(path, unread),
+    }
 }
 
 fn job(folder: &str, path: &str, target: &'static str, makefile: &Makefile<'_>) -> Job {

@@ -37,9 +37,10 @@ struct Rule<'t> {
 /// A command, with the lines that go on behind a backslash.
 fn whole<'t>(begin: &str, lines: &mut impl Iterator<Item = &'t str>) -> String {
     let mut command = begin.to_owned();
-    while let Some(begun) = command.strip_suffix('\\') {
-        let next = lines.next().unwrap_or_default();
-        command = format!("{begun} {}", next.trim_start());
+    while command.ends_with('\\') {
+        command.pop();
+        command.push(' ');
+        command.push_str(lines.next().unwrap_or_default().trim_start());
     }
     command
 }
@@ -171,6 +172,24 @@ impl<'t> Makefile<'t> {
         self.targets.contains_key(target)
     }
 
+    /// A target of this name.
+    pub fn target(&self, name: &str) -> Option<&'t str> {
+        self.targets.get_key_value(name).map(|(target, _)| *target)
+    }
+
+    /// What the rules of a target need and the commands of their own recipes, but for rules that
+    /// were passed already.
+    pub fn pass(&self, target: &str, passed: &mut BTreeSet<usize>) -> (Vec<&'t str>, Vec<String>) {
+        let rules = self.rules_of(target).filter(|it| passed.insert(*it));
+        let rules: Vec<&Rule<'t>> = rules.map(|it| &self.rules[it]).collect();
+        let needed = rules.iter().flat_map(|it| it.needed.iter().copied());
+        let recipe = rules.iter().flat_map(|it| &it.recipe).take(MAX_COMMANDS);
+        (
+            needed.collect(),
+            recipe.map(|it| self.expanded(it)).collect(),
+        )
+    }
+
     /// The names of all targets.
     pub fn targets(&self) -> impl Iterator<Item = &'t str> {
         self.targets.keys().copied()
@@ -259,9 +278,10 @@ impl<'t> Makefile<'t> {
 fn variable(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_prefix("$(").map(|it| (it, ')'));
     let (inner, end) = inner.or(text.strip_prefix("${").map(|it| (it, '}')))?;
-    let (name, after) = inner.split_once(end)?;
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-    name.chars().all(plain).then_some((name, after))
+    // Not by a search for the end, which may stand anywhere or nowhere.
+    let (name, after) = inner.split_at(inner.find(|c| !plain(c))?);
+    Some((name, after.strip_prefix(end)?))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use delta_wire::job_spec::CountTests;
 use serde_json::Value as Json;
 
 use self::manager::Manager;
-use self::root::{ByRoot, root_package};
+use self::root::{ByRoot, idle_starts, root_package};
 use super::found::{Ecosystem, Found, Job, MAX_PACKAGES, Package, Project, Step};
 use super::{ignored, manifest, versions};
 use crate::glob::Glob;
@@ -277,9 +277,12 @@ fn workspace(
         });
     }
     let has = |name: &str| members.iter().any(|it| all[*it].scripts.contains_key(name));
-    for words in by_root.words(manifest, members, has) {
-        found.remark(join(root, "package.json"), words);
+    let path = join(root, "package.json");
+    if let Some(words) = idle_starts(manifest, has).filter(|_| !members.is_empty()) {
+        found.remark_part(&path, words);
     }
+    let words = by_root.words().into_iter();
+    words.for_each(|it| found.remark_jobs(&path, it));
     let built = members
         .iter()
         .any(|it| all[*it].scripts.contains_key("build"));

@@ -27,12 +27,15 @@ const MAX_FOLLOWED: usize = 16;
 pub fn over(scripts: &HashMap<String, String>, name: &str) -> Over {
     let mut names = vec![name.to_owned()];
     let (mut some, mut all, mut more) = (false, false, false);
+    // Jobs of packages are only dropped where the root's fails with what it starts.
+    let mut heard = true;
     let mut at = 0;
     while at < names.len() {
         let hooked = ["pre", "post"].map(|hook| format!("{hook}{}", names[at]));
         let texts = std::iter::once(&names[at]).chain(&hooked);
-        let texts = texts.filter_map(|script| scripts.get(script));
-        let calls: Vec<shell::Call> = texts.flat_map(|text| shell::calls(text)).collect();
+        let texts: Vec<&String> = texts.filter_map(|script| scripts.get(script)).collect();
+        let calls: Vec<shell::Call> = texts.iter().flat_map(|text| shell::calls(text)).collect();
+        heard &= texts.iter().all(|text| is_heard(text));
         at += 1;
         for call in &calls {
             let words: Vec<&str> = call.words.iter().map(String::as_str).collect();
@@ -56,12 +59,28 @@ pub fn over(scripts: &HashMap<String, String>, name: &str) -> Over {
             }
         }
     }
-    match (some, more, all) {
+    match (some, more, all && heard) {
         (false, ..) => Over::Nothing,
         (true, false, _) => Over::Only,
         (true, true, true) => Over::All,
         (true, true, false) => Over::Some,
     }
+}
+
+/// Whether a script fails with each script that it starts: none of its commands has another
+/// outcome, stands in a pipe or in the dark, or is followed by one that runs whatever came before.
+fn is_heard(text: &str) -> bool {
+    let calls = shell::calls(text);
+    let divided = text.contains([';', '\n']);
+    let (before, plain) = (
+        calls.len().saturating_sub(1),
+        calls.iter().all(|it| it.plain),
+    );
+    let starts = |call: &shell::Call| {
+        let words: Vec<&str> = call.words.iter().map(String::as_str).collect();
+        matches!(started(&words), Start::Packages { .. } | Start::Own(_))
+    };
+    plain && !(divided && calls[..before].iter().any(starts))
 }
 
 /// What one command starts.
@@ -101,6 +120,13 @@ const NAMING: [&str; 9] = [
     "--since",
 ];
 
+/// Options by which yarn leaves out packages that it does not name: those for `workspaces foreach`,
+/// short ones also together, as `-Rpt`.
+fn is_narrowing(flag: &str) -> bool {
+    let short = flag.starts_with('-') && !flag.starts_with("--") && flag.contains('R');
+    short || matches!(flag, "--no-private" | "--public" | "--recursive")
+}
+
 /// Options with which the script is that of another folder.
 const ELSEWHERE: [&str; 5] = ["--prefix", "-C", "--dir", "--cwd", "--top-level"];
 
@@ -137,6 +163,8 @@ fn by_manager<'w>(manager: &str, words: &[&'w str]) -> Start<'w> {
             "--" => break,
             // To pnpm it is the root.
             "-w" if manager == "pnpm" => {}
+            // Some are left out by what they are, or by what needs what.
+            it if manager == "yarn" && is_narrowing(it) => (goes_over, named) = (true, true),
             "--workspaces" | "-ws" | "-r" | "--recursive" => goes_over = true,
             it if NAMING.contains(&it) => {
                 let value = value.or_else(|| words.next());
@@ -232,6 +260,21 @@ mod tests {
             ("vitest run && bun run --filter '*' test", Over::All),
             ("pnpm --filter a test && pnpm test:types", Over::Some),
             ("pnpm -r --filter a test | tee log", Over::Some),
+            (
+                "jest && yarn workspaces foreach --all --no-private run test",
+                Over::Some,
+            ),
+            (
+                "jest && yarn workspaces foreach -Rpt --from a run test",
+                Over::Some,
+            ),
+            ("jest && yarn workspaces foreach -R run test", Over::Some),
+            ("jest && npm test -ws || true", Over::Some),
+            ("npm test -ws && jest || true", Over::Some),
+            ("npm test -ws & jest", Over::Some),
+            ("npm test -ws; jest", Over::Some),
+            ("jest && pnpm run test:packages || echo failed", Over::Some),
+            ("pnpm run test:packages; jest", Over::Some),
             ("vitest run --workspace=vitest.workspace.ts", Over::Nothing),
             ("mocha --filter a -r esm", Over::Nothing),
             ("pnpm -r exec tsc", Over::Nothing),

@@ -73,8 +73,9 @@ fn root_jobs(
     install.jobs(tree, root, &own, &own)
 }
 
-/// What is said of scripts that only start those of packages, of which none has one.
-fn idle_starts(manifest: &Manifest, has: impl Fn(&str) -> bool) -> Option<String> {
+/// What is said of scripts that only start those of packages, of which none has one; `has` tells
+/// whether any member has a script.
+pub fn idle_starts(manifest: &Manifest, has: impl Fn(&str) -> bool) -> Option<String> {
     let idle = scripts::run_by_jobs()
         .filter(|name| over(&manifest.scripts, name) == Over::Only && !has(name));
     let idle = idle.collect::<Vec<_>>().join(", ");
@@ -139,17 +140,9 @@ impl ByRoot {
         })
     }
 
-    /// What is said of it; `has` tells whether any member has a script.
-    pub fn words(
-        &self,
-        manifest: &Manifest,
-        members: &[&str],
-        has: impl Fn(&str) -> bool,
-    ) -> Vec<String> {
+    /// What is said of it.
+    pub fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
-        if !members.is_empty() {
-            words.extend(idle_starts(manifest, has));
-        }
         let mut all = self.kinds.clone();
         all.extend(self.started.iter().filter(|name| !self.does(name)));
         if !all.is_empty() {

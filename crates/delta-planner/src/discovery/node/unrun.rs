@@ -61,7 +61,7 @@ pub fn name_them(tree: &Tree, all: &BTreeMap<String, Manifest>, found: &mut Foun
                 ("script", "is")
             };
             let why = "lint, build and test, and what these start, are";
-            found.remark(&path, format!("its {scripts} {names} {are} not run: {why}"));
+            found.remark_part(&path, format!("its {scripts} {names} {are} not run: {why}"));
         }
         for (tool, files) in LINTERS {
             let set_up = files.iter().find(|it| tree.has(&join(folder, it)));
@@ -93,7 +93,7 @@ fn name_idle_test(path: &str, manifest: &Manifest, found: &mut Found) {
     } else {
         "its script test runs nothing that tests: there is no job test"
     };
-    found.remark(path, why);
+    found.remark_part(path, why);
 }
 
 fn goes_over_packages(manifest: &Manifest) -> bool {

@@ -8,9 +8,10 @@ use toml::Value;
 use super::super::checks::listed;
 use super::super::manifest::{self, Table, deep, strings, sub, text};
 use super::install::Install;
+use super::requirements;
 use super::runners::Runners;
 use crate::glob::Glob;
-use crate::tree::{Tree, file_name, folder_of, join, resolve};
+use crate::tree::{Tree, file_name, join, resolve};
 
 /// Lines of one file of requirements that are looked at.
 const MAX_LINES: usize = 5_000;
@@ -39,7 +40,8 @@ pub struct Declared {
     defaults: Option<Vec<String>>,
     /// Files of requirements, in its folder.
     pub requirements: Vec<String>,
-    /// Names of files of requirements of which nobody says which are for tests.
+    /// Names of files of requirements of which nobody says which are for tests, and that nothing
+    /// else brings.
     unread: Vec<String>,
     /// Tests are written for pytest.
     pub pytest: bool,
@@ -130,7 +132,7 @@ impl Declared {
         let in_folder = FOLDER.into_iter().find(|name| there(name));
         declared.unread = match in_folder {
             Some(_) => Vec::new(),
-            None => texts_of(tree, &join(folder, "requirements")),
+            None => requirements::unnamed(tree, folder, &REQUIREMENTS),
         };
         for name in REQUIREMENTS.into_iter().chain(in_folder) {
             if let Ok(text) = tree.text(&join(folder, name)) {
@@ -363,13 +365,6 @@ fn extra_of_setup(text: &str) -> Option<String> {
     };
     let name = TEST_GROUPS.into_iter().find(declares);
     name.map(str::to_owned)
-}
-
-/// The names of the texts in a folder.
-fn texts_of(tree: &Tree, folder: &str) -> Vec<String> {
-    let below = tree.below(folder).iter();
-    let texts = below.filter(|it| it.ends_with(".txt") && folder_of(it) == folder);
-    texts.map(|it| file_name(it).to_owned()).collect()
 }
 
 /// Whether pip builds a package from what lies below `src`, so that tests can import it. Where no

@@ -10,6 +10,7 @@
 mod commands;
 mod declared;
 mod install;
+mod requirements;
 mod rewriting;
 mod runners;
 mod suites;
@@ -197,7 +198,7 @@ impl Seen<'_> {
         if !jobs.iter().any(|it| it.kind == "lint") && !self.declared.linters.is_empty() {
             let words = "no tox environment, nox session or hook that is run says how to lint";
             let tools = self.declared.linters.join(", ");
-            found.remark(&manifest, format!("sets up {tools}, and {words}"));
+            found.remark_part(&manifest, format!("sets up {tools}, and {words}"));
         }
         if jobs.iter().any(|it| it.kind == "test") {
             return jobs;
@@ -209,7 +210,7 @@ impl Seen<'_> {
             && self.tree.has(&join(self.folder, "manage.py"));
         if !own && !django {
             if self.declared.configured {
-                found.remark(manifest, "pytest is set up, and there are no tests");
+                found.remark_part(manifest, "pytest is set up, and there are no tests");
             } else if jobs.is_empty() {
                 found.remark(manifest, "has no tests, no tox and no nox");
             }
@@ -222,7 +223,7 @@ impl Seen<'_> {
         }
         // pytest takes none of the files that are unittest's alone.
         if let Some(words) = self.declared.unread_requirements(&self.install) {
-            found.remark(&manifest, words);
+            found.remark_part(&manifest, words);
         }
         let takes = unusual || !tests.files.is_empty();
         let runner = if self.declared.pytest && takes {

@@ -12,15 +12,14 @@ const WRITERS: [(&[&str], &[&str]); 5] = [
     (&["add-trailing-comma"], &[]),
 ];
 
-/// Tools that write where they are told to, and the options that tell them so.
-const TOLD: [(&[&str], &[&str]); 8] = [
-    (&["ruff"], &["--fix"]),
+/// Tools that write where they are told to, and the options that tell them so. Linters that mend
+/// what they can are none of them: they fail on what they cannot.
+const TOLD: [(&[&str], &[&str]); 6] = [
     (&["autopep8"], &["-i", "--in-place"]),
     (&["autoflake"], &["-i", "--in-place"]),
     (&["docformatter"], &["-i", "--in-place"]),
     (&["yapf"], &["-i", "--in-place"]),
     (&["prettier"], &["-w", "--write"]),
-    (&["eslint"], &["--fix"]),
     (&["codespell"], &["-w", "--write-changes"]),
 ];
 
@@ -54,10 +53,8 @@ fn rewrites(words: &[String]) -> bool {
     if let Some((_, checks)) = writer {
         return !has(checks);
     }
-    // It fails where it had something to change.
-    let fails = has(&["--exit-non-zero-on-fix"]);
     let mut told = TOLD.iter();
-    !fails && told.any(|(start, writes)| begins(start) && has(writes))
+    told.any(|(start, writes)| begins(start) && has(writes))
 }
 
 #[cfg(test)]
@@ -71,13 +68,15 @@ mod tests {
             ("black {posargs:.}\nisort .", true),
             ("python -m black src\necho done", true),
             ("ruff format", true),
-            ("ruff check --fix .\nruff format .", true),
+            ("isort .\nruff format .", true),
             ("autoflake -i -r src", true),
             ("black --check .", false),
             ("black {posargs:--check .}", false),
             ("isort -c .", false),
             ("ruff format --diff .", false),
             ("ruff check .", false),
+            ("ruff check --fix .\nruff format .", false),
+            ("eslint --fix src", false),
             ("ruff check --fix --exit-non-zero-on-fix", false),
             ("black .\nflake8 src", false),
             ("pre-commit run --all-files", false),

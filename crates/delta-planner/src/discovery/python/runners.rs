@@ -379,8 +379,7 @@ fn is_for(name: &str, versions: bool, commands: &str) -> For {
         words.iter().any(|it| parts.contains(it) || name == *it)
             || words.iter().any(|it| it.len() > 4 && name.contains(it))
     };
-    let fixes = parts.contains("fix") || parts.contains("autofix");
-    if has(&LINTS) && (fixes || only_rewrite(commands)) {
+    if has(&LINTS) && only_rewrite(commands) {
         For::Rewriting
     } else if has(&LINTS) {
         For::Lint
@@ -496,17 +495,20 @@ mod tests {
     /// Run as a lint it would be green whatever there is to say.
     #[test]
     fn what_changes_files_is_no_lint() {
-        let ini = "[tox]\nenvlist = format, black, style, fix-lint\n[testenv:format]\n\
+        let ini = "[tox]\nenvlist = format, black, style, fix-lint, fix_style, lint-fix\n[testenv:format]\n\
                    commands = black .\n[testenv:black]\ncommands = black --check .\n\
                    [testenv:style]\ncommands =\n  black .\n  flake8\n[testenv:fix-lint]\n\
-                   commands = ruff check\n";
+                   commands = ruff check --fix\n[testenv:fix_style]\ncommands = isort .\n\
+                   [testenv:lint-fix]\ncommands = pre-commit run --all-files\n";
         assert_eq!(
             shown(&tox_ini(ini)),
             [
                 "format Rewriting?",
                 "black Lint?",
                 "style Lint?",
-                "fix-lint Rewriting?"
+                "fix-lint Lint?",
+                "fix_style Rewriting?",
+                "lint-fix Lint?"
             ]
         );
         let sessions = "@nox.session\ndef black(s):\n    s.run(\"black\", *where)\n\
