@@ -333,8 +333,8 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<(Pipeline, Vec<Remark>), Fai
     Ok((pipeline, planned.remarks))
 }
 
-/// What there are remarks on, most of it seen and without a job: whoever reads that all is well must
-/// know what was perhaps not tried.
+/// What there are remarks on, most of it seen and without a job: whoever reads that all is well
+/// must know what was perhaps not tried.
 fn say_remarks(remarks: &[Remark], terminal: &Terminal) {
     let is_file = |it: &&Remark| it.what == delta_planner::OTHER_NAME;
     for remark in remarks.iter().filter(is_file) {

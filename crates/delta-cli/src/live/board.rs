@@ -73,8 +73,8 @@ pub struct Board {
     ended: HashMap<String, JobState>,
 }
 
-/// What stands for each job's name: made from all names, so that it stays the job's own while others
-/// come and go.
+/// What stands for each job's name: made from all names, so that it stays the job's own while
+/// others come and go.
 #[derive(Default)]
 struct Labels {
     columns: usize,

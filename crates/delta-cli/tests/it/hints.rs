@@ -85,6 +85,8 @@ fn a_test_that_only_its_tool_printed_is_named_everywhere() {
     let listed = place.say("tests latest/unit").expect(0);
     let said = comparable(&format!("{}{}", listed.stdout, listed.stderr));
     assert!(said.contains("tests: 1 failed"), "{said}");
+    let past = place.say("tests --history a::bad").expect(0);
+    let said = format!("{said}{}{}", past.stdout, past.stderr);
     assert!(
         !said.contains("broken") && !said.contains("passed"),
         "{said}"
