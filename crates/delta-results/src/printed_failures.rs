@@ -4,6 +4,7 @@
 //! not that a test ran, and not that others passed. What is printed is the job's own, and hostile:
 //! tests, lines and bytes have a bound, and a line that looks like a tool's is taken for one.
 
+use std::collections::HashMap;
 use std::io::{self, BufRead};
 
 use crate::limits::shorten;
@@ -62,8 +63,8 @@ struct Failures {
     framed: bool,
     /// pytest's list of what failed goes on.
     listed: bool,
-    /// libtest runs: its first case.
-    libtest: Option<usize>,
+    /// libtest runs: its cases by name, so that what tells of one is no search through all.
+    libtest: Option<HashMap<String, usize>>,
     /// The first case of `go test` whose package is not known yet.
     go: usize,
 }
@@ -72,6 +73,8 @@ struct Failures {
 struct Told {
     /// None where there are too many already.
     case: Option<usize>,
+    /// Lines that it may still say.
+    room: usize,
     stage: Stage,
 }
 
@@ -84,6 +87,8 @@ enum Stage {
     Over(String),
     /// unittest: whether it is inside the traceback.
     Traceback(bool),
+    /// pytest: a line of its list, and where they are not cut what is below it.
+    Listed,
     /// `go test`: deeper than this.
     Below(usize),
 }
@@ -123,17 +128,18 @@ impl Failures {
 
     fn open(&mut self, case: Option<usize>, stage: Stage) -> bool {
         self.close();
-        self.open = Some(Told { case, stage });
+        let room = LINES;
+        self.open = Some(Told { case, room, stage });
         true
     }
 
-    /// Where a test panicked stands below what it said.
+    /// Where a test panicked stands below what it said, for which room was left.
     fn close(&mut self) {
-        if let Some(Told { case, stage }) = self.open.take()
+        if let Some(Told { case, stage, .. }) = self.open.take()
             && let Stage::Panicked(place) | Stage::Over(place) = stage
             && !place.is_empty()
         {
-            add(&mut self.cases, case, &format!("at {place}"));
+            add(&mut self.cases, case, &mut 1, MESSAGE, &at(&place));
         }
     }
 
@@ -145,12 +151,12 @@ impl Failures {
         });
         let printed = self.is_libtests();
         if begins && !printed {
-            self.libtest = Some(self.cases.len());
+            self.libtest = Some(HashMap::new());
             return true;
         }
-        let Some(first) = self.libtest else {
+        if self.libtest.is_none() {
             return false;
-        };
+        }
         if text.starts_with("test result: ") {
             self.close();
             self.libtest = None;
@@ -162,18 +168,24 @@ impl Failures {
         }
         let header = text.strip_prefix("---- ");
         if let Some(name) = header.and_then(|rest| rest.strip_suffix(" stdout ----")) {
-            let known = self.cases[first..].iter().position(|it| it.name == name);
-            let case = known.map(|at| first + at);
-            let case = case.or_else(|| self.enter("", name, Status::Fail));
+            let known = self.libtest.as_ref().and_then(|named| named.get(name));
+            let known = known.copied();
+            let case = known.or_else(|| self.enter_of_libtest(name));
             return self.open(case, Stage::Said);
         }
         let line = text.strip_prefix("test ").filter(|_| !printed);
         if let Some(name) = line.and_then(|rest| rest.strip_suffix(" ... FAILED")) {
             let name = name.strip_suffix(" - should panic").unwrap_or(name);
-            self.enter("", name, Status::Fail);
+            self.enter_of_libtest(name);
             return true;
         }
         false
+    }
+
+    fn enter_of_libtest(&mut self, name: &str) -> Option<usize> {
+        let case = self.enter("", name, Status::Fail)?;
+        let named = self.libtest.as_mut()?;
+        Some(*named.entry(name.to_owned()).or_insert(case))
     }
 
     /// `FAIL: test_a (tests.test_app.T.test_a)` below a frame.
@@ -199,7 +211,8 @@ impl Failures {
         self.open(case, Stage::Traceback(false))
     }
 
-    /// `FAILED tests/test_a.py::test_x - assert 1 == 2` in the list at its end.
+    /// `FAILED tests/test_a.py::test_x - assert 1 == 2` in the list at its end. With `CI` in the
+    /// environment all lines of what was said are there, and with `-qq` nothing ends the list.
     fn pytest(&mut self, text: &str) -> bool {
         if text.trim_matches(['=', ' ']) == "short test summary info" && text.starts_with('=') {
             self.close();
@@ -211,16 +224,17 @@ impl Failures {
         }
         let failed = text.strip_prefix("FAILED ").map(|it| (it, Status::Fail));
         let error = text.strip_prefix("ERROR ").map(|it| (it, Status::Error));
-        if let Some((rest, status)) = failed.or(error) {
+        // `FAILED (failures=1)` is unittest's.
+        if let Some((rest, status)) = failed.or(error).filter(|(rest, _)| !rest.starts_with('(')) {
             let (test, said) = rest.split_once(" - ").unwrap_or((rest, ""));
             let (suite, name) = test.split_once("::").unwrap_or(("", test));
             let case = self.enter(suite, name, status);
-            add(&mut self.cases, case, said);
+            self.open(case, Stage::Listed);
+            self.replace(said);
             return true;
         }
-        let others = ["SKIPPED ", "XFAIL ", "XPASS ", "PASSED "];
-        self.listed = others.iter().any(|it| text.starts_with(it));
-        self.listed
+        self.listed = !text.starts_with('=') && !is_count(text);
+        false
     }
 
     /// `    --- FAIL: TestA/b (0.00s)`, and below all of a package `FAIL example.org/a 0.002s`.
@@ -250,29 +264,32 @@ impl Failures {
 
     /// What the tool goes on to say of the test that it told of.
     fn listen(&mut self, text: &str) {
-        let Some(Told { case, stage }) = &mut self.open else {
+        let Some(Told { case, room, stage }) = &mut self.open else {
             return;
         };
         let panicked = panic_of(text);
         match stage {
             Stage::Said => match panicked {
                 Some(("", message)) => {
-                    replace(&mut self.cases, *case, message);
                     *stage = Stage::Over(String::new());
+                    self.replace(message);
                 }
                 Some((place, _)) => {
-                    replace(&mut self.cases, *case, "");
                     *stage = Stage::Panicked(place.to_owned());
+                    self.replace("");
                 }
                 None if text.is_empty() => {}
                 // What it returned, or that it did not panic, comes last.
-                None => replace(&mut self.cases, *case, text),
+                None => self.replace(text),
             },
             Stage::Panicked(place) => {
                 let over = text.starts_with("note: ") || text.starts_with("stack backtrace:");
-                match over || panicked.is_some() {
-                    true => *stage = Stage::Over(std::mem::take(place)),
-                    false => add(&mut self.cases, *case, text),
+                // Its place has the last line.
+                if over || panicked.is_some() || *room <= 1 {
+                    *stage = Stage::Over(std::mem::take(place));
+                } else {
+                    let most = MESSAGE.saturating_sub(at(place).len() + 1);
+                    add(&mut self.cases, *case, room, most, text);
                 }
             }
             Stage::Over(_) => {}
@@ -281,17 +298,33 @@ impl Failures {
                     *inside = true;
                 } else if *inside && text.starts_with(|first: char| !first.is_whitespace()) {
                     *inside = false;
-                    replace(&mut self.cases, *case, text);
+                    self.replace(text);
                 }
             }
+            Stage::Listed => match text.is_empty() || text.starts_with(char::is_whitespace) {
+                true => add(&mut self.cases, *case, room, MESSAGE, text),
+                false => self.open = None,
+            },
             Stage::Below(indent) => {
                 let bare = text.trim_start();
                 match text.len() - bare.len() > *indent && !bare.starts_with("--- ") {
-                    true => add(&mut self.cases, *case, bare),
+                    true => add(&mut self.cases, *case, room, MESSAGE, bare),
                     false => self.open = None,
                 }
             }
         }
+    }
+
+    /// What is said instead of all that was said before.
+    fn replace(&mut self, text: &str) {
+        let Some(Told { case, room, .. }) = &mut self.open else {
+            return;
+        };
+        if let Some(case) = case.and_then(|at| self.cases.get_mut(at)) {
+            case.message = None;
+        }
+        *room = LINES;
+        add(&mut self.cases, *case, room, MESSAGE, text);
     }
 }
 
@@ -321,26 +354,35 @@ fn panic_of(text: &str) -> Option<(&str, &str)> {
     })
 }
 
-fn replace(cases: &mut [Case], case: Option<usize>, text: &str) {
-    if let Some(case) = case.and_then(|at| cases.get_mut(at)) {
-        case.message = None;
-    }
-    add(cases, case, text);
+fn at(place: &str) -> String {
+    format!("at {place}")
 }
 
-fn add(cases: &mut [Case], case: Option<usize>, text: &str) {
+/// The end of pytest's list with `-q`: `1 failed, 2 passed in 0.12s`.
+fn is_count(text: &str) -> bool {
+    let begins_with_digit = |it: &str| it.starts_with(|first: char| first.is_ascii_digit());
+    text.split_once(" in ").is_some_and(|(counts, took)| {
+        let took = took.split(' ').next().unwrap_or_default();
+        let counted = begins_with_digit(counts) || counts == "no tests ran";
+        counted && begins_with_digit(took) && took.ends_with('s')
+    })
+}
+
+/// One line more of what a test said, where there is room for it and until there are so many bytes.
+fn add(cases: &mut [Case], case: Option<usize>, room: &mut usize, most: usize, text: &str) {
     let Some(case) = case.and_then(|at| cases.get_mut(at)) else {
         return;
     };
     let said = case.message.get_or_insert_default();
-    if text.is_empty() || said.len() >= MESSAGE || said.lines().count() >= LINES {
+    if text.is_empty() || *room == 0 || said.len() >= most {
         return;
     }
+    *room -= 1;
     if !said.is_empty() {
         said.push('\n');
     }
     said.push_str(text);
-    shorten(said, MESSAGE);
+    shorten(said, most);
 }
 
 #[cfg(test)]
@@ -501,6 +543,60 @@ FAIL: test_late (test_a.T)
                 "error |tests/test_b.py|ModuleNotFoundError: No module named 'x'",
             ]
         );
+    }
+
+    /// As with `CI` in its environment.
+    #[test]
+    fn pytest_lists_all_that_failed_however_many_lines_they_say() {
+        let text = "=========== short test summary info ============\n\
+            FAILED test_a.py::test_where - assert 1 == 2\n\
+            \x20+  where 1 = f()\n\
+            FAILED test_a.py::test_text - AssertionError: assert 'a' == 'b'\n\
+            \x20 \n\
+            \x20 - b\n\
+            \x20 + a\n\
+            SUBFAILED[of it] test_a.py::test_sub - assert 0\n\
+            \x20+  where nobody = is()\n\
+            FAILED test_a.py::test_raw - ValueError: one\n\
+            two\n\
+            \x20 three\n\
+            ERROR test_b.py - ImportError: no\n";
+        let all = [
+            "fail test_a.py|test_where|assert 1 == 2/ +  where 1 = f()",
+            "fail test_a.py|test_text|AssertionError: assert 'a' == 'b'/  - b/  + a",
+            "fail test_a.py|test_raw|ValueError: one",
+            "error |test_b.py|ImportError: no",
+        ];
+        for end in [
+            "=== 3 failed, 1 error in 0.12s ===",
+            "3 failed, 1 error in 0.12s",
+            "3 failed, 1 error in 62.12s (0:01:02)",
+            "=================",
+        ] {
+            let text = format!("{text}{end}\nFAILED a.py::late - the list is over\n");
+            assert_eq!(failed(&text), all, "{end}");
+        }
+        let quiet = format!("{text}make: *** [test] Error 1\nFAILED (failures=1)\n");
+        assert_eq!(failed(&quiet), all, "with -qq");
+    }
+
+    #[test]
+    fn where_a_long_panic_was_is_told() {
+        let of = |said: &str| {
+            let text = format!(
+                "running 1 test\n---- a stdout ----\nthread 'a' panicked at src/a.rs:1:2:\n\
+                 {said}note: run with\n\ntest result: FAILED. 0 passed; 1 failed\n"
+            );
+            let text = format!("--- step 1: test\n{text}");
+            let cases = printed_failures(text.as_bytes(), &|_| true).expect("memory");
+            cases[0].message.clone().expect("it said something")
+        };
+        let lines: String = (1..20).map(|n| format!("{n}\n")).collect();
+        let few = "1\n2\n3\n4\n5\n6\n7\nat src/a.rs:1:2";
+        assert_eq!(of(&lines), few);
+        let wide = of(&format!("{}\n", "x".repeat(LINE - 10)).repeat(9));
+        assert!(wide.ends_with("xx\nat src/a.rs:1:2"), "{wide}");
+        assert_eq!(wide.len(), MESSAGE);
     }
 
     #[test]

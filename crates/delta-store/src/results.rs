@@ -184,6 +184,8 @@ pub struct PastResult {
     pub job: Text,
     /// Its report says of failures before it: it was tried again.
     pub retried: bool,
+    /// Read from what its tool printed, which names tests that failed and no others.
+    pub printed: bool,
     /// Names the test: in another lease it has the same key.
     pub key: [u8; 16],
     pub status: ResultStatus,
@@ -198,6 +200,9 @@ pub struct PastResult {
 
 /// What metadata of a result has, where its report says of failures before it.
 pub const RETRIED: &str = "\"earlier_failures\":";
+
+/// What metadata of a result has that no report told of.
+pub const PRINTED: &str = "\"read_from\":\"output\"";
 
 /// Results of tests, read.
 pub trait ResultReader {

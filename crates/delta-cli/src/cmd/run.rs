@@ -9,6 +9,7 @@ mod secrets;
 mod unfinished_runs;
 mod unfit_jobs;
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -73,8 +74,8 @@ const HEARTBEAT: Span = Span::secs(1);
 /// Between TERM and KILL once it is forced.
 const FORCED_GRACE: Duration = Duration::from_millis(500);
 
-/// Things that were seen and left out, and are named: one line. `plan` has all of them.
-const MAX_LEFT_OUT: usize = 6;
+/// Things that there are remarks on, and that are named: one line. `plan` has all remarks.
+const MAX_REMARKS: usize = 6;
 
 /// How long a forced end may take before the program ends anyhow.
 const FORCED_PATIENCE: Duration = Duration::from_secs(10);
@@ -306,7 +307,7 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<(Pipeline, Vec<Remark>), Fai
             (None, names) => sanitize::text(&format!("asked for: {}", names.join(", "))),
         };
         terminal.say(&format!("found {count}; {chosen}; delta-ci plan says why"));
-        say_left_out(&planned.remarks, terminal);
+        say_remarks(&planned.remarks, terminal);
     }
     let chosen = match &args.from {
         Some(name) => chosen_jobs::from(&planned.plan, name)?,
@@ -332,23 +333,27 @@ fn plan(args: &Args, terminal: &Terminal) -> Result<(Pipeline, Vec<Remark>), Fai
     Ok((pipeline, planned.remarks))
 }
 
-/// What was seen and gives no job: whoever reads that all is well must know what was not tried.
-fn say_left_out(remarks: &[Remark], terminal: &Terminal) {
+/// What there are remarks on, most of it seen and without a job: whoever reads that all is well
+/// must know what was perhaps not tried.
+fn say_remarks(remarks: &[Remark], terminal: &Terminal) {
     let is_file = |it: &&Remark| it.what == delta_planner::OTHER_NAME;
     for remark in remarks.iter().filter(is_file) {
         terminal.say(&format!("{} {}", remark.what, remark.reason));
     }
-    let others: Vec<&Remark> = remarks.iter().filter(|it| !is_file(it)).collect();
-    if others.is_empty() {
+    let mut seen = HashSet::new();
+    let others = remarks.iter().filter(|it| !is_file(it));
+    let others = others.filter(|it| seen.insert(it.what.as_str()));
+    let mut names: Vec<String> = others.map(|it| sanitize::text(&it.what)).collect();
+    if names.is_empty() {
         return;
     }
-    let names = others.iter().take(MAX_LEFT_OUT);
-    let mut names: Vec<String> = names.map(|it| sanitize::text(&it.what)).collect();
-    if others.len() > MAX_LEFT_OUT {
-        names.push(format!("{} more", others.len() - MAX_LEFT_OUT));
+    let more = names.len().saturating_sub(MAX_REMARKS);
+    names.truncate(MAX_REMARKS);
+    if more > 0 {
+        names.push(format!("{more} more"));
     }
-    let line = format!("seen and left out: {}", names.join(", "));
-    terminal.say(&terminal.paint_err(Tone::Warn, &format!("{line}; delta-ci plan says why")));
+    let line = format!("remarks on {}; delta-ci plan says them", names.join(", "));
+    terminal.say(&terminal.paint_err(Tone::Warn, &line));
 }
 
 /// All jobs are left out: that is a success, with its reasons.

@@ -106,15 +106,7 @@ fn show_test(test: &TestView, in_full: bool, terminal: &Terminal) {
     let took = test
         .duration_ms
         .map_or(String::new(), |it| format!("  {it} ms"));
-    // Of a test that is only named when it fails nobody knows when it passes.
-    let printed = test
-        .metadata
-        .get("read_from")
-        .is_some_and(|it| it == "output");
-    let verdict = test
-        .verdict
-        .filter(|it| !printed || *it != TestVerdict::Broken);
-    let verdict = verdict.map(|it| format!("  ({})", meaning(it)));
+    let verdict = test.verdict.map(|it| format!("  ({})", meaning(it)));
     let verdict = verdict.unwrap_or_default();
     let name = full_name(&test.suite, &test.name);
     terminal.sentence(&format!("{word}  {name}{verdict}{took}"));

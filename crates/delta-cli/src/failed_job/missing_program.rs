@@ -28,14 +28,35 @@ pub fn named(failure: &FailureView) -> Option<&str> {
 /// not found`, `sh: uv: not found`.
 fn of_line(line: &str) -> Option<&str> {
     let (who, _) = line.split_once(": ")?;
-    let who = who.rsplit('/').next().unwrap_or(who);
-    let make = who.starts_with("make") && line.ends_with(": No such file or directory");
-    let shell = who.ends_with("sh") && line.ends_with(": not found");
-    let bash = who.ends_with("sh") && line.ends_with(": command not found");
-    let (before, _) = line.rsplit_once(": ").filter(|_| make || shell || bash)?;
+    let make = is_make(who) && line.ends_with(": No such file or directory");
+    let not_found = line.ends_with(": not found") || line.ends_with(": command not found");
+    let shell = is_shell(who) && not_found;
+    let (before, _) = line.rsplit_once(": ").filter(|_| make || shell)?;
     let (_, name) = before.rsplit_once(": ")?;
     let plain = !name.is_empty() && name.len() <= MAX_NAME && !name.contains([' ', '`', '*']);
     plain.then_some(name)
+}
+
+/// `make`, and one that another started: `make[2]`.
+fn is_make(who: &str) -> bool {
+    let who = base_name(who);
+    let level = |it: &str| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit());
+    let inner = who
+        .strip_suffix(']')
+        .and_then(|it| it.rsplit_once('['))
+        .filter(|(_, it)| level(it));
+    matches!(inner.map_or(who, |(name, _)| name), "make" | "gmake")
+}
+
+/// A shell, or a script that it reads. More than one word is another program's sentence.
+fn is_shell(who: &str) -> bool {
+    let name = base_name(who);
+    let known = matches!(name, "sh" | "bash" | "dash" | "ash" | "zsh" | "ksh");
+    (known || name.ends_with(".sh")) && !who.contains(' ')
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 #[cfg(test)]
@@ -60,6 +81,21 @@ mod tests {
             ("/bin/sh: 1: uv: not found", Some("uv")),
             ("sh: uv: not found", Some("uv")),
             ("bash: line 1: uv: command not found", Some("uv")),
+            (
+                "/usr/bin/gmake[1]: uv: No such file or directory",
+                Some("uv"),
+            ),
+            ("./ci/run.sh: line 3: uv: command not found", Some("uv")),
+            ("/usr/bin/zsh: line 1: uv: command not found", Some("uv")),
+            ("error in publish: foo: not found", None),
+            ("docker push: img: not found", None),
+            ("publish: img: not found", None),
+            ("git-push: img: command not found", None),
+            ("error in /bin/sh: foo: not found", None),
+            ("no run.sh: foo: not found", None),
+            ("makefile:3: rules.mk: No such file or directory", None),
+            ("make[a]: x: No such file or directory", None),
+            ("cmake: x: No such file or directory", None),
             ("error: package: not found", None),
             ("make: *** [Makefile:2: test] Error 127", None),
             ("ls: x: No such file or directory", None),

@@ -61,6 +61,9 @@ pub struct Board {
     total: usize,
     /// Where in the plan a job is.
     places: HashMap<String, usize>,
+    /// All jobs in that order, and behind them those that nobody knew of.
+    names: Vec<String>,
+    labels: Labels,
     /// In the order in which they began.
     running: Vec<Running>,
     /// Of jobs that run, or ran and failed.
@@ -68,6 +71,15 @@ pub struct Board {
     /// In the order in which they failed.
     failed: Vec<Failed>,
     ended: HashMap<String, JobState>,
+}
+
+/// What stands for each job's name: made from all names, so that it stays the job's own while
+/// others come and go.
+#[derive(Default)]
+struct Labels {
+    columns: usize,
+    jobs: usize,
+    of: HashMap<String, String>,
 }
 
 struct Running {
@@ -92,6 +104,8 @@ impl Board {
             began: now,
             total,
             places: HashMap::new(),
+            names: Vec::new(),
+            labels: Labels::default(),
             running: Vec::new(),
             last_lines: HashMap::new(),
             failed: Vec::new(),
@@ -101,14 +115,18 @@ impl Board {
 
     /// The jobs by name, in the order in which they are shown.
     pub fn in_order<'a>(mut self, names: impl Iterator<Item = &'a str>) -> Board {
-        let places = names.map(sanitize::text).zip(0..);
-        self.places.extend(places);
+        self.names = names.map(sanitize::text).collect();
+        self.places = self.names.iter().cloned().zip(0..).collect();
         self
     }
 
     pub fn started(&mut self, name: &str, attempt: u32, now: Instant) {
         self.running.retain(|it| it.name != name);
         self.last_lines.remove(name);
+        if !self.places.contains_key(name) {
+            self.places.insert(name.to_owned(), self.names.len());
+            self.names.push(name.to_owned());
+        }
         self.running.push(Running {
             name: name.to_owned(),
             attempt,
@@ -161,7 +179,7 @@ impl Board {
     }
 
     /// The screen. At most `size.rows` lines of at most `size.columns` characters.
-    pub fn render(&self, size: Size, now: Instant) -> Vec<Line> {
+    pub fn render(&mut self, size: Size, now: Instant) -> Vec<Line> {
         let room = size.rows.saturating_sub(1);
         let wanted = self.failed.len() * (1 + SHOWN_LINES);
         // Failures may take what those that run leave, and half of it in any case.
@@ -169,7 +187,8 @@ impl Board {
             .running
             .len()
             .min(room.saturating_sub(wanted.min(room / 2)));
-        let mut lines = self.running_lines(for_running, size.columns, now);
+        self.label(NAME_COLUMN.min(size.columns / 2));
+        let mut lines = self.running_lines(for_running, now);
         lines.push(Line {
             tone: Some(Tone::Strong),
             text: self.counts(now),
@@ -183,7 +202,22 @@ impl Board {
         lines
     }
 
-    fn running_lines(&self, room: usize, columns: usize, now: Instant) -> Vec<Line> {
+    /// Makes a label for each job of at most so many columns.
+    fn label(&mut self, columns: usize) {
+        let labels = &mut self.labels;
+        if (labels.columns, labels.jobs) == (columns, self.names.len()) {
+            return;
+        }
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        let short = short_names(&names, columns).into_iter();
+        *labels = Labels {
+            columns,
+            jobs: names.len(),
+            of: short.map(|(name, it)| (name.to_owned(), it)).collect(),
+        };
+    }
+
+    fn running_lines(&self, room: usize, now: Instant) -> Vec<Line> {
         // Those that began first are the ones that somebody waits for.
         let shown = if self.running.len() > room {
             room.saturating_sub(1)
@@ -193,11 +227,9 @@ impl Board {
         let mut first: Vec<&Running> = self.running.iter().take(shown).collect();
         // A line stays where it is while others come and go.
         first.sort_by_key(|it| self.places.get(&it.name));
-        let column = first.iter().map(|it| it.name.width()).max();
-        let column = column.unwrap_or(0).min(NAME_COLUMN).min(columns / 2);
-        let names: Vec<&str> = first.iter().map(|it| it.name.as_str()).collect();
-        let short = short_names(&names, column);
-        let line = |it: &&Running| self.running_line(it, &short[it.name.as_str()], column, now);
+        let label = |it: &Running| self.labels.of.get(&it.name).map_or("", String::as_str);
+        let column = first.iter().map(|it| label(it).width()).max().unwrap_or(0);
+        let line = |it: &&Running| self.running_line(it, label(it), column, now);
         let lines = first.iter().map(line);
         let mut lines: Vec<Line> = lines.collect();
         let more = self.running.len() - shown;
@@ -395,6 +427,30 @@ mod tests {
         assert!(lines[0].text.starts_with("● c"), "{lines:?}");
     }
 
+    /// As it is in front of what the job prints.
+    #[test]
+    fn a_job_keeps_its_number_while_others_come_and_go() {
+        let now = Instant::now();
+        let cell = |it: &str| format!("unit-{}{it}{}", "x".repeat(40), "y".repeat(40));
+        let cells = [cell("a"), cell("b"), cell("c")];
+        let names = || cells.iter().map(String::as_str);
+        let mut board = Board::new(3, now).in_order(names());
+        cells.iter().for_each(|it| board.started(it, 1, now));
+        let label = |board: &mut Board, columns, at: usize| {
+            let lines = board.render(Size { rows: 9, columns }, now);
+            let mut words = lines[at].text.split_whitespace();
+            words.nth(1).expect("a label").to_owned()
+        };
+        let second = label(&mut board, 20, 1);
+        assert!(second.ends_with("#2"), "{second}");
+        board.stopped(&cells[0], now);
+        assert_eq!(label(&mut board, 20, 0), second);
+        assert!(label(&mut board, 16, 0).ends_with("#2"));
+        board.started("unknown", 1, now);
+        assert_eq!(label(&mut board, 20, 0), second);
+        assert_eq!(label(&mut board, 20, 2), "unknown");
+    }
+
     #[test]
     fn a_long_name_keeps_its_end() {
         assert_eq!(cut_inside("unit (os=linux, n=14)", 12), "unit … n=14)");
@@ -427,7 +483,7 @@ mod tests {
         (board, now + Duration::from_secs(14))
     }
 
-    fn shown((board, now): &(Board, Instant), size: Size) -> Vec<String> {
+    fn shown((board, now): &mut (Board, Instant), size: Size) -> Vec<String> {
         let lines = board.render(size, *now);
         lines.into_iter().map(|line| line.text).collect()
     }
@@ -442,10 +498,10 @@ mod tests {
             (25, 25, 0),
             (16, 3, 31),
         ] {
-            let board = fifty(running, failed, succeeded);
+            let mut board = fifty(running, failed, succeeded);
             for rows in [1, 2, 3, 5, 23, 60] {
                 for columns in [10, 80, 200] {
-                    let lines = shown(&board, Size { rows, columns });
+                    let lines = shown(&mut board, Size { rows, columns });
                     assert!(!lines.is_empty() && lines.len() <= rows, "{lines:#?}");
                     assert!(lines.iter().all(|it| it.width() <= columns), "{lines:#?}");
                     assert!(lines.iter().any(|it| it.contains("of 50")), "{lines:#?}");
@@ -456,7 +512,7 @@ mod tests {
 
     #[test]
     fn those_that_run_come_first_then_the_count_then_failures() {
-        let lines = shown(&fifty(4, 2, 10), SCREEN);
+        let lines = shown(&mut fifty(4, 2, 10), SCREEN);
         assert!(
             lines[..4].iter().all(|it| it.starts_with("● ")),
             "{lines:#?}"
@@ -485,12 +541,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_counted() {
-        let lines = shown(&fifty(40, 10, 0), SCREEN);
+        let lines = shown(&mut fifty(40, 10, 0), SCREEN);
         assert!(
             lines.iter().any(|it| it == "  … 30 more running"),
             "{lines:#?}"
         );
-        let lines = shown(&fifty(2, 48, 0), SCREEN);
+        let lines = shown(&mut fifty(2, 48, 0), SCREEN);
         assert!(lines[0].starts_with("● ") && lines[1].starts_with("● "));
         assert!(
             lines.last().unwrap().starts_with("✗ 29 more failed"),
@@ -507,7 +563,7 @@ mod tests {
             ..over(7, JobState::Canceled)
         };
         board.resolved(&dropped);
-        let lines = shown(&(board, now), SCREEN);
+        let lines = shown(&mut (board, now), SCREEN);
         assert_eq!(lines.len(), 5, "{lines:#?}");
         assert!(lines[0].contains("1 failed, 1 canceled"), "{lines:#?}");
     }
@@ -525,7 +581,7 @@ mod tests {
         assert_eq!(kept.len(), SHOWN_LINES);
         assert!(kept.iter().all(|it| it.chars().count() <= KEPT_CHARACTERS));
         let lines = shown(
-            &(board, now),
+            &mut (board, now),
             Size {
                 rows: 5,
                 columns: 30,

@@ -13,13 +13,30 @@ fn a_run_of_jobs_that_were_found_names_what_it_left_out() {
     place.write("CMakeLists.txt", "project(a)\n");
     std::fs::create_dir_all(place.path().join(".github/workflows")).expect("a folder");
     place.write(".github/workflows/a.yml", "on: push\n");
-    let line = "seen and left out: CMakeLists.txt, .github/workflows; delta-ci plan says why\n";
+    let line = "remarks on CMakeLists.txt, .github/workflows; delta-ci plan says them\n";
     let ran = place.say("run --all").expect(0);
     assert!(ran.stderr.contains(line), "{}", ran.shown());
     let planned = place.say("--json plan --all").expect(0).json();
     assert_eq!(planned["left_out"].as_array().map(Vec::len), Some(2));
     let ran = place.say("--json run --all").expect(0).json();
     assert_eq!(ran["left_out"], planned["left_out"]);
+}
+
+/// There are remarks on what runs, too, and several on one file.
+#[test]
+fn a_run_names_each_file_once_that_there_are_remarks_on() {
+    let place = Place::new();
+    place.write("Makefile", "test:\n\ttrue\ncheck-a:\n\ttrue\n");
+    let scripts = json!({"scripts": {"test": "true", "check:a": "true"}});
+    place.write("package.json", &scripts.to_string());
+    let planned = place.say("--json plan --all").expect(0).json();
+    let remarks = planned["left_out"].as_array().expect("remarks");
+    let names: Vec<_> = remarks.iter().map(|it| it["what"].clone()).collect();
+    assert_eq!(names, ["package.json", "package.json", "Makefile"]);
+    let ran = place.say("run --all").expect(0);
+    let line = "remarks on package.json, Makefile; delta-ci plan says them\n";
+    assert!(ran.stderr.contains(line), "{}", ran.shown());
+    assert!(!ran.stderr.contains("seen and left out"), "{}", ran.shown());
 }
 
 /// What libtest prints of a test with a backtrace is longer than the last lines.
@@ -68,6 +85,8 @@ fn a_test_that_only_its_tool_printed_is_named_everywhere() {
     let listed = place.say("tests latest/unit").expect(0);
     let said = comparable(&format!("{}{}", listed.stdout, listed.stderr));
     assert!(said.contains("tests: 1 failed"), "{said}");
+    let past = place.say("tests --history a::bad").expect(0);
+    let said = format!("{said}{}{}", past.stdout, past.stderr);
     assert!(
         !said.contains("broken") && !said.contains("passed"),
         "{said}"
@@ -100,7 +119,7 @@ fn a_secret_that_is_too_short_or_empty_is_named() {
     for (other, words) in [
         (
             "abc",
-            "the variable OTHER, which job `b` asks for as a secret, has fewer than 6 bytes",
+            "the variable OTHER, which job `b` asks for as a secret, has fewer than 6 bytes\n",
         ),
         ("", "job `b` asks for the secret `OTHER`, and there is none"),
     ] {

@@ -334,6 +334,30 @@ async fn the_same_test_in_another_job_is_another_one() {
     assert_eq!(history["standings"][0]["verdict"], "flaky");
 }
 
+// A tool that prints only what failed never says that a test passed.
+#[tokio::test]
+async fn a_test_that_was_read_from_output_has_no_verdict() {
+    let bench = Bench::patient().await;
+    let body = json!({ "repository": "https://example.org/r.git", "ref": "main",
+        "commit": "1".repeat(40), "trust": "trusted", "jobs": [job("unit")] });
+    let run = text(&bench.ask("/runs", body).await.expect(201)["run_id"]);
+    let lease = bench.acked().await;
+    let mut results = handed(&lease, &[("printed", "FAIL"), ("reported", "FAIL")]);
+    results["results"][0]["metadata"] = json!({ "read_from": "output" });
+    bench.say("/results", results).await.expect(200);
+    let done = bench.say("/complete", lease.complete("FAILED", 1));
+    done.await.expect(200);
+    let list = tests_of(&bench, &run, "").await;
+    for (name, verdict) in [("printed", Value::Null), ("reported", json!("broken"))] {
+        let mut tests = list["tests"].as_array().unwrap().iter();
+        let test = tests.find(|it| it["name"] == name).unwrap();
+        assert_eq!(test["verdict"], verdict, "{name}");
+        let history = format!("/api/v1/tests?name={name}");
+        let history = bench.get(&history).await.expect(200);
+        assert_eq!(history["standings"][0]["verdict"], verdict, "{name}");
+    }
+}
+
 // What a report says of failures before the last try counts, too.
 #[tokio::test]
 async fn a_test_that_passed_when_its_tool_tried_it_again_is_flaky() {

@@ -9,8 +9,8 @@ use super::side_tables::MemorySideTables;
 use super::tables::Tables;
 use crate::StoreError;
 use crate::results::{
-    LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultQuery, ResultReader,
-    ResultRow, ResultTable, StoredResult, TestQuery, fold,
+    LOOKED_THROUGH, LeaseResults, PRINTED, PastResult, RETRIED, ResultClaim, ResultQuery,
+    ResultReader, ResultRow, ResultTable, StoredResult, TestQuery, fold,
 };
 
 #[derive(Debug, Default)]
@@ -133,6 +133,7 @@ impl ResultReader for MemoryReader {
                 lease: it.lease,
                 job: job.name.clone(),
                 retried: metadata.is_some_and(|metadata| metadata.contains(RETRIED)),
+                printed: metadata.is_some_and(|metadata| metadata.contains(PRINTED)),
                 key: it.row.key,
                 status: it.row.status,
                 suite: it.row.suite,

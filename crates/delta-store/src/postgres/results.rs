@@ -11,8 +11,8 @@ use super::value::{Fields, Rows, Value, escape, unescape, uuid};
 use crate::StoreError;
 use crate::codec::corrupt;
 use crate::results::{
-    LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultCounts, ResultQuery,
-    ResultReader, ResultRow, ResultStatus, ResultTable, StoredResult, TestQuery, fold,
+    LOOKED_THROUGH, LeaseResults, PRINTED, PastResult, RETRIED, ResultClaim, ResultCounts,
+    ResultQuery, ResultReader, ResultRow, ResultStatus, ResultTable, StoredResult, TestQuery, fold,
     last_of_each, mask,
 };
 
@@ -82,6 +82,7 @@ impl ResultReader for PgReader {
                 &query.repository.as_deref().map(escape),
                 &i64::try_from(limit).unwrap_or(i64::MAX),
                 &RETRIED,
+                &PRINTED,
             ],
         )?;
         found.iter().map(read_past).collect()
@@ -241,6 +242,7 @@ fn read_past(row: &Row) -> Result<PastResult, StoreError> {
         lease: lease(&mut fields)?,
         job: fields.text()?,
         retried: fields.int()? > 0,
+        printed: fields.int()? > 0,
         key: key(fields.bytes()?)?,
         status: status(&mut fields)?,
         suite: fields.text()?,

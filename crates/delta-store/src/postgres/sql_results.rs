@@ -110,7 +110,8 @@ pub(super) fn text(sql: Sql) -> &'static str {
         Sql::TestHistory => concat!(
             "SELECT t.id, ",
             lease!(),
-            ", j.name, coalesce(strpos(t.metadata, $7::text), 0)::int8, t.result_key, t.status, \
+            ", j.name, coalesce(strpos(t.metadata, $7::text), 0)::int8, \
+             coalesce(strpos(t.metadata, $8::text), 0)::int8, t.result_key, t.status, \
              t.suite, t.duration_ms, t.message, t.at, r.repository, r.git_ref, r.commit \
              FROM (SELECT * FROM results WHERE name = $1 AND ($2::int8 IS NULL OR id < $2) \
                    ORDER BY id DESC LIMIT $3) t ",

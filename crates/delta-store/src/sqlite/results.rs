@@ -11,8 +11,9 @@ use super::side_tables::SqliteSideTables;
 use crate::StoreError;
 use crate::codec::{column, corrupt};
 use crate::results::{
-    LOOKED_THROUGH, LeaseResults, PastResult, RETRIED, ResultClaim, ResultCounts, ResultQuery,
-    ResultReader, ResultRow, ResultStatus, ResultTable, StoredResult, TestQuery, fold, mask,
+    LOOKED_THROUGH, LeaseResults, PRINTED, PastResult, RETRIED, ResultClaim, ResultCounts,
+    ResultQuery, ResultReader, ResultRow, ResultStatus, ResultTable, StoredResult, TestQuery, fold,
+    mask,
 };
 
 const PUT: &str = "INSERT INTO results (run_id, job, attempt, lease_epoch, project, result_key, \
@@ -92,7 +93,8 @@ const PAGE: &str = concat!(
 const HISTORY: &str = concat!(
     "SELECT t.id, ",
     lease!(),
-    ", j.name, coalesce(instr(t.metadata, ?7) > 0, 0), t.result_key, t.status, t.suite, \
+    ", j.name, coalesce(instr(t.metadata, ?7) > 0, 0), \
+     coalesce(instr(t.metadata, ?8) > 0, 0), t.result_key, t.status, t.suite, \
      t.duration_ms, t.message, t.at, r.repository, r.git_ref, r.commit_id \
      FROM (SELECT * FROM results WHERE name = ?1 AND (?2 IS NULL OR id < ?2) \
            ORDER BY id DESC LIMIT ?3) t ",
@@ -167,6 +169,7 @@ impl ResultReader for SqliteReader {
             query.repository.as_deref(),
             i64::try_from(limit).unwrap_or(i64::MAX),
             RETRIED,
+            PRINTED,
         ];
         rows::all(&self.reader(), HISTORY, values, read_past)
     }
@@ -325,6 +328,7 @@ fn read_past(row: &Row) -> Result<PastResult, StoreError> {
         lease: lease(&mut c)?,
         job: c.text()?,
         retried: c.get()?,
+        printed: c.get()?,
         key: c.bytes(key)?,
         status: ResultStatus::from_code(c.get()?)?,
         suite: c.text()?,

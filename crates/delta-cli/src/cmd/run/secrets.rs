@@ -23,8 +23,9 @@ pub fn from_shell(
             // Shells have no other way to say that there is none.
             let value = variable(name).filter(|value| !value.is_empty());
             let value = value.ok_or_else(|| missing(&job.name, name))?;
-            if value.trim().len() < MIN_SECRET_BYTES {
-                return Err(too_short(&job.name, name));
+            let trimmed = value.trim();
+            if trimmed.len() < MIN_SECRET_BYTES {
+                return Err(too_short(&job.name, name, trimmed.len() < value.len()));
             }
             secrets.push(SetSecret {
                 name: name.to_owned(),
@@ -57,10 +58,15 @@ fn missing(job: &str, name: &str) -> Failure {
         ))
 }
 
-fn too_short(job: &str, name: &str) -> Failure {
+fn too_short(job: &str, name: &str, has_white_space: bool) -> Failure {
+    let counted = if has_white_space {
+        " without the white space around it"
+    } else {
+        ""
+    };
     let what = format!(
         "the variable {name}, which job `{job}` asks for as a secret, has fewer than \
-         {MIN_SECRET_BYTES} bytes"
+         {MIN_SECRET_BYTES} bytes{counted}"
     );
     Failure::new(Exit::Refused, what)
         .because("what is so short could not be masked in a log")
@@ -80,11 +86,11 @@ mod tests {
         for (two, words) in [
             (
                 "abc",
-                "the variable TWO, which job `a` asks for as a secret, has fewer than 6 bytes",
+                "the variable TWO, which job `a` asks for as a secret, has fewer than 6 bytes\n",
             ),
             (
                 "ab      ",
-                "the variable TWO, which job `a` asks for as a secret",
+                "has fewer than 6 bytes without the white space around it\n",
             ),
             ("", "job `a` asks for the secret `TWO`, and there is none"),
         ] {

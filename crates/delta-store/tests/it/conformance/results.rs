@@ -220,6 +220,7 @@ pub fn a_test_is_followed_over_time(make: &dyn Fn() -> Fixture) {
         rows[0].metadata = match n {
             2 => None,
             3 => Some(r#"{"earlier_failures":"1"}"#.into()),
+            1 => Some(r#"{"a":"b","read_from":"output"}"#.into()),
             _ => Some("{}".into()),
         };
         bench.tables.put_results(held.proof.key, &rows).unwrap();
@@ -254,6 +255,8 @@ pub fn a_test_is_followed_over_time(make: &dyn Fn() -> Fixture) {
     let all = bench.reader.test_history(&query(None, None), 9).unwrap();
     let retried: Vec<bool> = all.iter().map(|it| it.retried).collect();
     assert_eq!(retried, [true, false, false]);
+    let printed: Vec<bool> = all.iter().map(|it| it.printed).collect();
+    assert_eq!(printed, [false, false, true]);
     let mut older = query(None, None);
     older.before = Some(newest.id);
     assert_eq!(history(&older), [two, one]);
