@@ -379,8 +379,8 @@ impl Shim {
     }
 
     /// Whether somebody else told a step to end who tells this process too: who stops a unit or the
-    /// machine tells all that run in it, in any order. Orders are heard and deadlines kept meanwhile,
-    /// but for those of the step, which is over.
+    /// machine tells all that run in it, in any order. Orders are heard and deadlines kept
+    /// meanwhile, but for those of the step, which is over.
     async fn is_shut_down(&mut self, status: ExitStatus) -> bool {
         if !terminated(status) {
             return false;
